@@ -86,7 +86,7 @@ static void cacheline_stop(int sig)
 	told_to_stop = 1;
 }
 
-static void be_prompt(void)
+static void set_realtime_priority(void)
 {
 	struct sched_param priority = {.sched_priority = 1};
 
@@ -103,7 +103,7 @@ static void sleep_until(uint64_t ns)
 /* Both ends sleep until the same moment. The first exchange tells that the other one is up; the rest is timed. A look
  * that one of them gives up is given up by the other as well, for want of an answer; the next begins with new numbers.
  */
-static void look_back(uint32_t first)
+static void cacheline_answer_side_of_look(uint32_t first)
 {
 	for (uint32_t i = 0; i <= LOOK_ROUNDS; i++) {
 		if (!wait_briefly_for(first + 2 * i + 1))
@@ -131,11 +131,11 @@ static void cacheline_watch(bool asks, uint64_t begin_ns, struct bench_hist *his
 {
 	uint64_t ns;
 
-	be_prompt();
+	set_realtime_priority();
 	for (uint32_t i = 1; !told_to_stop; i++) {
 		sleep_until(begin_ns + i * LOOK_EVERY_NS);
 		if (!asks)
-			look_back(i * LOOK_NUMBERS);
+			cacheline_answer_side_of_look(i * LOOK_NUMBERS);
 		else if (cacheline_look(i * LOOK_NUMBERS, &ns))
 			bench_hist_add(hist, ns);
 	}

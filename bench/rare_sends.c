@@ -4,9 +4,9 @@
  *   rare_sends ADDRESS PORT COUNT plain|dummy
  *   rare_sends ADDRESS PORT serve             the echo server
  *
- * Between two messages the program works on memory of its own, 8 MB, as a strategy does: the library's code and data leave
- * the caches. With `dummy` it also sends a dummy message every 50 us (VMA_SND_FLAGS_DUMMY). Prints "p50_send_ns N" and
- * "p50_trip_ns N", from before the send to its end, and to the answer.
+ * Between two messages the program works on memory of its own, 8 MB, as a strategy does: the library's code and data
+ * leave the caches. With `dummy` it also sends a dummy message every 50 us (VMA_SND_FLAGS_DUMMY). Prints "p50_send_ns
+ * N" and "p50_trip_ns N", from before the send to its end, and to the answer.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -42,7 +42,7 @@ static void work(void)
 }
 
 /* Works until it is time; false: a dummy was refused. */
-static bool spend(int fd, const void *bytes, uint64_t until, bool dummies)
+static bool work_and_send_dummies_until(int fd, const void *bytes, uint64_t until, bool dummies)
 {
 	uint64_t next = 0, now;
 
@@ -135,7 +135,7 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	for (unsigned i = 0; i < count; i++) {
-		if (!spend(fd, bytes, now_ns() + INTERVAL_NS, dummies) || !trip(fd, bytes, i)) {
+		if (!work_and_send_dummies_until(fd, bytes, now_ns() + INTERVAL_NS, dummies) || !trip(fd, bytes, i)) {
 			perror(dummies ? "a dummy, or its message" : "a message");
 			return 1;
 		}

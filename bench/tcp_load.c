@@ -81,7 +81,7 @@ static void tcp_load_tell(struct connection *c)
 }
 
 /* False: the connection has ended. */
-static int owed_out(struct connection *c)
+static int send_owed_bytes(struct connection *c)
 {
 	while (c->owed > 0) {
 		size_t piece = c->owed < sizeof(bytes) && c->kind != STREAM ? (size_t)c->owed : sizeof(bytes);
@@ -137,7 +137,7 @@ static void tcp_load_readable(struct connection *c)
 			return;
 		}
 	}
-	owed_out(c);
+	send_owed_bytes(c);
 }
 
 static void tcp_load_accept_all(int listener, int set)
@@ -189,7 +189,7 @@ static void tcp_load_serve(void)
 			else if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR))
 				tcp_load_readable(c);
 			else
-				owed_out(c);
+				send_owed_bytes(c);
 		}
 	}
 	bench_print("cpu_sec", bench_cpu_sec());
@@ -232,7 +232,7 @@ static void tcp_load_read_all(int fd, size_t size)
 	}
 }
 
-static void compute(unsigned msec)
+static void burn_cpu_for_msec(unsigned msec)
 {
 	uint64_t end = bench_now_ns() + msec * 1000000ULL;
 
@@ -266,7 +266,7 @@ static void tcp_load_bulk(unsigned pause_msec)
 		tcp_load_send_all(fd, bytes, sizeof(bytes));
 		sent += sizeof(bytes);
 		if (pause_msec != 0)
-			compute(pause_msec);
+			burn_cpu_for_msec(pause_msec);
 	}
 	finish_bulk(fd, sent, start);
 }
@@ -280,7 +280,7 @@ static void pauses(void)
 	while (bench_now_ns() < end) {
 		tcp_load_read_all(fd, CHUNK);
 		got += CHUNK;
-		compute(50);
+		burn_cpu_for_msec(50);
 	}
 	bench_print("bits_per_sec", (double)got * 8e9 / (double)(bench_now_ns() - start));
 	close(fd);

@@ -102,7 +102,7 @@ static void tcp_echo_back(struct conn *conn)
 		vma_tcp_rx_consume(conn->tcp, bytes);
 		echoed += bytes;
 	}
-	vma_tcp_push(conn->tcp);
+	vma_tcp_send_committed(conn->tcp);
 	if (!conn->closing && vma_tcp_rx_eof(conn->tcp)) {
 		conn->closing = true;
 		vma_tcp_close(conn->tcp, false);
@@ -223,7 +223,7 @@ static int begin_connecting(void)
 /* Until the next timer, or a packet. */
 static void sleep_a_little(void)
 {
-	uint64_t due = vma_tcp_due(tcp), now = tcp_echo_now_ns(), left = due <= now ? 0 : due - now;
+	uint64_t due = vma_tcp_next_due_ns(tcp), now = tcp_echo_now_ns(), left = due <= now ? 0 : due - now;
 
 	if (left > 0)
 		stack_idle(&stack, left < SLEEP_NS ? left : SLEEP_NS);

@@ -99,14 +99,15 @@ static inline ssize_t call_end(struct call *call, ssize_t rc)
 bool call_touch(struct call *call, int fd) __attribute__((cold));
 
 /* Inside with a file that has this op, or false and outside. */
-#define CALL_BEGIN_OP(call, fd, op) (call_begin((call), (fd)) && call_has((call), (fd), (call)->file->ops->op != NULL))
+#define CALL_BEGIN_OP(call, fd, op)                                                                                    \
+	(call_begin((call), (fd)) && call_file_supports_op((call), (fd), (call)->file->ops->op != NULL))
 #define CALL_BEGIN_DATA_OP(call, fd, op)                                                                               \
-	(call_begin_data((call), (fd)) && call_has((call), (fd), (call)->file->ops->op != NULL))
-static inline bool call_has(struct call *call, int fd, bool has)
+	(call_begin_data((call), (fd)) && call_file_supports_op((call), (fd), (call)->file->ops->op != NULL))
+static inline bool call_file_supports_op(struct call *call, int fd, bool has)
 {
 	if (__builtin_expect(has && !call->file->os_only, 1))
 		return true;
-	if (__builtin_expect(has && atomic_load_explicit(&vma_file_touches, memory_order_relaxed), 0) &&
+	if (__builtin_expect(has && atomic_load_explicit(&vma_any_file_needs_touch, memory_order_relaxed), 0) &&
 	    call_touch(call, fd))
 		return true;
 	vma_ring_ctxs_drive_overdue(call->self);
@@ -118,11 +119,11 @@ static inline bool call_has(struct call *call, int fd, bool has)
  * A number that the kernel has just given out: what the table has under it was closed unseen, by a system call of the
  * application's own or inside the C library.
  */
-void fresh_slow(int fd) __attribute__((cold));
-static inline int fresh_fd(int fd)
+void forget_old_file_of_new_fd(int fd) __attribute__((cold));
+static inline int return_new_fd_forget_old_file(int fd)
 {
 	if (__builtin_expect(fd >= 0 && vma_fd_lookup(fd) != NULL, 0))
-		fresh_slow(fd);
+		forget_old_file_of_new_fd(fd);
 	return fd;
 }
 
@@ -133,7 +134,7 @@ void hand_over_fd(int fd) __attribute__((cold));
  * The library's own descriptors are nobody else's to close. Who is inside is the library itself: libnl and libbpf
  * close theirs through us.
  */
-static inline bool is_guarded(int fd)
+static inline bool fd_is_librarys_own(int fd)
 {
 	return __builtin_expect(vma_fd_is_guarded(fd), 0) &&
 	       (vma_thread_cache == NULL || vma_thread_cache->inside == 0);

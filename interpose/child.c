@@ -4,7 +4,7 @@
  * fork, and what the C library builds on it (daemon, forkpty), runs the handlers of process.c. clone without CLONE_VM
  * is a fork without handlers: they are run around it. vfork, clone with CLONE_VM, posix_spawn, system and popen borrow
  * our memory until they call exec. Nothing is done for them, and calls of such a child leave our tables alone
- * (process_is_borrowed).
+ * (process_is_vfork_child).
  */
 #include <dlfcn.h>
 #include <sched.h>
@@ -86,7 +86,7 @@ EXPORT(int, daemon, (int nochdir, int noclose))
 
 	if (rc == 0 && !noclose)
 		for (int fd = 0; fd <= 2; fd++)
-			fresh_fd(fd);
+			return_new_fd_forget_old_file(fd);
 	return rc;
 }
 
@@ -115,7 +115,7 @@ struct clone_call {
  * The child's first function, on its copy of this process's memory. When it returns, the C library ends this thread
  * only: threads of an engine that the child has made would keep the process.
  */
-static int run_copied(void *arg)
+static int run_clone_child_function(void *arg)
 {
 	struct clone_call clone_call = *(struct clone_call *)arg;
 	int rc;
@@ -136,7 +136,7 @@ EXPORT(int, clone,
 	if (run == NULL || stack == NULL || (flags & CLONE_VM) != 0 || !process_started())
 		return thread_more()->clone(run, stack, flags, arg, parent_tid, tls, child_tid);
 	process_prepare();
-	rc = thread_more()->clone(run_copied, stack, flags, &clone_call, parent_tid, tls, child_tid);
+	rc = thread_more()->clone(run_clone_child_function, stack, flags, &clone_call, parent_tid, tls, child_tid);
 	saved = errno;
 	process_parent();
 	errno = saved;

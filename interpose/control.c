@@ -82,7 +82,7 @@ EXPORT(int, listen, (int fd, int backlog))
 		return vma_os.listen(fd, backlog);
 	rc = log_decision(fd, listen_ours(fd, backlog), true);
 	if (rc == 0)
-		vma_stream_listens(fd);
+		vma_stream_now_kernel_listens(fd);
 	return rc;
 }
 
@@ -118,21 +118,21 @@ static __attribute__((noinline)) int accept4_ours(int fd, struct sockaddr *addr,
 
 	pthread_testcancel();
 	if (!CALL_BEGIN_OP(&call, fd, accept4))
-		return fresh_fd(vma_os.accept4(fd, addr, len, flags));
+		return return_new_fd_forget_old_file(vma_os.accept4(fd, addr, len, flags));
 	return (int)call_end(&call, call.file->ops->accept4(call.file, fd, addr, len, flags));
 }
 
 EXPORT(int, accept4, (int fd, struct sockaddr *addr, socklen_t *len, int flags))
 {
 	if (IS_PLAIN(fd))
-		return fresh_fd(vma_os.accept4(fd, addr, len, flags));
+		return return_new_fd_forget_old_file(vma_os.accept4(fd, addr, len, flags));
 	return accept4_ours(fd, addr, len, flags);
 }
 
 EXPORT(int, accept, (int fd, struct sockaddr *addr, socklen_t *len))
 {
 	if (IS_PLAIN(fd))
-		return fresh_fd(vma_os.accept(fd, addr, len));
+		return return_new_fd_forget_old_file(vma_os.accept(fd, addr, len));
 	return accept4_ours(fd, addr, len, 0);
 }
 

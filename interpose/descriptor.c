@@ -36,12 +36,12 @@ static void remove_fd(int fd)
 	errno = saved;
 }
 
-void fresh_slow(int fd)
+void forget_old_file_of_new_fd(int fd)
 {
-	if (process_is_borrowed())
+	if (process_is_vfork_child())
 		return;
 	remove_fd(fd);
-	vma_stream_linger();
+	vma_stream_linger_after_close();
 }
 
 /* What touch puts in a file's place is a TCP socket, which has every op that the file had. */
@@ -64,15 +64,15 @@ static __attribute__((noinline)) int close_ours(int fd)
 	int rc;
 
 	pthread_testcancel();
-	if (is_guarded(fd)) {
+	if (fd_is_librarys_own(fd)) {
 		errno = EBADF;
 		return -1;
 	}
-	if (process_is_borrowed())
+	if (process_is_vfork_child())
 		return vma_os.close(fd);
 	remove_fd(fd);
 	rc = vma_os.close(fd);
-	vma_stream_linger(); /* the number is free meanwhile, as the kernel's */
+	vma_stream_linger_after_close(); /* the number is free meanwhile, as the kernel's */
 	return rc;
 }
 
@@ -90,14 +90,14 @@ ALIAS(int, __close, close, (int fd))
  */
 static int close_range_around_ours(unsigned first, unsigned last, int flags)
 {
-	const bool borrowed = process_is_borrowed();
+	const bool borrowed = process_is_vfork_child();
 	const unsigned highest = (unsigned)vma_fd_highest(), end = last < highest ? last : highest;
 	unsigned from = first;
 
 	for (unsigned fd = first; fd <= end; fd++) {
 		if (NOT_OURS((int)fd))
 			continue;
-		if (!is_guarded((int)fd)) {
+		if (!fd_is_librarys_own((int)fd)) {
 			if (!borrowed)
 				remove_fd((int)fd);
 			continue;
@@ -113,7 +113,7 @@ static int close_range_ours(unsigned first, unsigned last, int flags)
 {
 	int rc = close_range_around_ours(first, last, flags);
 
-	vma_stream_linger();
+	vma_stream_linger_after_close();
 	return rc;
 }
 
@@ -164,7 +164,7 @@ EXPORT(void, closefrom, (int low))
  */
 void hand_over_fd(int fd)
 {
-	const bool borrowed = process_is_borrowed();
+	const bool borrowed = process_is_vfork_child();
 	struct vma_file *file;
 	struct call call;
 
@@ -192,14 +192,14 @@ void hand_over_fd(int fd)
 static int register_copied_fd(int from, int to)
 {
 	vma_iomux_epoll_record_copy(from, to);
-	return fresh_fd(to);
+	return return_new_fd_forget_old_file(to);
 }
 
 /*
  * `to` has just become a copy of `from`. Without memory for the table the copy would be a shadow that receives nothing:
  * it is taken back.
  */
-static int share_fd(int from, int to, bool cloexec)
+static int register_dup_of_fd(int from, int to, bool cloexec)
 {
 	struct call call;
 	bool from_parent;
@@ -207,7 +207,7 @@ static int share_fd(int from, int to, bool cloexec)
 
 	if (to < 0)
 		return to;
-	if (process_is_borrowed()) {
+	if (process_is_vfork_child()) {
 		if (!cloexec)
 			hand_over_fd(from);
 		return to;
@@ -219,9 +219,9 @@ static int share_fd(int from, int to, bool cloexec)
 	rc = vma_fd_install(to, call.file);
 	from_parent = call.file->from_parent;
 	call_leave(&call);
-	vma_stream_linger(); /* for what `to` was */
-	if (rc == -EBADF) {  /* closed meanwhile */
-		fresh_fd(to);
+	vma_stream_linger_after_close(); /* for what `to` was */
+	if (rc == -EBADF) {              /* closed meanwhile */
+		return_new_fd_forget_old_file(to);
 		return to;
 	}
 	if (rc == 0) {
@@ -240,24 +240,24 @@ EXPORT(int, dup, (int fd))
 {
 	if (NOT_OURS(fd))
 		return register_copied_fd(fd, vma_os.dup(fd));
-	return share_fd(fd, vma_os.dup(fd), false);
+	return register_dup_of_fd(fd, vma_os.dup(fd), false);
 }
 
 static bool refuse_guarded(int fd)
 {
-	if (!is_guarded(fd) || process_is_borrowed())
+	if (!fd_is_librarys_own(fd) || process_is_vfork_child())
 		return false;
 	errno = EBADF;
 	return true;
 }
 
 /* A connection that a forked process uses, too, is handed over while it still has a descriptor. */
-static void before_replace(int from, int to)
+static void hand_over_shared_before_dup2(int from, int to)
 {
 	const int saved = errno;
 
-	if (!NOT_OURS(to) && !process_is_borrowed() && vma_os.fcntl(from, F_GETFD, NULL) >= 0)
-		vma_stream_before_replace(to);
+	if (!NOT_OURS(to) && !process_is_vfork_child() && vma_os.fcntl(from, F_GETFD, NULL) >= 0)
+		vma_stream_before_dup2(to);
 	errno = saved;
 }
 
@@ -270,8 +270,8 @@ EXPORT(int, dup2, (int from, int to))
 		return vma_os.dup2(from, to);
 	if (refuse_guarded(to))
 		return -1;
-	before_replace(from, to);
-	return share_fd(from, vma_os.dup2(from, to), false);
+	hand_over_shared_before_dup2(from, to);
+	return register_dup_of_fd(from, vma_os.dup2(from, to), false);
 }
 ALIAS(int, __dup2, dup2, (int from, int to))
 
@@ -283,8 +283,8 @@ EXPORT(int, dup3, (int from, int to, int flags))
 		return vma_os.dup3(from, to, flags);
 	if (refuse_guarded(to))
 		return -1;
-	before_replace(from, to);
-	return share_fd(from, vma_os.dup3(from, to, flags), flags != 0);
+	hand_over_shared_before_dup2(from, to);
+	return register_dup_of_fd(from, vma_os.dup3(from, to, flags), flags != 0);
 }
 
 static int descriptor_protocol_of(int fd)
@@ -311,7 +311,7 @@ static int register_taken_fd(int pidfd, int number, int fd)
 	const int saved = errno;
 	int protocol, rc;
 
-	if (fresh_fd(fd) < 0)
+	if (return_new_fd_forget_old_file(fd) < 0)
 		return fd;
 	protocol = descriptor_protocol_of(fd);
 	rc = protocol == IPPROTO_TCP || protocol == IPPROTO_UDP ? vma_engine_request_hand_over(pidfd, number, fd) : 0;
@@ -345,7 +345,7 @@ EXPORT(int, pidfd_getfd, (int pidfd, int fd, unsigned flags))
 		return register_taken_fd(pidfd, fd, copy);
 	}
 	errno = saved;
-	return share_fd(fd, copy, true);
+	return register_dup_of_fd(fd, copy, true);
 }
 
 /* ---- fcntl ---- */
@@ -355,8 +355,8 @@ static __attribute__((noinline)) int fcntl_ours(int fd, int cmd, void *arg)
 	struct call call;
 
 	if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
-		return share_fd(fd, vma_os.fcntl(fd, cmd, arg), cmd != F_DUPFD);
-	if (cmd == F_SETFD && ((intptr_t)arg & FD_CLOEXEC) == 0 && process_is_borrowed())
+		return register_dup_of_fd(fd, vma_os.fcntl(fd, cmd, arg), cmd != F_DUPFD);
+	if (cmd == F_SETFD && ((intptr_t)arg & FD_CLOEXEC) == 0 && process_is_vfork_child())
 		hand_over_fd(fd);
 	else if (cmd == F_SETFD && ((intptr_t)arg & FD_CLOEXEC) == 0)
 		inherited_mark_copied(fd);

@@ -38,7 +38,7 @@ static void process_before_exec(void)
 	struct vma_thread *self = vma_thread_cache;
 	const int saved = errno;
 
-	if (!exec_is_ours() || process_is_borrowed())
+	if (!exec_is_ours() || process_is_vfork_child())
 		return;
 	inherited_before_exec();
 	vma_stream_before_exec();
@@ -54,7 +54,7 @@ static void process_exec_failed(void)
 {
 	const int saved = errno;
 
-	if (exec_is_ours() && !process_is_borrowed())
+	if (exec_is_ours() && !process_is_vfork_child())
 		vma_stream_exec_failed();
 	errno = saved;
 }
@@ -138,7 +138,7 @@ static void exec_name_library(char *const *environment, char **variables, char *
 	EXPORT(type, name, parameters)                                                                                 \
 	{                                                                                                              \
 		process_before_exec();                                                                                 \
-		EXEC_ENVIRONMENT(environment, process_is_borrowed())                                                   \
+		EXEC_ENVIRONMENT(environment, process_is_vfork_child())                                                \
 		type rc = thread_more()->name arguments;                                                               \
 		process_exec_failed();                                                                                 \
 		return rc;                                                                                             \

@@ -22,7 +22,7 @@ static int set_action(int sig, const struct sigaction *action, struct sigaction 
 	struct vma_thread *self;
 	int rc;
 
-	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL || process_is_borrowed())
+	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL || process_is_vfork_child())
 		return vma_os.sigaction(sig, action, old);
 	self = vma_enter();
 	vma_inet_flush_sends(self);

@@ -48,7 +48,7 @@ static void register_inherited(int fd)
 	if ((family != AF_INET && family != AF_INET6) || !NOT_OURS(fd))
 		return;
 	process_start();
-	vma_inherited_listener = vma_stream_inherit;
+	vma_inherited_listener = vma_stream_inherit_by_exec;
 	vma_inherited_register(fd);
 }
 

@@ -23,7 +23,7 @@ static void sockets_end_at_exit(void)
 	struct vma_thread *self = vma_thread_cache;
 
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) != NULL &&
-	    (self == NULL || self->inside == 0) && !process_is_borrowed()) {
+	    (self == NULL || self->inside == 0) && !process_is_vfork_child()) {
 		vma_callbacks_end();
 		vma_udp_exit();
 		vma_stream_exit();

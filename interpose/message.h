@@ -33,7 +33,7 @@
 #define MESSAGE_RWF_NOSIGNAL 0x100
 #define MESSAGE_RWF_TAKEN                                                                                              \
 	(RWF_HIPRI | RWF_DSYNC | RWF_SYNC | RWF_NOWAIT | RWF_APPEND | MESSAGE_RWF_NOAPPEND | MESSAGE_RWF_NOSIGNAL)
-static inline bool message_takes(int rwf)
+static inline bool message_rwf_flags_supported(int rwf)
 {
 	return (rwf & ~MESSAGE_RWF_TAKEN) == 0 &&
 	       (rwf & (RWF_APPEND | MESSAGE_RWF_NOAPPEND)) != (RWF_APPEND | MESSAGE_RWF_NOAPPEND);
@@ -50,7 +50,7 @@ struct message {
 };
 
 /* Of one piece, of which the kernel looks at no more than it takes. */
-static inline bool message_is_beyond(const void *data, size_t size)
+static inline bool message_exceeds_user_space(const void *data, size_t size)
 {
 	return __builtin_expect(size > MESSAGE_BYTES_MAX, 0) && vma_exceeds_user_space(data, MESSAGE_BYTES_MAX);
 }

@@ -19,16 +19,16 @@
 #include "call.h"
 #include "more.h"
 
-static void before_drop(void)
+static void start_engine_before_privilege_drop(void)
 {
-	if (process_started() && !process_is_borrowed())
+	if (process_started() && !process_is_vfork_child())
 		vma_engine_start_early();
 }
 
 #define DROPPING(name, parameters, arguments)                                                                          \
 	EXPORT(int, name, parameters)                                                                                  \
 	{                                                                                                              \
-		before_drop();                                                                                         \
+		start_engine_before_privilege_drop();                                                                  \
 		return thread_more()->name arguments;                                                                  \
 	}
 
@@ -84,7 +84,7 @@ static int limit_addresses(const void *given)
 	EXPORT(int, name, (int resource, const void *limit))                                                           \
 	{                                                                                                              \
 		if (resource == RLIMIT_NPROC)                                                                          \
-			before_drop();                                                                                 \
+			start_engine_before_privilege_drop();                                                          \
 		if (resource == RLIMIT_AS && limit != NULL && process_started())                                       \
 			return limit_addresses(limit);                                                                 \
 		return set_limit(resource, limit);                                                                     \

@@ -23,7 +23,7 @@ static pid_t current_pid(void)
 	return (pid_t)syscall(SYS_getpid);
 }
 
-static void mark_own(void)
+static void mark_process_as_library_owner(void)
 {
 	_Atomic char *mark = atomic_load_explicit(&process_mark, memory_order_relaxed);
 
@@ -80,7 +80,7 @@ __attribute__((cold)) void process_child(void)
 	vma_udp_fork_child();
 	vma_xtreme_fork_child();
 	process_forked();
-	mark_own();
+	mark_process_as_library_owner();
 }
 
 /*
@@ -115,12 +115,12 @@ void process_start(void)
 
 /* The only thread of a copy. The parent's other threads may have held the engine's locks: its child half forgets them.
  */
-void process_copied(void)
+void process_after_copying_clone(void)
 {
 	process_child();
 }
 
-bool process_is_borrowed(void)
+bool process_is_vfork_child(void)
 {
 	pid_t pid = atomic_load_explicit(&own_pid, memory_order_relaxed);
 

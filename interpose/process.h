@@ -25,16 +25,16 @@ void process_child(void);
 
 /* Points to a byte that is 1 in the process and 0 in an unnoticed copy of it. */
 extern _Atomic(_Atomic char *) process_mark;
-void process_copied(void) __attribute__((cold));
+void process_after_copying_clone(void) __attribute__((cold));
 static inline void process_check_copied(void)
 {
 	_Atomic char *mark = atomic_load_explicit(&process_mark, memory_order_acquire);
 
 	if (__builtin_expect(mark != NULL && atomic_load_explicit(mark, memory_order_relaxed) == 0, 0))
-		process_copied();
+		process_after_copying_clone();
 }
 
 /* Whether this is a vfork child (a system call): the table is not to be changed. Looks, too. */
-bool process_is_borrowed(void);
+bool process_is_vfork_child(void);
 
 #endif

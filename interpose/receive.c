@@ -22,7 +22,7 @@ static bool call_receive_bytes(int fd, void *data, size_t size, int flags, struc
 	struct call call;
 	ssize_t rc;
 
-	if (message_is_beyond(data, size))
+	if (message_exceeds_user_space(data, size))
 		return false;
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, recvmsg))
@@ -161,7 +161,8 @@ static __attribute__((noinline)) ssize_t preadv2_ours(int fd, const struct iovec
 {
 	ssize_t result;
 
-	if (offset == -1 && message_takes(flags) && receive_pieces(fd, iov, n, message_flags(flags), &result))
+	if (offset == -1 && message_rwf_flags_supported(flags) &&
+	    receive_pieces(fd, iov, n, message_flags(flags), &result))
 		return result;
 	return vma_os.preadv64v2(fd, iov, n, offset, flags);
 }
@@ -219,7 +220,7 @@ static __attribute__((noinline)) ssize_t recvmsg_plain(int fd, struct msghdr *ms
 	ssize_t got = vma_os.recvmsg(fd, msg, flags);
 
 	if (got >= 0)
-		rights_arrive(msg);
+		rights_register_received_fds(msg);
 	return got;
 }
 
@@ -288,7 +289,7 @@ static int error_before_messages(struct vma_file *file, int fd, int flags)
 static void store_error(struct vma_file *file, int error)
 {
 	if (file->kind == VMA_FILE_TCP) {
-		vma_stream_leave_error(file, error);
+		vma_stream_set_pending_error(file, error);
 		return;
 	}
 	atomic_store(&file->deferred_error, error);
@@ -336,7 +337,7 @@ static __attribute__((noinline)) int recvmmsg_plain(int fd, struct mmsghdr *msgs
 	int got = vma_os.recvmmsg(fd, msgs, n, flags, timeout);
 
 	for (int i = 0; i < got; i++)
-		rights_arrive(&msgs[i].msg_hdr);
+		rights_register_received_fds(&msgs[i].msg_hdr);
 	return got;
 }
 

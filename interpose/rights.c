@@ -25,7 +25,7 @@ enum {
 	AT_ONCE = 16,     /* the application's stack may be a small one */
 };
 
-static int copy_in(void *to, const void *from, size_t size)
+static int copy_from_application(void *to, const void *from, size_t size)
 {
 	const int saved = errno;
 	struct vma_thread *self;
@@ -45,14 +45,14 @@ static unsigned walk_some_rights(const char *fds, unsigned n, void (*visit)(int 
 	int some[AT_ONCE];
 
 	n = n < AT_ONCE ? n : AT_ONCE;
-	if (n == 0 || copy_in(some, fds, n * sizeof(some[0])) != 0)
+	if (n == 0 || copy_from_application(some, fds, n * sizeof(some[0])) != 0)
 		return 0;
 	for (unsigned i = 0; i < n; i++)
 		visit(some[i]);
 	return n;
 }
 
-static void walk_rights(const struct msghdr *msg, void (*visit)(int fd))
+static void for_each_passed_fd(const struct msghdr *msg, void (*visit)(int fd))
 {
 	const char *at = msg->msg_control;
 	size_t left = msg->msg_controllen;
@@ -60,7 +60,8 @@ static void walk_rights(const struct msghdr *msg, void (*visit)(int fd))
 	struct cmsghdr head;
 
 	while (left >= sizeof(head)) {
-		if (copy_in(&head, at, sizeof(head)) != 0 || head.cmsg_len < sizeof(head) || head.cmsg_len > left)
+		if (copy_from_application(&head, at, sizeof(head)) != 0 || head.cmsg_len < sizeof(head) ||
+		    head.cmsg_len > left)
 			return;
 		if (head.cmsg_level == SOL_SOCKET && head.cmsg_type == SCM_RIGHTS) {
 			size_t all = (head.cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -85,34 +86,36 @@ static void hand_over_ours(int fd)
 		hand_over_fd(fd);
 }
 
-void rights_leave(const struct msghdr *msg)
+void rights_before_passing_fds(const struct msghdr *msg)
 {
 	struct msghdr own;
 
 	/* The kernel refuses more. */
-	if (copy_in(&own, msg, sizeof(own)) == 0 && own.msg_control != NULL && own.msg_controllen <= INT_MAX)
-		walk_rights(&own, hand_over_ours);
+	if (copy_from_application(&own, msg, sizeof(own)) == 0 && own.msg_control != NULL &&
+	    own.msg_controllen <= INT_MAX)
+		for_each_passed_fd(&own, hand_over_ours);
 }
 
 void rights_hand_over_messages(const struct mmsghdr *msgs, unsigned n)
 {
 	for (unsigned i = 0; i < n && i < MESSAGE_PIECES_MAX; i++)
-		rights_leave(&msgs[i].msg_hdr);
+		rights_before_passing_fds(&msgs[i].msg_hdr);
 }
 
-static void fd_stays(int fd)
+static void fd_was_not_passed_on(int fd)
 {
-	if (!NOT_OURS(fd) && !process_is_borrowed())
-		vma_stream_not_passed(fd);
+	if (!NOT_OURS(fd) && !process_is_vfork_child())
+		vma_stream_undo_pass(fd);
 }
 
-void rights_stay(const struct msghdr *msg)
+void rights_passing_failed(const struct msghdr *msg)
 {
 	const int saved = errno;
 	struct msghdr own;
 
-	if (copy_in(&own, msg, sizeof(own)) == 0 && own.msg_control != NULL && own.msg_controllen <= INT_MAX)
-		walk_rights(&own, fd_stays);
+	if (copy_from_application(&own, msg, sizeof(own)) == 0 && own.msg_control != NULL &&
+	    own.msg_controllen <= INT_MAX)
+		for_each_passed_fd(&own, fd_was_not_passed_on);
 	errno = saved;
 }
 
@@ -122,10 +125,10 @@ void rights_arrive_one(int fd)
 {
 	const int saved = errno;
 
-	fresh_fd(fd);
-	if (fd >= 0 && vma_stream_may_arrive(fd) && !process_is_borrowed()) {
+	return_new_fd_forget_old_file(fd);
+	if (fd >= 0 && vma_stream_fd_may_be_passed(fd) && !process_is_vfork_child()) {
 		process_start();
-		vma_stream_arrive(fd);
+		vma_stream_adopt_passed_fd(fd);
 	}
 	errno = saved;
 }
@@ -147,12 +150,12 @@ static void check_first_rights(const struct msghdr *msg)
 	}
 }
 
-void rights_arrive(const struct msghdr *msg)
+void rights_register_received_fds(const struct msghdr *msg)
 {
 	if (msg->msg_control == NULL || msg->msg_controllen < CMSG_LEN(sizeof(int)))
 		return;
 	if (rights_matter())
-		walk_rights(msg, rights_arrive_one);
+		for_each_passed_fd(msg, rights_arrive_one);
 	else
 		check_first_rights(msg);
 }

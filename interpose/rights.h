@@ -13,12 +13,12 @@ static inline bool rights_matter(void)
 }
 
 /* Outside, before the kernel sends n messages: sockets of ours that they carry become the kernel's. */
-void rights_leave(const struct msghdr *msg);
+void rights_before_passing_fds(const struct msghdr *msg);
 void rights_hand_over_messages(const struct mmsghdr *msgs, unsigned n);
-/* Outside, after the kernel has refused a message that rights_leave has seen. errno stays. */
-void rights_stay(const struct msghdr *msg);
+/* Outside, after the kernel has refused a message that rights_before_passing_fds has seen. errno stays. */
+void rights_passing_failed(const struct msghdr *msg);
 /* Outside, after the kernel has filled in a message: its numbers are new. */
-void rights_arrive(const struct msghdr *msg);
+void rights_register_received_fds(const struct msghdr *msg);
 /* The same for one number that is new, however it has come. errno stays. */
 void rights_arrive_one(int fd);
 

@@ -24,7 +24,7 @@ static bool call_send_bytes(int fd, const void *data, size_t size, int flags, co
 	struct call call;
 
 	/* An address of a length that the kernel refuses, or bytes. */
-	if ((addr != NULL && len > sizeof(struct sockaddr_storage)) || message_is_beyond(data, size))
+	if ((addr != NULL && len > sizeof(struct sockaddr_storage)) || message_exceeds_user_space(data, size))
 		return false;
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
@@ -123,7 +123,8 @@ static __attribute__((noinline)) ssize_t pwritev2_ours(int fd, const struct iove
 {
 	ssize_t result;
 
-	if (offset == -1 && message_takes(flags) && send_pieces(fd, iov, n, message_flags(flags), &result))
+	if (offset == -1 && message_rwf_flags_supported(flags) &&
+	    send_pieces(fd, iov, n, message_flags(flags), &result))
 		return result;
 	return vma_os.pwritev64v2(fd, iov, n, offset, flags);
 }
@@ -158,10 +159,10 @@ static __attribute__((noinline)) ssize_t sendmsg_plain(int fd, const struct msgh
 {
 	ssize_t sent;
 
-	rights_leave(msg);
+	rights_before_passing_fds(msg);
 	sent = vma_os.sendmsg(fd, msg, flags);
 	if (sent < 0)
-		rights_stay(msg);
+		rights_passing_failed(msg);
 	return sent;
 }
 
@@ -223,7 +224,7 @@ static __attribute__((noinline)) int sendmmsg_plain(int fd, struct mmsghdr *msgs
 	rights_hand_over_messages(msgs, n);
 	sent = vma_os.sendmmsg(fd, msgs, n, flags);
 	for (unsigned i = sent > 0 ? (unsigned)sent : 0; i < n && i < MESSAGE_PIECES_MAX; i++)
-		rights_stay(&msgs[i].msg_hdr);
+		rights_passing_failed(&msgs[i].msg_hdr);
 	return sent;
 }
 

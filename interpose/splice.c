@@ -2,7 +2,7 @@
  * splice - between an offloaded socket and a file or a pipe. What the kernel would take out of its socket is in our
  * queue, and what it would put there is our connection's.
  *
- * Out of a file or a pipe bytes go straight into the connection's fifo (vma_stream_send_from). To a UDP socket the
+ * Out of a file or a pipe bytes go straight into the connection's fifo (vma_stream_sendfile). To a UDP socket the
  * kernel sends pages as datagrams, or refuses. The shadow has the same address and peer, so it does both as well. Out
  * of a socket into a pipe sendfile is splice, into anything else EINVAL, by the kernel.
  *
@@ -122,7 +122,7 @@ static bool begin_connection(struct call *call, int fd)
 }
 
 /* What do_sendfile and splice_direct_to_actor refuse, in their order. */
-static int check_source(int in, size_t size)
+static int check_sendfile_source(int in, size_t size)
 {
 	struct stat st;
 
@@ -142,14 +142,14 @@ static ssize_t send_file(struct call *call, int in, off64_t *offset, size_t size
 	ssize_t sent = offset != NULL ? vma_copy(&at, offset, sizeof(at)) : 0;
 
 	if (sent == 0)
-		sent = check_source(in, size);
+		sent = check_sendfile_source(in, size);
 	if (sent == 0 && offset == NULL)
 		at = lseek64(in, 0, SEEK_CUR);
 	if (sent < 0)
 		return sent;
 	if (at < 0)
 		return -EINVAL;
-	sent = vma_stream_send_from(call->file, in, at, size, 0);
+	sent = vma_stream_sendfile(call->file, in, at, size, 0);
 	if (sent <= 0)
 		return sent;
 	at += sent;
@@ -179,7 +179,7 @@ _Static_assert(sizeof(off_t) == sizeof(off64_t), "one function under two names")
 ALIAS(ssize_t, sendfile, sendfile64, (int out, int in, off_t *offset, size_t size))
 
 /* The pipe has nothing now: 0 look again, -EAGAIN, -EINTR. Outside. */
-static int wait_for_pipe(int pipe, bool wait)
+static int wait_until_pipe_readable(int pipe, bool wait)
 {
 	struct pollfd readable = {.fd = pipe, .events = POLLIN};
 
@@ -203,11 +203,11 @@ static __attribute__((noinline)) ssize_t splice_in(int in, int out, size_t size,
 			errno = EBADF; /* closed meanwhile */
 			return -1;
 		}
-		sent = vma_stream_send_from(call.file, in, -1, size, send_flags);
+		sent = vma_stream_sendfile(call.file, in, -1, size, send_flags);
 		call_leave(&call);
 		/* Is it the pipe that has nothing, or the socket that has no room? */
 		if (sent == -EAGAIN && vma_os.poll(&readable, 1, 0) == 0)
-			rc = wait_for_pipe(in, wait);
+			rc = wait_until_pipe_readable(in, wait);
 		else
 			break;
 	} while (rc == 0);

@@ -16,7 +16,7 @@
 #include "message.h"
 #include "more.h"
 
-static void flush_before(int fd)
+static void flush_sends_before_stdio(int fd)
 {
 	struct call call;
 
@@ -94,7 +94,7 @@ static int stdio_close_connection(void *cookie)
 {
 	const int fd = cookie_number_of(cookie);
 
-	fresh_fd(fd);
+	return_new_fd_forget_old_file(fd);
 	return vma_os.close(fd);
 }
 
@@ -129,10 +129,10 @@ static void remove_stream_fd(FILE *stream)
 {
 	int fd = stream != NULL ? fileno_unlocked(stream) : -1;
 
-	if (fd < 0 || NOT_OURS(fd) || is_guarded(fd))
+	if (fd < 0 || NOT_OURS(fd) || fd_is_librarys_own(fd))
 		return;
 	fflush(stream);
-	fresh_fd(fd);
+	return_new_fd_forget_old_file(fd);
 }
 
 EXPORT(int, fclose, (FILE * stream))
@@ -176,7 +176,7 @@ EXPORT(int, vdprintf, (int fd, const char *format, va_list list))
 {
 	if (fd_is_connection(fd))
 		return print_to_connection(fd, format, list);
-	flush_before(fd);
+	flush_sends_before_stdio(fd);
 	return thread_more()->vdprintf(fd, format, list);
 }
 
@@ -184,7 +184,7 @@ EXPORT(int, __vdprintf_chk, (int fd, int flag, const char *format, va_list list)
 {
 	if (fd_is_connection(fd))
 		return print_to_connection(fd, format, list);
-	flush_before(fd);
+	flush_sends_before_stdio(fd);
 	return thread_more()->__vdprintf_chk(fd, flag, format, list);
 }
 

@@ -364,7 +364,7 @@ ENTRY(enter_epoll_pwait2)
 #define X(name)                                                                                                        \
 	ENTRY(enter_##name)                                                                                            \
 	{                                                                                                              \
-		return fresh_fd((int)KERNEL(SYS_##name));                                                              \
+		return return_new_fd_forget_old_file((int)KERNEL(SYS_##name));                                         \
 	}
 YIELDING(X)
 YIELDING_OLD(X)
@@ -374,8 +374,8 @@ YIELDING_NEW(X)
 static long syscall_fresh_pair(long rc, const int *fds)
 {
 	if (rc == 0) {
-		fresh_fd(fds[0]);
-		fresh_fd(fds[1]);
+		return_new_fd_forget_old_file(fds[0]);
+		return_new_fd_forget_old_file(fds[1]);
 	}
 	return rc;
 }
@@ -394,7 +394,7 @@ static int syscall_fresh_set(int epfd)
 {
 	if (epfd >= 0)
 		vma_iomux_epoll_record(epfd);
-	return fresh_fd(epfd);
+	return return_new_fd_forget_old_file(epfd);
 }
 
 ENTRY(enter_epoll_create1)
@@ -554,7 +554,7 @@ static bool check_ring_allowed(void)
 
 	if (!offers_rings(&offloads))
 		return false;
-	if (offloads && !process_is_borrowed()) {
+	if (offloads && !process_is_vfork_child()) {
 		atomic_store(&vma_sockets_stay, true);
 		for (int fd = vma_fd_highest(); fd >= 0; fd--)
 			if (!NOT_OURS(fd))
@@ -566,7 +566,7 @@ static bool check_ring_allowed(void)
 ENTRY(enter_io_uring_setup)
 {
 	if (check_ring_allowed())
-		return fresh_fd((int)KERNEL(SYS_io_uring_setup));
+		return return_new_fd_forget_old_file((int)KERNEL(SYS_io_uring_setup));
 	errno = ENOSYS;
 	return -1;
 }

@@ -33,7 +33,7 @@ static int blocking_end(struct blocking_call *call, int rc)
 }
 
 /* Before the thread may sleep in the kernel for whatever is not ours. */
-static inline void flush_held_back(void)
+static inline void flush_held_back_sends(void)
 {
 	struct vma_thread *self = vma_thread_cache;
 
@@ -69,7 +69,7 @@ static int get_timeout(struct timespec **own, const struct timespec *timeout)
 
 static inline bool has_inherited_sockets(void)
 {
-	return __builtin_expect(atomic_load_explicit(&vma_file_touches, memory_order_relaxed), 0);
+	return __builtin_expect(atomic_load_explicit(&vma_any_file_needs_touch, memory_order_relaxed), 0);
 }
 
 static __attribute__((noinline)) void take_over_polled(const struct pollfd *fds, nfds_t n)
@@ -83,7 +83,7 @@ static __attribute__((noinline)) void take_over_polled(const struct pollfd *fds,
 	blocking_end(&call, 0);
 }
 
-static void take_over_set(int n, const fd_set *set)
+static void register_inherited_fds_of_fd_set(int n, const fd_set *set)
 {
 	unsigned long word;
 
@@ -102,9 +102,9 @@ static __attribute__((noinline)) void take_over_selected(int n, const fd_set *r,
 	struct blocking_call call;
 
 	blocking_begin(&call);
-	take_over_set(n, r);
-	take_over_set(n, w);
-	take_over_set(n, e);
+	register_inherited_fds_of_fd_set(n, r);
+	register_inherited_fds_of_fd_set(n, w);
+	register_inherited_fds_of_fd_set(n, e);
 	blocking_end(&call, 0);
 }
 
@@ -118,7 +118,7 @@ EXPORT(int, poll, (struct pollfd * fds, nfds_t n, int timeout))
 	if (has_inherited_sockets())
 		take_over_polled(fds, n);
 	if (!vma_iomux_poll_wants(fds, n)) {
-		flush_held_back();
+		flush_held_back_sends();
 		return vma_os.poll(fds, n, timeout);
 	}
 	blocking_begin(&call);
@@ -143,7 +143,7 @@ EXPORT(int, ppoll, (struct pollfd * fds, nfds_t n, const struct timespec *timeou
 		take_over_polled(fds, n);
 	if (vma_iomux_poll_wants(fds, n))
 		return ppoll_ours(fds, n, timeout, mask);
-	flush_held_back();
+	flush_held_back_sends();
 	return vma_os.ppoll(fds, n, timeout, mask);
 }
 
@@ -208,7 +208,7 @@ EXPORT(int, select, (int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *tim
 		take_over_selected(n, r, w, e);
 	if (vma_iomux_select_wants(n, r, w, e))
 		return select_ours(n, r, w, e, timeout);
-	flush_held_back();
+	flush_held_back_sends();
 	return vma_os.select(n, r, w, e, timeout);
 }
 ALIAS(int, __select, select, (int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout))
@@ -230,7 +230,7 @@ EXPORT(int, pselect, (int n, fd_set *r, fd_set *w, fd_set *e, const struct times
 		take_over_selected(n, r, w, e);
 	if (vma_iomux_select_wants(n, r, w, e))
 		return pselect_ours(n, r, w, e, timeout, mask);
-	flush_held_back();
+	flush_held_back_sends();
 	return vma_os.pselect(n, r, w, e, timeout, mask);
 }
 
@@ -239,7 +239,7 @@ EXPORT(int, pselect, (int n, fd_set *r, fd_set *w, fd_set *e, const struct times
 static int epoll_fresh_set(int epfd)
 {
 	vma_iomux_epoll_record(epfd);
-	return fresh_fd(epfd);
+	return return_new_fd_forget_old_file(epfd);
 }
 
 EXPORT(int, epoll_create, (int size))
@@ -278,7 +278,7 @@ static __attribute__((noinline)) int epoll_pwait_os(int epfd, struct epoll_event
 	int saved = errno, rc;
 
 	process_check_copied();
-	flush_held_back();
+	flush_held_back_sends();
 	rc = vma_iomux_epoll_wait_os(epfd, events, max, timeout, mask);
 	errno = rc < 0 ? -rc : saved;
 	return rc < 0 ? -1 : rc;
@@ -293,7 +293,7 @@ static __attribute__((noinline)) int epoll_pwait_os_msec(int epfd, struct epoll_
 }
 
 /* A set that is ours, inside; false: the kernel's, outside. */
-static bool set_begin(struct blocking_call *call, int epfd, struct vma_file **set)
+static bool epoll_set_call_begin(struct blocking_call *call, int epfd, struct vma_file **set)
 {
 	blocking_begin(call);
 	*set = vma_fd_lookup(epfd);
@@ -310,7 +310,7 @@ static __attribute__((noinline)) int epoll_pwait_ours(int epfd, struct epoll_eve
 	struct vma_file *set;
 	struct blocking_call call;
 
-	if (!set_begin(&call, epfd, &set))
+	if (!epoll_set_call_begin(&call, epfd, &set))
 		return vma_os.epoll_pwait(epfd, events, max, timeout, mask);
 	return blocking_end(&call, vma_iomux_epoll_wait(set, epfd, events, max, timespec_of_msec(&own, timeout), mask));
 }
@@ -337,7 +337,7 @@ static __attribute__((noinline)) int epoll_pwait2_ours(int epfd, struct epoll_ev
 	struct blocking_call call;
 	int rc;
 
-	if (!set_begin(&call, epfd, &set))
+	if (!epoll_set_call_begin(&call, epfd, &set))
 		return vma_os.epoll_pwait2(epfd, events, max, timeout, mask);
 	rc = get_timeout(&own, timeout);
 	return blocking_end(&call, rc < 0 ? rc : vma_iomux_epoll_wait(set, epfd, events, max, own, mask));

@@ -12,13 +12,13 @@ static __attribute__((noinline)) void adopt_socket(int fd, int domain, int type,
 	const int saved = errno;
 	struct vma_thread *self;
 
-	if (process_is_borrowed())
+	if (process_is_vfork_child())
 		return;
 	process_start();
 	self = vma_enter();
 	vma_inet_flush_sends(self);
 	/* Out of memory: the socket is the kernel's, and says so when it is asked. */
-	if (vma_stream_wants(domain, type, protocol))
+	if (vma_stream_handles_socket_type(domain, type, protocol))
 		vma_stream_socket(fd, domain, type, protocol);
 	else
 		vma_udp_socket(fd, domain, type, protocol);
@@ -28,9 +28,10 @@ static __attribute__((noinline)) void adopt_socket(int fd, int domain, int type,
 
 EXPORT(int, socket, (int domain, int type, int protocol))
 {
-	int fd = fresh_fd(vma_os.socket(domain, type, protocol));
+	int fd = return_new_fd_forget_old_file(vma_os.socket(domain, type, protocol));
 
-	if (fd >= 0 && (vma_udp_wants(domain, type, protocol) || vma_stream_wants(domain, type, protocol)))
+	if (fd >= 0 &&
+	    (vma_udp_takes_socket(domain, type, protocol) || vma_stream_handles_socket_type(domain, type, protocol)))
 		adopt_socket(fd, domain, type, protocol);
 	return fd;
 }
@@ -38,8 +39,8 @@ EXPORT(int, socket, (int domain, int type, int protocol))
 static inline int adopt_socketpair(int rc, const int fds[2])
 {
 	if (rc == 0) {
-		fresh_fd(fds[0]);
-		fresh_fd(fds[1]);
+		return_new_fd_forget_old_file(fds[0]);
+		return_new_fd_forget_old_file(fds[1]);
 	}
 	return rc;
 }
@@ -63,25 +64,25 @@ EXPORT(int, pipe2, (int fds[2], int flags))
 /* The mode is there only with O_CREAT and O_TMPFILE; passing on what lies in its place is what the C library does. */
 EXPORT(int, open, (const char *path, int flags, mode_t mode))
 {
-	return fresh_fd(vma_os.open(path, flags, mode));
+	return return_new_fd_forget_old_file(vma_os.open(path, flags, mode));
 }
 ALIAS(int, __open, open, (const char *path, int flags, mode_t mode))
 
 EXPORT(int, open64, (const char *path, int flags, mode_t mode))
 {
-	return fresh_fd(vma_os.open64(path, flags, mode));
+	return return_new_fd_forget_old_file(vma_os.open64(path, flags, mode));
 }
 ALIAS(int, __open64, open64, (const char *path, int flags, mode_t mode))
 
 EXPORT(int, creat, (const char *path, mode_t mode))
 {
-	return fresh_fd(vma_os.creat(path, mode));
+	return return_new_fd_forget_old_file(vma_os.creat(path, mode));
 }
 
 #define X(type, name, parameters, arguments)                                                                           \
 	EXPORT(type, name, parameters)                                                                                 \
 	{                                                                                                              \
-		return fresh_fd(thread_more()->name arguments);                                                        \
+		return return_new_fd_forget_old_file(thread_more()->name arguments);                                   \
 	}
 VMA_YIELDING_CALLS(X)
 #undef X

@@ -89,7 +89,7 @@ int vma_bufarena_create(const struct vma_bufarena_attr *attr, struct vma_bufaren
 
 	if (shift == 0 || capacity > CAPACITY_MAX || (unsigned)attr->alloc_type > VMA_MEM_HUGE)
 		return -EINVAL;
-	rc = bufpool_thread_start();
+	rc = bufpool_thread_caches_init_once();
 	if (rc != 0)
 		return rc;
 	arena = calloc(1, sizeof(*arena));
@@ -111,7 +111,7 @@ int vma_bufarena_create(const struct vma_bufarena_attr *attr, struct vma_bufaren
 	rc = bufpool_debug_arena_init(arena);
 	if (rc != 0)
 		goto free_ranges;
-	rc = bufpool_registry_add(arena);
+	rc = bufpool_register_arena(arena);
 	if (rc != 0)
 		goto free_debug;
 	*out = arena;
@@ -138,12 +138,12 @@ void vma_bufarena_destroy(struct vma_bufarena *arena)
 	if (arena == NULL)
 		return;
 	priv = arena->priv;
-	bufpool_registry_del(arena);
+	bufpool_unregister_arena(arena);
 	bufpool_debug_arena_leaks(arena);
 	for (unsigned id = 0; id < VMA_BUFPOOL_MAX; id++) {
 		struct vma_bufpool *slot = atomic_load_explicit(&priv->slots[id], memory_order_acquire);
 		if (slot != NULL)
-			bufpool_slot_free(slot);
+			bufpool_free_pool_slot(slot);
 	}
 	bufpool_debug_arena_fini(arena);
 	bufpool_range_fini(&priv->ranges);

@@ -44,15 +44,15 @@
 
 #define THREAD_NONE 0
 /* cache index + 1; both are hidden, or each access would go by way of the global offset table */
-extern __thread uint32_t bufpool_thread __attribute__((tls_model("initial-exec"), visibility("hidden")));
+extern __thread uint32_t bufpool_thread_index __attribute__((tls_model("initial-exec"), visibility("hidden")));
 /* no membarrier: the light half must be a full barrier too */
-extern bool bufpool_symmetric __attribute__((visibility("hidden")));
+extern bool bufpool_without_membarrier __attribute__((visibility("hidden")));
 
-int bufpool_thread_start(void); /* once per process */
+int bufpool_thread_caches_init_once(void); /* once per process */
 uint32_t bufpool_thread_register(void);
 void bufpool_heavy_barrier(void);
-int bufpool_registry_add(struct vma_bufarena *arena);
-void bufpool_registry_del(struct vma_bufarena *arena);
+int bufpool_register_arena(struct vma_bufarena *arena);
+void bufpool_unregister_arena(struct vma_bufarena *arena);
 
 /* ---- range.c: a bitmap of units, claimed without a lock ---- */
 
@@ -158,15 +158,15 @@ struct vma_bufpool {
 	struct chunk *chunks;
 };
 
-void bufpool_cache_left_slow(struct vma_bufpool *pool, struct cache *cache);
+void bufpool_cache_left_gate_shut(struct vma_bufpool *pool, struct cache *cache);
 void bufpool_cache_flush(struct vma_bufpool *pool, uint32_t thread);
 uint32_t bufpool_cache_discard(struct cache *cache);
-bool bufpool_reclaim(struct vma_bufpool *pool, const struct cache *own);
+bool bufpool_reclaim_from_thread_caches(struct vma_bufpool *pool, const struct cache *own);
 
 /* `inside` changes, then the gate is read: the light half of the barrier stands between, see cache.c. */
-static inline uint32_t bufpool_cache_inside(struct cache *cache, uint32_t inside)
+static inline uint32_t cache_set_inside_read_gate(struct cache *cache, uint32_t inside)
 {
-	if (unlikely(bufpool_symmetric)) {
+	if (unlikely(bufpool_without_membarrier)) {
 		atomic_store_explicit(&cache->inside, inside, memory_order_seq_cst);
 	} else {
 		atomic_store_explicit(&cache->inside, inside, memory_order_release);
@@ -177,9 +177,9 @@ static inline uint32_t bufpool_cache_inside(struct cache *cache, uint32_t inside
 
 /* The calling thread's cache, not entered yet; NULL: no use of this pool so far, or no cache for this thread at all, or
  * a signal handler has interrupted this thread's own get or put. */
-static inline struct cache *bufpool_cache_own(struct vma_bufpool *pool)
+static inline struct cache *bufpool_this_threads_cache(struct vma_bufpool *pool)
 {
-	uint32_t thread = bufpool_thread;
+	uint32_t thread = bufpool_thread_index;
 	struct cache *cache;
 
 	if (unlikely(thread - 1 >= THREADS_MAX))
@@ -188,37 +188,38 @@ static inline struct cache *bufpool_cache_own(struct vma_bufpool *pool)
 	return unlikely(atomic_load_explicit(&cache->inside, memory_order_relaxed)) ? NULL : cache;
 }
 
-static inline bool bufpool_cache_try(struct cache *cache)
+static inline bool bufpool_cache_try_enter(struct cache *cache)
 {
-	return likely(bufpool_cache_inside(cache, 1) == GATE_OPEN);
+	return likely(cache_set_inside_read_gate(cache, 1) == GATE_OPEN);
 }
 
 /*
- * The long way round, after bufpool_cache_own gave NULL (`cache` is that) or bufpool_cache_try failed on `cache`: the
- * cache after all, now inside, or NULL: work on the share directly.
+ * The long way round, after bufpool_this_threads_cache gave NULL (`cache` is that) or bufpool_cache_try_enter failed on
+ * `cache`: the cache after all, now inside, or NULL: work on the share directly.
  */
 struct cache *bufpool_cache_acquire_slow(struct vma_bufpool *pool, struct cache *cache);
 
 /* All three in one, for where the way is not hot. */
 static inline struct cache *bufpool_cache_enter(struct vma_bufpool *pool)
 {
-	struct cache *cache = bufpool_cache_own(pool);
+	struct cache *cache = bufpool_this_threads_cache(pool);
 
-	return likely(cache != NULL && bufpool_cache_try(cache)) ? cache : bufpool_cache_acquire_slow(pool, cache);
+	return likely(cache != NULL && bufpool_cache_try_enter(cache)) ? cache
+	                                                               : bufpool_cache_acquire_slow(pool, cache);
 }
 
 static inline void bufpool_cache_leave(struct vma_bufpool *pool, struct cache *cache)
 {
-	if (unlikely(bufpool_cache_inside(cache, 0) != GATE_OPEN))
-		bufpool_cache_left_slow(pool, cache);
+	if (unlikely(cache_set_inside_read_gate(cache, 0) != GATE_OPEN))
+		bufpool_cache_left_gate_shut(pool, cache);
 }
 
 /* ---- share.c ---- */
 
-void bufpool_share_give(struct vma_bufpool *pool, struct vma_buf *first, uint32_t count);
+void bufpool_share_push_batch(struct vma_bufpool *pool, struct vma_buf *first, uint32_t count);
 /* Splits a chain into batches of at most batch_now. */
-void bufpool_share_give_split(struct vma_bufpool *pool, struct vma_buf *first, uint32_t count);
-struct vma_buf *bufpool_share_take(struct vma_bufpool *pool, uint32_t *count);
+void bufpool_share_push_in_batches(struct vma_bufpool *pool, struct vma_buf *first, uint32_t count);
+struct vma_buf *bufpool_share_pop_batch(struct vma_bufpool *pool, uint32_t *count);
 static inline void bufpool_stat(_Atomic uint64_t *counter, uint64_t n)
 {
 	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
@@ -226,18 +227,18 @@ static inline void bufpool_stat(_Atomic uint64_t *counter, uint64_t n)
 
 /* ---- pool.c, grow.c, retire.c ---- */
 
-void bufpool_slot_free(struct vma_bufpool *slot);
-void bufpool_share_range(struct vma_bufpool *pool, uint32_t first, uint32_t count);
+void bufpool_free_pool_slot(struct vma_bufpool *slot);
+void bufpool_share_push_new_range(struct vma_bufpool *pool, uint32_t first, uint32_t count);
 bool bufpool_grow(struct vma_bufpool *pool);
-void bufpool_grow_release(struct vma_bufpool *pool);
+void bufpool_release_grown_memory(struct vma_bufpool *pool);
 
-bool bufpool_visit_try(struct vma_bufpool *pool);
-void bufpool_visit_end(struct vma_bufpool *pool);
-void bufpool_cache_close(struct vma_bufpool *pool, struct cache *cache);
+bool pool_try_become_visitor(struct vma_bufpool *pool);
+void pool_end_visit(struct vma_bufpool *pool);
+void bufpool_cache_close_retired(struct vma_bufpool *pool, struct cache *cache);
 /* Adds n if outstanding is at least `least`, that is, if the pool cannot be at its end. */
-bool bufpool_outstanding_raise(struct vma_bufpool *pool, int64_t n, int64_t least);
-void bufpool_outstanding_add(struct vma_bufpool *pool, int64_t n); /* after this, the pool may be at its end */
+bool bufpool_outstanding_add_if_live(struct vma_bufpool *pool, int64_t n, int64_t least);
+void bufpool_add_outstanding_refs(struct vma_bufpool *pool, int64_t n); /* after this, the pool may be at its end */
 /* A visitor without a cache has pushed something: if the pool was retired meanwhile, it counts what it finds. */
-void bufpool_share_pushed(struct vma_bufpool *pool);
+void bufpool_share_drain_if_retired(struct vma_bufpool *pool);
 
 #endif

@@ -18,7 +18,7 @@ static bool cache_register(struct vma_bufpool *pool, struct cache *cache)
 	uint32_t index = (uint32_t)(cache - pool->caches);
 	bool opened = false;
 
-	if (!bufpool_visit_try(pool))
+	if (!pool_try_become_visitor(pool))
 		return false;
 	if (atomic_load_explicit(&pool->state, memory_order_seq_cst) == POOL_LIVE) {
 		if (atomic_load_explicit(&pool->cache_high, memory_order_relaxed) <= index)
@@ -27,23 +27,23 @@ static bool cache_register(struct vma_bufpool *pool, struct cache *cache)
 		atomic_store_explicit(&cache->gate, GATE_OPEN, memory_order_release);
 		opened = true;
 	}
-	bufpool_visit_end(pool);
+	pool_end_visit(pool);
 	return opened;
 }
 
-static struct cache *first_use(struct vma_bufpool *pool)
+static struct cache *pool_first_use_by_thread(struct vma_bufpool *pool)
 {
-	if (bufpool_thread == THREAD_NONE && bufpool_thread_register() - 1 < THREADS_MAX)
+	if (bufpool_thread_index == THREAD_NONE && bufpool_thread_register() - 1 < THREADS_MAX)
 		return bufpool_cache_enter(pool);
 	return NULL; /* more threads than caches, this one is ending, or is inside already */
 }
 
 /* The owner came in and finds the gate not open: never opened for this thread yet, or a visitor is at work. */
-static struct cache *enter_closed_gate(struct vma_bufpool *pool, struct cache *cache)
+static struct cache *cache_enter_gate_was_shut(struct vma_bufpool *pool, struct cache *cache)
 {
 	bufpool_cache_leave(pool, cache);
 	if (atomic_load_explicit(&cache->gate, memory_order_acquire) == 0 && cache_register(pool, cache) &&
-	    bufpool_cache_inside(cache, 1) == GATE_OPEN)
+	    cache_set_inside_read_gate(cache, 1) == GATE_OPEN)
 		return cache;
 	if (atomic_load_explicit(&cache->inside, memory_order_relaxed) != 0)
 		bufpool_cache_leave(pool, cache); /* a visitor came between */
@@ -52,14 +52,14 @@ static struct cache *enter_closed_gate(struct vma_bufpool *pool, struct cache *c
 
 COLD struct cache *bufpool_cache_acquire_slow(struct vma_bufpool *pool, struct cache *cache)
 {
-	return cache == NULL ? first_use(pool) : enter_closed_gate(pool, cache);
+	return cache == NULL ? pool_first_use_by_thread(pool) : cache_enter_gate_was_shut(pool, cache);
 }
 
 /* The owner has left and finds the gate not open. If the pool was retired meanwhile, closing was left to the owner. */
-COLD void bufpool_cache_left_slow(struct vma_bufpool *pool, struct cache *cache)
+COLD void bufpool_cache_left_gate_shut(struct vma_bufpool *pool, struct cache *cache)
 {
 	if (atomic_load_explicit(&cache->must_close, memory_order_seq_cst) != 0)
-		bufpool_cache_close(pool, cache);
+		bufpool_cache_close_retired(pool, cache);
 }
 
 /* Empties the lists without giving the buffers anywhere; the caller is inside, or visits. Returns how many. */
@@ -81,9 +81,9 @@ static uint32_t cache_empty(struct vma_bufpool *pool, struct cache *cache)
 	uint32_t full = atomic_load_explicit(&cache->full_count, memory_order_relaxed);
 
 	if (current > 0)
-		bufpool_share_give_split(pool, cache->current, current);
+		bufpool_share_push_in_batches(pool, cache->current, current);
 	if (full > 0)
-		bufpool_share_give_split(pool, cache->full, full);
+		bufpool_share_push_in_batches(pool, cache->full, full);
 	return bufpool_cache_discard(cache);
 }
 
@@ -100,21 +100,21 @@ void bufpool_cache_flush(struct vma_bufpool *pool, uint32_t thread)
 	bufpool_cache_leave(pool, cache);
 }
 
-static uint32_t cached_hint(struct cache *cache)
+static uint32_t cache_count_unlocked(struct cache *cache)
 {
 	return atomic_load_explicit(&cache->current_count, memory_order_relaxed) +
 	       atomic_load_explicit(&cache->full_count, memory_order_relaxed);
 }
 
 /* Caches of other threads that hold something, up to `high`; shuts their gates if asked to. */
-static uint32_t find_others(struct vma_bufpool *pool, const struct cache *own, uint32_t high, bool shut)
+static uint32_t count_other_nonempty_caches(struct vma_bufpool *pool, const struct cache *own, uint32_t high, bool shut)
 {
 	uint32_t found = 0;
 
 	for (uint32_t i = 0; i < high; i++) {
 		struct cache *cache = &pool->caches[i];
 
-		if (cache == own || cached_hint(cache) == 0)
+		if (cache == own || cache_count_unlocked(cache) == 0)
 			continue;
 		if (shut)
 			atomic_fetch_or_explicit(&cache->gate, GATE_VISITED, memory_order_seq_cst);
@@ -126,23 +126,23 @@ static uint32_t find_others(struct vma_bufpool *pool, const struct cache *own, u
 /*
  * VMA_BUFFER_BATCHING_MODE 1: a pool that has run dry takes back what other threads keep in their caches, idle or not;
  * one heavy barrier serves for all of them. Batches become smaller with each such shortage, so that a window of a few
- * hundred buffers goes round among many threads instead of being hoarded in batches by some; see grow_batch.
+ * hundred buffers goes round among many threads instead of being hoarded in batches by some; see pool_grow_batch_size.
  * True if something was taken back (it is in the share then).
  */
-COLD bool bufpool_reclaim(struct vma_bufpool *pool, const struct cache *own)
+COLD bool bufpool_reclaim_from_thread_caches(struct vma_bufpool *pool, const struct cache *own)
 {
 	uint32_t high = atomic_load_explicit(&pool->cache_high, memory_order_relaxed);
 	uint32_t taken = 0, now;
 
-	if (pool->mode != 1 || find_others(pool, own, high, false) == 0)
+	if (pool->mode != 1 || count_other_nonempty_caches(pool, own, high, false) == 0)
 		return false;
-	if (!bufpool_visit_try(pool))
+	if (!pool_try_become_visitor(pool))
 		return false; /* somebody else is doing this, or ends the pool */
 	if (atomic_load_explicit(&pool->state, memory_order_seq_cst) == POOL_LIVE) {
 		now = atomic_load_explicit(&pool->batch_now, memory_order_relaxed);
 		atomic_store_explicit(&pool->batch_now, now > 1 ? now / 2 : 1, memory_order_relaxed);
 		atomic_store_explicit(&pool->batches_without_shortage, 0, memory_order_relaxed);
-		if (find_others(pool, own, high, true) > 0)
+		if (count_other_nonempty_caches(pool, own, high, true) > 0)
 			bufpool_heavy_barrier();
 		for (uint32_t i = 0; i < high; i++) {
 			struct cache *cache = &pool->caches[i];
@@ -155,6 +155,6 @@ COLD bool bufpool_reclaim(struct vma_bufpool *pool, const struct cache *own)
 			atomic_fetch_and_explicit(&cache->gate, ~(uint32_t)GATE_VISITED, memory_order_release);
 		}
 	}
-	bufpool_visit_end(pool);
+	pool_end_visit(pool);
 	return taken > 0;
 }

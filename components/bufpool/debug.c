@@ -33,14 +33,14 @@ enum where { WHERE_UNMAPPED, WHERE_MAPPED, WHERE_FREE, WHERE_HELD, WHERE_NIC };
 #define PATTERN_WORD 0xb5b5b5b5b5b5b5b5u
 #define LEAKS_NAMED 8
 
-static const char *const where_names[] = {"in no mapped range", "in no pool", "free", "held", "with the NIC"};
+static const char *const debug_buf_state_names[] = {"in no mapped range", "in no pool", "free", "held", "with the NIC"};
 
-static const char *where_name(uint32_t state)
+static const char *debug_buf_state_name(uint32_t state)
 {
-	return where_names[state & WHERE_MASK];
+	return debug_buf_state_names[state & WHERE_MASK];
 }
 
-static const char *pool_name(struct vma_bufarena *arena, uint32_t id)
+static const char *debug_pool_name_of_id(struct vma_bufarena *arena, uint32_t id)
 {
 	struct vma_bufpool *slot = NULL;
 
@@ -83,7 +83,8 @@ void bufpool_debug_arena_fini(struct vma_bufarena *arena)
 }
 
 /* Names what is still out of one pool, or of all that live (pool == NULL). */
-static void name_leaks(struct vma_bufarena *arena, struct vma_bufpool *pool, enum vma_log_level level, enum where where)
+static void log_leaked_bufs(struct vma_bufarena *arena, struct vma_bufpool *pool, enum vma_log_level level,
+                            enum where where)
 {
 	uint32_t found = 0;
 
@@ -101,25 +102,25 @@ static void name_leaks(struct vma_bufarena *arena, struct vma_bufpool *pool, enu
 		if ((state & WHERE_MASK) != where || (pool != NULL && state >> HOME_SHIFT != pool->id))
 			continue;
 		if (found++ < LEAKS_NAMED)
-			vma_log_at(level, "bufpool %s: buffer %u is still %s", pool_name(arena, state >> HOME_SHIFT), i,
-			           where_name(state));
+			vma_log_at(level, "bufpool %s: buffer %u is still %s",
+			           debug_pool_name_of_id(arena, state >> HOME_SHIFT), i, debug_buf_state_name(state));
 	}
 	if (found > LEAKS_NAMED)
 		vma_log_at(level, "bufpool %s: and %u more are still %s", pool == NULL ? "(all)" : pool->name,
-		           found - LEAKS_NAMED, where_names[where]);
+		           found - LEAKS_NAMED, debug_buf_state_names[where]);
 }
 
 /* At retirement a buffer may rightly still be in use, also by the NIC. */
 void bufpool_debug_pool_leaks(struct vma_bufpool *pool)
 {
-	name_leaks(pool->arena, pool, VMA_LOG_WARN, WHERE_HELD);
-	name_leaks(pool->arena, pool, VMA_LOG_FINE, WHERE_NIC);
+	log_leaked_bufs(pool->arena, pool, VMA_LOG_WARN, WHERE_HELD);
+	log_leaked_bufs(pool->arena, pool, VMA_LOG_FINE, WHERE_NIC);
 }
 
 void bufpool_debug_arena_leaks(struct vma_bufarena *arena)
 {
-	name_leaks(arena, NULL, VMA_LOG_ERROR, WHERE_HELD);
-	name_leaks(arena, NULL, VMA_LOG_DEBUG, WHERE_NIC);
+	log_leaked_bufs(arena, NULL, VMA_LOG_ERROR, WHERE_HELD);
+	log_leaked_bufs(arena, NULL, VMA_LOG_DEBUG, WHERE_NIC);
 }
 
 /* What lies free in a pool at its end is in no pool any more: another may be given it. */
@@ -140,7 +141,7 @@ void bufpool_debug_pool_end(struct vma_bufpool *pool)
 	}
 }
 
-static void set_range(struct vma_bufarena *arena, uint32_t first, uint32_t count, uint32_t state)
+static void set_debug_state_range(struct vma_bufarena *arena, uint32_t first, uint32_t count, uint32_t state)
 {
 	for (uint32_t i = first; i < first + count; i++)
 		atomic_store_explicit(&arena->priv->states[i], state, memory_order_relaxed);
@@ -148,7 +149,7 @@ static void set_range(struct vma_bufarena *arena, uint32_t first, uint32_t count
 
 void bufpool_debug_mapped(struct vma_bufarena *arena, uint32_t first, uint32_t count)
 {
-	set_range(arena, first, count, WHERE_MAPPED);
+	set_debug_state_range(arena, first, count, WHERE_MAPPED);
 }
 
 void bufpool_debug_unmapped(struct vma_bufarena *arena, uint32_t first, uint32_t count)
@@ -158,17 +159,17 @@ void bufpool_debug_unmapped(struct vma_bufarena *arena, uint32_t first, uint32_t
 
 		if ((state & WHERE_MASK) == WHERE_HELD)
 			fault("bufpool %s: buffer %u is held while its memory is unmapped",
-			      pool_name(arena, state >> HOME_SHIFT), i);
+			      debug_pool_name_of_id(arena, state >> HOME_SHIFT), i);
 	}
 #ifdef __SANITIZE_ADDRESS__
 	ASAN_UNPOISON_MEMORY_REGION(vma_buf_frame(arena, vma_buf_at(arena, first)),
 	                            (size_t)count << arena->frame_shift);
 #endif
-	set_range(arena, first, count, WHERE_UNMAPPED);
+	set_debug_state_range(arena, first, count, WHERE_UNMAPPED);
 }
 
 /* The buffer's index, after making sure that it is one of a mapped range. */
-static uint32_t index_of(struct vma_bufarena *arena, const struct vma_buf *buf, const char *call)
+static uint32_t debug_checked_buf_index(struct vma_bufarena *arena, const struct vma_buf *buf, const char *call)
 {
 	uintptr_t offset = (uintptr_t)buf - (uintptr_t)arena->bufs;
 	uint32_t index = (uint32_t)(offset / sizeof(*buf));
@@ -186,31 +187,31 @@ static uint32_t index_of(struct vma_bufarena *arena, const struct vma_buf *buf, 
 }
 
 /* Moves a buffer from one place to another; anywhere else it must not be. */
-static uint32_t buf_move_checked(struct vma_bufpool *pool, uint32_t index, unsigned from_mask, enum where to,
-                                 const char *call)
+static uint32_t debug_move_buf_state(struct vma_bufpool *pool, uint32_t index, unsigned from_mask, enum where to,
+                                     const char *call)
 {
 	struct vma_bufarena *arena = pool->arena;
 	uint32_t new = to | (uint32_t)pool->id << HOME_SHIFT;
 	uint32_t old = atomic_exchange_explicit(&arena->priv->states[index], new, memory_order_relaxed);
 
 	if ((from_mask >> (old & WHERE_MASK) & 1) == 0)
-		fault("bufpool %s: %s of buffer %u, which is %s (home: %s)%s", pool->name, call, index, where_name(old),
-		      pool_name(arena, old >> HOME_SHIFT),
+		fault("bufpool %s: %s of buffer %u, which is %s (home: %s)%s", pool->name, call, index,
+		      debug_buf_state_name(old), debug_pool_name_of_id(arena, old >> HOME_SHIFT),
 		      to == WHERE_FREE && (old & WHERE_MASK) == WHERE_FREE ? ": double free" : "");
 	if (from_mask != 1u << WHERE_MAPPED && (old & WHERE_MASK) >= WHERE_FREE && to != WHERE_HELD &&
 	    old >> HOME_SHIFT != pool->id)
 		fault("bufpool %s: %s of buffer %u to the wrong pool, its home is %s", pool->name, call, index,
-		      pool_name(arena, old >> HOME_SHIFT));
+		      debug_pool_name_of_id(arena, old >> HOME_SHIFT));
 	return old;
 }
 
 void bufpool_debug_added(struct vma_bufpool *pool, uint32_t first, uint32_t count)
 {
 	for (uint32_t i = first; i < first + count; i++)
-		buf_move_checked(pool, i, 1u << WHERE_MAPPED, WHERE_FREE, "add");
+		debug_move_buf_state(pool, i, 1u << WHERE_MAPPED, WHERE_FREE, "add");
 }
 
-static void check_pattern(struct vma_bufpool *pool, struct vma_buf *buf, uint32_t index, uint32_t old)
+static void check_free_fill_pattern(struct vma_bufpool *pool, struct vma_buf *buf, uint32_t index, uint32_t old)
 {
 	const char *frame = vma_buf_frame(pool->arena, buf);
 	size_t size = (size_t)1 << pool->arena->frame_shift;
@@ -233,28 +234,29 @@ static void check_pattern(struct vma_bufpool *pool, struct vma_buf *buf, uint32_
 
 void bufpool_debug_get(struct vma_bufpool *pool, struct vma_buf *buf)
 {
-	uint32_t index = index_of(pool->arena, buf, "get");
-	uint32_t old = buf_move_checked(pool, index, 1u << WHERE_FREE, WHERE_HELD, "get");
+	uint32_t index = debug_checked_buf_index(pool->arena, buf, "get");
+	uint32_t old = debug_move_buf_state(pool, index, 1u << WHERE_FREE, WHERE_HELD, "get");
 
 	if (atomic_load_explicit(&buf->refs, memory_order_relaxed) != 0)
 		fault("bufpool %s: free buffer %u has references", pool->name, index);
-	check_pattern(pool, buf, index, old);
+	check_free_fill_pattern(pool, buf, index, old);
 }
 
 /* Before a reference is dropped: is it one of ours, and is there a reference to drop? */
-void bufpool_debug_put_check(struct vma_bufarena *arena, struct vma_buf *buf)
+void bufpool_debug_check_before_put(struct vma_bufarena *arena, struct vma_buf *buf)
 {
-	uint32_t index = index_of(arena, buf, "put");
+	uint32_t index = debug_checked_buf_index(arena, buf, "put");
 	uint32_t state = atomic_load_explicit(&arena->priv->states[index], memory_order_relaxed);
 
 	if ((state & WHERE_MASK) != WHERE_HELD)
-		fault("bufpool %s: put of buffer %u, which is %s%s", pool_name(arena, state >> HOME_SHIFT), index,
-		      where_name(state), (state & WHERE_MASK) == WHERE_FREE ? ": double free" : "");
+		fault("bufpool %s: put of buffer %u, which is %s%s", debug_pool_name_of_id(arena, state >> HOME_SHIFT),
+		      index, debug_buf_state_name(state), (state & WHERE_MASK) == WHERE_FREE ? ": double free" : "");
 	if (atomic_load_explicit(&buf->refs, memory_order_relaxed) == 0)
-		fault("bufpool %s: put of buffer %u without references", pool_name(arena, state >> HOME_SHIFT), index);
+		fault("bufpool %s: put of buffer %u without references",
+		      debug_pool_name_of_id(arena, state >> HOME_SHIFT), index);
 	if (buf->pool != state >> HOME_SHIFT)
-		fault("bufpool %s: put of buffer %u to the wrong pool (id %u)", pool_name(arena, state >> HOME_SHIFT),
-		      index, buf->pool);
+		fault("bufpool %s: put of buffer %u to the wrong pool (id %u)",
+		      debug_pool_name_of_id(arena, state >> HOME_SHIFT), index, buf->pool);
 }
 
 void bufpool_debug_put(struct vma_bufpool *pool, struct vma_buf *buf)
@@ -263,7 +265,7 @@ void bufpool_debug_put(struct vma_bufpool *pool, struct vma_buf *buf)
 	char *frame = vma_buf_frame(pool->arena, buf);
 	size_t size = (size_t)1 << pool->arena->frame_shift;
 
-	buf_move_checked(pool, index, 1u << WHERE_HELD, WHERE_FREE, "put");
+	debug_move_buf_state(pool, index, 1u << WHERE_HELD, WHERE_FREE, "put");
 #ifdef __SANITIZE_ADDRESS__
 	ASAN_POISON_MEMORY_REGION(frame, size);
 #else
@@ -274,21 +276,21 @@ void bufpool_debug_put(struct vma_bufpool *pool, struct vma_buf *buf)
 
 void bufpool_debug_to_nic(struct vma_bufpool *pool, struct vma_buf *buf)
 {
-	uint32_t index = index_of(pool->arena, buf, "to_nic");
+	uint32_t index = debug_checked_buf_index(pool->arena, buf, "to_nic");
 
-	buf_move_checked(pool, index, 1u << WHERE_HELD, WHERE_NIC, "to_nic");
+	debug_move_buf_state(pool, index, 1u << WHERE_HELD, WHERE_NIC, "to_nic");
 	if (atomic_load_explicit(&buf->refs, memory_order_relaxed) != 1)
 		fault("bufpool %s: to_nic of buffer %u, which has other holders", pool->name, index);
 }
 
 void bufpool_debug_from_nic(struct vma_bufpool *pool, struct vma_buf *buf)
 {
-	uint32_t index = index_of(pool->arena, buf, "from_nic");
+	uint32_t index = debug_checked_buf_index(pool->arena, buf, "from_nic");
 
-	buf_move_checked(pool, index, 1u << WHERE_NIC | 1u << WHERE_MAPPED, WHERE_HELD, "from_nic");
+	debug_move_buf_state(pool, index, 1u << WHERE_NIC | 1u << WHERE_MAPPED, WHERE_HELD, "from_nic");
 }
 
-void vma_bufpool_note_lent(struct vma_bufarena *arena, struct vma_buf *buf, bool is_lent)
+void vma_bufpool_debug_note_lent(struct vma_bufarena *arena, struct vma_buf *buf, bool is_lent)
 {
 	struct vma_bufpool *pool = NULL;
 
@@ -296,14 +298,14 @@ void vma_bufpool_note_lent(struct vma_bufarena *arena, struct vma_buf *buf, bool
 		pool = atomic_load_explicit(&arena->pools[buf->pool], memory_order_acquire);
 	if (pool == NULL)
 		fault("bufpool: buffer %u of pool %u, which does not exist, lent to a NIC",
-		      index_of(arena, buf, "lend"), buf->pool);
+		      debug_checked_buf_index(arena, buf, "lend"), buf->pool);
 	if (is_lent)
 		bufpool_debug_to_nic(pool, buf);
 	else
 		bufpool_debug_from_nic(pool, buf);
 }
 
-void vma_buf_ref_of_free(struct vma_buf *buf)
+void vma_buf_fault_ref_of_free(struct vma_buf *buf)
 {
 	fault("bufpool: reference taken to %p, which nobody holds", (void *)buf);
 }

@@ -14,7 +14,7 @@ void bufpool_debug_mapped(struct vma_bufarena *arena, uint32_t first, uint32_t c
 void bufpool_debug_unmapped(struct vma_bufarena *arena, uint32_t first, uint32_t count);
 void bufpool_debug_added(struct vma_bufpool *pool, uint32_t first, uint32_t count);
 void bufpool_debug_get(struct vma_bufpool *pool, struct vma_buf *buf);
-void bufpool_debug_put_check(struct vma_bufarena *arena, struct vma_buf *buf);
+void bufpool_debug_check_before_put(struct vma_bufarena *arena, struct vma_buf *buf);
 void bufpool_debug_put(struct vma_bufpool *pool, struct vma_buf *buf);
 void bufpool_debug_to_nic(struct vma_bufpool *pool, struct vma_buf *buf);
 void bufpool_debug_from_nic(struct vma_bufpool *pool, struct vma_buf *buf);
@@ -28,7 +28,7 @@ void bufpool_debug_from_nic(struct vma_bufpool *pool, struct vma_buf *buf);
 #define bufpool_debug_unmapped(arena, first, count) ((void)(arena))
 #define bufpool_debug_added(pool, first, count) ((void)(pool))
 #define bufpool_debug_get(pool, buf) ((void)(pool))
-#define bufpool_debug_put_check(arena, buf) ((void)(arena))
+#define bufpool_debug_check_before_put(arena, buf) ((void)(arena))
 #define bufpool_debug_put(pool, buf) ((void)(pool))
 #define bufpool_debug_to_nic(pool, buf) ((void)(pool))
 #define bufpool_debug_from_nic(pool, buf) ((void)(pool))

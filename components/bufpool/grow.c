@@ -7,7 +7,7 @@
 #define PAUSE 256 /* dry requests that pass before memory is asked for again after a refusal */
 
 /* Counts the frames before they exist, so that pools growing in many threads at once keep to max_bufs. */
-static uint32_t claim_frames(struct vma_bufpool *pool)
+static uint32_t pool_reserve_growth_frames(struct vma_bufpool *pool)
 {
 	uint32_t grown = atomic_load_explicit(&pool->grown, memory_order_relaxed);
 	uint32_t count;
@@ -22,7 +22,7 @@ static uint32_t claim_frames(struct vma_bufpool *pool)
 }
 
 /* A refusal costs system calls; a pool that stays dry asks again only now and then. */
-static bool growth_pauses(struct vma_bufpool *pool)
+static bool pool_growth_is_paused(struct vma_bufpool *pool)
 {
 	uint32_t left = atomic_load_explicit(&pool->grow_pause, memory_order_relaxed);
 
@@ -37,9 +37,9 @@ COLD bool bufpool_grow(struct vma_bufpool *pool)
 {
 	uint32_t count, first, chunk;
 
-	if (atomic_load_explicit(&pool->grown, memory_order_relaxed) >= pool->max_bufs || growth_pauses(pool))
+	if (atomic_load_explicit(&pool->grown, memory_order_relaxed) >= pool->max_bufs || pool_growth_is_paused(pool))
 		return false;
-	count = claim_frames(pool);
+	count = pool_reserve_growth_frames(pool);
 	if (count == 0)
 		return false;
 	if (vma_bufarena_map_memory(pool->arena, count, &first) != 0) {
@@ -50,14 +50,14 @@ COLD bool bufpool_grow(struct vma_bufpool *pool)
 	}
 	chunk = atomic_fetch_add_explicit(&pool->chunk_count, 1, memory_order_relaxed);
 	pool->chunks[chunk] = (struct chunk){first, count};
-	bufpool_outstanding_add(pool, count);
+	bufpool_add_outstanding_refs(pool, count);
 	bufpool_stat(&pool->stats->grown, 1);
-	bufpool_share_range(pool, first, count);
+	bufpool_share_push_new_range(pool, first, count);
 	return true;
 }
 
 /* The pool has ended: outstanding's acquire and release make every chunk visible here. */
-void bufpool_grow_release(struct vma_bufpool *pool)
+void bufpool_release_grown_memory(struct vma_bufpool *pool)
 {
 	uint32_t chunks = atomic_load_explicit(&pool->chunk_count, memory_order_relaxed);
 

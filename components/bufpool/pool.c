@@ -48,18 +48,18 @@ static uint32_t pool_chunk_frames(const struct vma_bufarena *arena, uint32_t max
 	return chunk < UNIT_FRAMES ? UNIT_FRAMES : chunk;
 }
 
-void bufpool_slot_free(struct vma_bufpool *slot)
+void bufpool_free_pool_slot(struct vma_bufpool *slot)
 {
 	if (slot->caches != NULL && slot->caches != MAP_FAILED)
 		munmap(slot->caches, THREADS_MAX * sizeof(struct cache));
 	free(slot->ring_slots);
 	free(slot->chunks);
 	if (atomic_load_explicit(&slot->state, memory_order_acquire) > POOL_UNUSED)
-		vma_stats_drop(slot->segment, slot->stats);
+		vma_stats_block_free(slot->segment, slot->stats);
 	free(slot);
 }
 
-static struct vma_bufpool *slot_create(struct vma_bufarena *arena, uint16_t id)
+static struct vma_bufpool *pool_slot_alloc(struct vma_bufarena *arena, uint16_t id)
 {
 	struct vma_bufpool *slot = aligned_alloc(CACHE_LINE, sizeof(*slot));
 
@@ -72,7 +72,7 @@ static struct vma_bufpool *slot_create(struct vma_bufarena *arena, uint16_t id)
 	slot->caches = mmap(NULL, THREADS_MAX * sizeof(struct cache), PROT_READ | PROT_WRITE,
 	                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (slot->caches == MAP_FAILED) {
-		bufpool_slot_free(slot);
+		bufpool_free_pool_slot(slot);
 		return NULL;
 	}
 	return slot;
@@ -82,7 +82,7 @@ static struct vma_bufpool *slot_create(struct vma_bufarena *arena, uint16_t id)
  * A pool's memory belongs to its id, is kept until the arena ends, and serves the next pool of that id: a thread that
  * has just brought a pool to its end, or one that still leaves its cache of it, looks at memory that is a pool's.
  */
-static int pool_slot_claim(struct vma_bufarena *arena, struct vma_bufpool **out)
+static int arena_claim_pool_slot(struct vma_bufarena *arena, struct vma_bufpool **out)
 {
 	for (unsigned id = 0; id < VMA_BUFPOOL_MAX; id++) {
 		struct vma_bufpool *slot = atomic_load_explicit(&arena->priv->slots[id], memory_order_acquire);
@@ -90,14 +90,14 @@ static int pool_slot_claim(struct vma_bufarena *arena, struct vma_bufpool **out)
 		int unused = POOL_UNUSED;
 
 		if (slot == NULL) {
-			slot = slot_create(arena, (uint16_t)id);
+			slot = pool_slot_alloc(arena, (uint16_t)id);
 			if (slot == NULL)
 				return -ENOMEM;
 			if (atomic_compare_exchange_strong(&arena->priv->slots[id], &none, slot)) {
 				*out = slot;
 				return 0;
 			}
-			bufpool_slot_free(slot); /* another creator was faster */
+			bufpool_free_pool_slot(slot); /* another creator was faster */
 		} else if (atomic_compare_exchange_strong(&slot->state, &unused, CREATING)) {
 			*out = slot;
 			return 0;
@@ -133,7 +133,7 @@ static int pool_prepare(struct vma_bufpool *pool, const struct vma_bufpool_attr 
 			return -ENOMEM;
 	}
 	pool->segment = attr->stats != NULL ? attr->stats : pool->arena->priv->stats;
-	pool->stats = vma_stats_grab(pool->segment, VMA_STATS_TYPE_BUFPOOL, pool->name);
+	pool->stats = vma_stats_block_alloc(pool->segment, VMA_STATS_TYPE_BUFPOOL, pool->name);
 	return pool->stats == NULL ? -ENOMEM : 0;
 }
 
@@ -144,7 +144,7 @@ int vma_bufpool_create(const struct vma_bufpool_attr *attr, struct vma_bufpool *
 
 	if (attr->arena == NULL || attr->batch > BATCH_MAX || attr->batching_mode < 0 || attr->batching_mode > 2)
 		return -EINVAL;
-	rc = pool_slot_claim(attr->arena, &pool);
+	rc = arena_claim_pool_slot(attr->arena, &pool);
 	if (rc != 0)
 		return rc;
 	rc = pool_prepare(pool, attr);
@@ -168,7 +168,7 @@ int vma_bufpool_create(const struct vma_bufpool_attr *attr, struct vma_bufpool *
 }
 
 /* Descriptors of frames that nobody holds, made into batches; the caller has counted them as outstanding. */
-void bufpool_share_range(struct vma_bufpool *pool, uint32_t first, uint32_t count)
+void bufpool_share_push_new_range(struct vma_bufpool *pool, uint32_t first, uint32_t count)
 {
 	uint32_t most = atomic_load_explicit(&pool->batch_now, memory_order_relaxed);
 
@@ -184,21 +184,21 @@ void bufpool_share_range(struct vma_bufpool *pool, uint32_t first, uint32_t coun
 			buf->pool = pool->id;
 			buf->user = i + 1 < n ? buf + 1 : NULL;
 		}
-		bufpool_share_give(pool, vma_buf_at(pool->arena, first), n);
+		bufpool_share_push_batch(pool, vma_buf_at(pool->arena, first), n);
 		first += n;
 		count -= n;
 	}
 }
 
-int vma_bufpool_add(struct vma_bufpool *pool, uint32_t first, uint32_t count)
+int vma_bufpool_add_frames(struct vma_bufpool *pool, uint32_t first, uint32_t count)
 {
 	if (pool->max_bufs != 0 || first > pool->arena->capacity || count > pool->arena->capacity - first)
 		return -EINVAL;
-	if (!bufpool_outstanding_raise(pool, (int64_t)count + 1, POOL_OUTSTANDING_LIVE / 2))
+	if (!bufpool_outstanding_add_if_live(pool, (int64_t)count + 1, POOL_OUTSTANDING_LIVE / 2))
 		return -EINVAL; /* retired */
-	bufpool_share_range(pool, first, count);
-	bufpool_share_pushed(pool);
-	bufpool_outstanding_add(pool, -1);
+	bufpool_share_push_new_range(pool, first, count);
+	bufpool_share_drain_if_retired(pool);
+	bufpool_add_outstanding_refs(pool, -1);
 	return 0;
 }
 
@@ -219,7 +219,7 @@ struct vma_bufarena *vma_bufpool_arena(const struct vma_bufpool *pool)
 
 void vma_bufpool_flush_thread(struct vma_bufarena *arena)
 {
-	uint32_t thread = bufpool_thread;
+	uint32_t thread = bufpool_thread_index;
 
 	for (unsigned id = 0; id < VMA_BUFPOOL_MAX; id++) {
 		struct vma_bufpool *pool = atomic_load_explicit(&arena->pools[id], memory_order_acquire);

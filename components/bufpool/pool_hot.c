@@ -10,7 +10,7 @@
 #include "debug.h"
 
 /* All of a buffer that a new holder may rely on; one cache line, which the list walk has just touched. */
-static inline void hand_out(struct vma_bufpool *pool, struct vma_buf *buf)
+static inline void init_taken_buf(struct vma_bufpool *pool, struct vma_buf *buf)
 {
 	bufpool_debug_get(pool, buf);
 	buf->next = NULL;
@@ -23,8 +23,8 @@ static inline void hand_out(struct vma_bufpool *pool, struct vma_buf *buf)
 }
 
 /* Hands out up to n buffers of a chain; *first becomes what is left of it. */
-static inline unsigned hand_out_chain(struct vma_bufpool *pool, struct vma_buf **first, uint32_t count,
-                                      struct vma_buf **bufs, unsigned n)
+static inline unsigned init_taken_bufs_of_chain(struct vma_bufpool *pool, struct vma_buf **first, uint32_t count,
+                                                struct vma_buf **bufs, unsigned n)
 {
 	struct vma_buf *buf = *first;
 	unsigned i, most = n < count ? n : count;
@@ -33,7 +33,7 @@ static inline unsigned hand_out_chain(struct vma_bufpool *pool, struct vma_buf *
 		struct vma_buf *next = buf->user;
 
 		__builtin_prefetch(next);
-		hand_out(pool, buf);
+		init_taken_buf(pool, buf);
 		bufs[i] = buf;
 		buf = next;
 	}
@@ -42,28 +42,29 @@ static inline unsigned hand_out_chain(struct vma_bufpool *pool, struct vma_buf *
 }
 
 /* A batch from the share, or, if `make`, one made by growth or reclaim; NULL: the pool is empty. */
-static struct vma_buf *take_or_grow(struct vma_bufpool *pool, const struct cache *own, uint32_t *count, bool make)
+static struct vma_buf *share_take_or_grow_pool(struct vma_bufpool *pool, const struct cache *own, uint32_t *count,
+                                               bool make)
 {
 	struct vma_buf *first;
 
 	if (!make)
-		return bufpool_share_take(pool, count);
+		return bufpool_share_pop_batch(pool, count);
 
 	for (int tries = 0; tries < 3; tries++) { /* what one thread makes, others may take */
-		first = bufpool_share_take(pool, count);
+		first = bufpool_share_pop_batch(pool, count);
 		if (first != NULL)
 			return first;
-		if (!bufpool_grow(pool) && !bufpool_reclaim(pool, own))
+		if (!bufpool_grow(pool) && !bufpool_reclaim_from_thread_caches(pool, own))
 			break;
 	}
-	return bufpool_share_take(pool, count);
+	return bufpool_share_pop_batch(pool, count);
 }
 
 /*
  * The counters have many writers; they are therefore atomic adds, done where batches are exchanged and nowhere else.
  * So is the population, which to_nic and from_nic change in the thread's own cache.
  */
-static void cache_exchanged(struct vma_bufpool *pool, struct cache *cache)
+static void cache_publish_counters(struct vma_bufpool *pool, struct cache *cache)
 {
 	cache->limit = atomic_load_explicit(&pool->batch_now, memory_order_relaxed);
 	if (cache->population != cache->published) {
@@ -80,8 +81,8 @@ static __attribute__((noinline)) bool cache_refill(struct vma_bufpool *pool, str
 		cache->current = cache->full;
 		atomic_store_explicit(&cache->full_count, 0, memory_order_relaxed);
 	} else {
-		cache->current = take_or_grow(pool, cache, &count, make);
-		cache_exchanged(pool, cache);
+		cache->current = share_take_or_grow_pool(pool, cache, &count, make);
+		cache_publish_counters(pool, cache);
 		if (cache->current == NULL)
 			return false;
 	}
@@ -89,13 +90,13 @@ static __attribute__((noinline)) bool cache_refill(struct vma_bufpool *pool, str
 	return true;
 }
 
-static __attribute__((noinline)) void cache_rotate(struct vma_bufpool *pool, struct cache *cache)
+static __attribute__((noinline)) void cache_rotate_batches(struct vma_bufpool *pool, struct cache *cache)
 {
 	uint32_t full = atomic_load_explicit(&cache->full_count, memory_order_relaxed);
 
 	if (full > 0) {
-		bufpool_share_give(pool, cache->full, full);
-		cache_exchanged(pool, cache);
+		bufpool_share_push_batch(pool, cache->full, full);
+		cache_publish_counters(pool, cache);
 	}
 	cache->full = cache->current;
 	atomic_store_explicit(&cache->full_count, atomic_load_explicit(&cache->current_count, memory_order_relaxed),
@@ -119,48 +120,49 @@ static inline bool cache_push(struct cache *cache, struct vma_buf *buf)
  * Without a cache: mode 0, more threads than caches, a gate that is shut for the moment, a signal handler inside its
  * own thread's get. Only a live pool may be entered, and the visit itself counts as outstanding.
  */
-static __attribute__((noinline)) unsigned get_direct(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n,
-                                                     bool make)
+static __attribute__((noinline)) unsigned get_bufs_without_cache(struct vma_bufpool *pool, struct vma_buf **bufs,
+                                                                 unsigned n, bool make)
 {
 	struct vma_buf *first;
 	unsigned got = 0;
 	uint32_t count;
 
 	if (atomic_load_explicit(&pool->state, memory_order_seq_cst) != POOL_LIVE ||
-	    !bufpool_outstanding_raise(pool, 1, POOL_OUTSTANDING_LIVE / 2))
+	    !bufpool_outstanding_add_if_live(pool, 1, POOL_OUTSTANDING_LIVE / 2))
 		return 0;
-	while (got < n && (first = take_or_grow(pool, NULL, &count, make)) != NULL) {
-		unsigned taken = hand_out_chain(pool, &first, count, bufs + got, n - got);
+	while (got < n && (first = share_take_or_grow_pool(pool, NULL, &count, make)) != NULL) {
+		unsigned taken = init_taken_bufs_of_chain(pool, &first, count, bufs + got, n - got);
 
 		if (taken < count)
-			bufpool_share_give(pool, first, count - taken);
+			bufpool_share_push_batch(pool, first, count - taken);
 		got += taken;
 	}
 	if (got < n && make)
 		bufpool_stat(&pool->stats->exhausted, 1);
-	bufpool_share_pushed(pool);
-	bufpool_outstanding_add(pool, -1);
+	bufpool_share_drain_if_retired(pool);
+	bufpool_add_outstanding_refs(pool, -1);
 	return got;
 }
 
 /* The chain's buffers are the caller's part of what is outstanding until they are counted. */
-static __attribute__((noinline)) void put_direct(struct vma_bufpool *pool, struct vma_buf *first, uint32_t count)
+static __attribute__((noinline)) void put_chain_without_cache(struct vma_bufpool *pool, struct vma_buf *first,
+                                                              uint32_t count)
 {
-	bufpool_outstanding_add(pool, 1);
-	bufpool_share_give(pool, first, count);
-	bufpool_share_pushed(pool);
-	bufpool_outstanding_add(pool, -1);
+	bufpool_add_outstanding_refs(pool, 1);
+	bufpool_share_push_batch(pool, first, count);
+	bufpool_share_drain_if_retired(pool);
+	bufpool_add_outstanding_refs(pool, -1);
 }
 
 /* The cache does not hold all that is wanted. Inside `cache`, and leaves it. */
-static __attribute__((noinline)) unsigned get_refilling(struct vma_bufpool *pool, struct cache *cache,
-                                                        struct vma_buf **bufs, unsigned n, bool make)
+static __attribute__((noinline)) unsigned get_bufs_refilling_cache(struct vma_bufpool *pool, struct cache *cache,
+                                                                   struct vma_buf **bufs, unsigned n, bool make)
 {
 	unsigned got = 0;
 
 	for (;;) {
 		uint32_t count = atomic_load_explicit(&cache->current_count, memory_order_relaxed);
-		unsigned taken = hand_out_chain(pool, &cache->current, count, bufs + got, n - got);
+		unsigned taken = init_taken_bufs_of_chain(pool, &cache->current, count, bufs + got, n - got);
 
 		atomic_store_explicit(&cache->current_count, count - taken, memory_order_relaxed);
 		got += taken;
@@ -181,13 +183,14 @@ static __attribute__((noinline)) unsigned get_slow(struct vma_bufpool *pool, str
                                                    unsigned n, bool make)
 {
 	cache = pool->mode != 0 ? bufpool_cache_acquire_slow(pool, cache) : NULL;
-	return cache != NULL ? get_refilling(pool, cache, bufs, n, make) : get_direct(pool, bufs, n, make);
+	return cache != NULL ? get_bufs_refilling_cache(pool, cache, bufs, n, make)
+	                     : get_bufs_without_cache(pool, bufs, n, make);
 }
 
 /* The thread's cache, unless the pool has none. */
 static inline struct cache *cache_of(struct vma_bufpool *pool)
 {
-	return likely(pool->mode != 0) ? bufpool_cache_own(pool) : NULL;
+	return likely(pool->mode != 0) ? bufpool_this_threads_cache(pool) : NULL;
 }
 
 static inline __attribute__((always_inline)) unsigned pool_get_bufs(struct vma_bufpool *pool, struct vma_buf **bufs,
@@ -196,12 +199,12 @@ static inline __attribute__((always_inline)) unsigned pool_get_bufs(struct vma_b
 	struct cache *cache = cache_of(pool);
 	uint32_t count;
 
-	if (unlikely(cache == NULL) || !bufpool_cache_try(cache))
+	if (unlikely(cache == NULL) || !bufpool_cache_try_enter(cache))
 		return get_slow(pool, cache, bufs, n, make);
 	count = atomic_load_explicit(&cache->current_count, memory_order_relaxed);
 	if (unlikely(n > count))
-		return get_refilling(pool, cache, bufs, n, make);
-	hand_out_chain(pool, &cache->current, n, bufs, n);
+		return get_bufs_refilling_cache(pool, cache, bufs, n, make);
+	init_taken_bufs_of_chain(pool, &cache->current, n, bufs, n);
 	atomic_store_explicit(&cache->current_count, count - n, memory_order_relaxed);
 	bufpool_cache_leave(pool, cache);
 	return n;
@@ -212,7 +215,7 @@ unsigned vma_bufpool_get(struct vma_bufpool *pool, struct vma_buf **bufs, unsign
 	return pool_get_bufs(pool, bufs, n, true);
 }
 
-unsigned vma_bufpool_get_ready(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
+unsigned vma_bufpool_get_without_growth(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
 {
 	return pool_get_bufs(pool, bufs, n, false);
 }
@@ -231,7 +234,7 @@ static inline bool drop_reference(struct vma_buf *buf)
 	return atomic_fetch_sub_explicit(&buf->refs, 1, memory_order_acq_rel) == 1;
 }
 
-static COLD void log_homeless(const struct vma_bufarena *arena, const struct vma_buf *buf)
+static COLD void log_buf_of_no_pool(const struct vma_bufarena *arena, const struct vma_buf *buf)
 {
 	vma_log_once(VMA_LOG_ERROR, "bufpool: buffer %u put to pool %u, which does not exist",
 	             vma_buf_index(arena, buf), buf->pool);
@@ -244,20 +247,20 @@ static inline struct vma_bufpool *buf_home_pool(struct vma_bufarena *arena, cons
 	pool = buf->pool < VMA_BUFPOOL_MAX ? atomic_load_explicit(&arena->pools[buf->pool], memory_order_acquire)
 	                                   : NULL;
 	if (unlikely(pool == NULL))
-		log_homeless(arena, buf);
+		log_buf_of_no_pool(arena, buf);
 	return pool;
 }
 
-static __attribute__((noinline)) void rotate_and_leave(struct vma_bufpool *pool, struct cache *cache)
+static __attribute__((noinline)) void cache_rotate_and_leave(struct vma_bufpool *pool, struct cache *cache)
 {
-	cache_rotate(pool, cache);
+	cache_rotate_batches(pool, cache);
 	bufpool_cache_leave(pool, cache);
 }
 
-static inline void push_and_leave(struct vma_bufpool *pool, struct cache *cache, struct vma_buf *buf)
+static inline void cache_push_and_leave(struct vma_bufpool *pool, struct cache *cache, struct vma_buf *buf)
 {
 	if (cache_push(cache, buf))
-		rotate_and_leave(pool, cache);
+		cache_rotate_and_leave(pool, cache);
 	else
 		bufpool_cache_leave(pool, cache);
 }
@@ -267,11 +270,11 @@ static __attribute__((noinline)) void put_slow(struct vma_bufpool *pool, struct 
 {
 	cache = pool->mode != 0 ? bufpool_cache_acquire_slow(pool, cache) : NULL;
 	if (cache != NULL) {
-		push_and_leave(pool, cache, buf);
+		cache_push_and_leave(pool, cache, buf);
 		return;
 	}
 	buf->user = NULL;
-	put_direct(pool, buf, 1);
+	put_chain_without_cache(pool, buf, 1);
 }
 
 void vma_buf_put(struct vma_bufarena *arena, struct vma_buf *buf)
@@ -279,7 +282,7 @@ void vma_buf_put(struct vma_bufarena *arena, struct vma_buf *buf)
 	struct vma_bufpool *pool;
 	struct cache *cache;
 
-	bufpool_debug_put_check(arena, buf);
+	bufpool_debug_check_before_put(arena, buf);
 	if (!drop_reference(buf))
 		return;
 	pool = buf_home_pool(arena, buf);
@@ -287,14 +290,14 @@ void vma_buf_put(struct vma_bufarena *arena, struct vma_buf *buf)
 		return;
 	bufpool_debug_put(pool, buf);
 	cache = cache_of(pool);
-	if (unlikely(cache == NULL) || !bufpool_cache_try(cache))
+	if (unlikely(cache == NULL) || !bufpool_cache_try_enter(cache))
 		put_slow(pool, cache, buf);
 	else
-		push_and_leave(pool, cache, buf);
+		cache_push_and_leave(pool, cache, buf);
 }
 
 /* Puts the buffers from the start of bufs that share a home; returns how many those are. */
-static unsigned put_run(struct vma_bufarena *arena, struct vma_buf **bufs, unsigned n)
+static unsigned put_bufs_of_one_pool(struct vma_bufarena *arena, struct vma_buf **bufs, unsigned n)
 {
 	uint16_t id = bufs[0]->pool;
 	struct vma_buf *chain = NULL;
@@ -303,19 +306,19 @@ static unsigned put_run(struct vma_bufarena *arena, struct vma_buf **bufs, unsig
 	uint32_t chained = 0;
 	unsigned i;
 
-	bufpool_debug_put_check(arena, bufs[0]);
+	bufpool_debug_check_before_put(arena, bufs[0]);
 	pool = buf_home_pool(arena, bufs[0]);
 	if (unlikely(pool == NULL))
 		return 1;
 	cache = likely(pool->mode != 0) ? bufpool_cache_enter(pool) : NULL;
 	for (i = 0; i < n && bufs[i]->pool == id; i++) {
-		bufpool_debug_put_check(arena, bufs[i]);
+		bufpool_debug_check_before_put(arena, bufs[i]);
 		if (!drop_reference(bufs[i]))
 			continue;
 		bufpool_debug_put(pool, bufs[i]);
 		if (likely(cache != NULL)) {
 			if (cache_push(cache, bufs[i]))
-				cache_rotate(pool, cache);
+				cache_rotate_batches(pool, cache);
 		} else {
 			bufs[i]->user = chain;
 			chain = bufs[i];
@@ -325,7 +328,7 @@ static unsigned put_run(struct vma_bufarena *arena, struct vma_buf **bufs, unsig
 	if (cache != NULL)
 		bufpool_cache_leave(pool, cache);
 	else if (chained > 0)
-		put_direct(pool, chain, chained);
+		put_chain_without_cache(pool, chain, chained);
 	return i;
 }
 
@@ -334,7 +337,7 @@ void vma_buf_put_burst(struct vma_bufarena *arena, struct vma_buf **bufs, unsign
 	unsigned done = 0;
 
 	while (done < n)
-		done += put_run(arena, bufs + done, n - done);
+		done += put_bufs_of_one_pool(arena, bufs + done, n - done);
 }
 
 void vma_buf_put_chain(struct vma_bufarena *arena, struct vma_buf *first)
@@ -348,7 +351,7 @@ void vma_buf_put_chain(struct vma_bufarena *arena, struct vma_buf *first)
 }
 
 /* Population changes by n: in the thread's own cache, where it costs an addition, or at once in `outstanding`. */
-static inline bool population_change(struct vma_bufpool *pool, int64_t n)
+static inline bool pool_change_buf_count(struct vma_bufpool *pool, int64_t n)
 {
 	struct cache *cache = bufpool_cache_enter(pool);
 
@@ -357,11 +360,11 @@ static inline bool population_change(struct vma_bufpool *pool, int64_t n)
 		bufpool_cache_leave(pool, cache);
 		return true;
 	}
-	if (n > 0 && !bufpool_outstanding_raise(pool, n, 1))
+	if (n > 0 && !bufpool_outstanding_add_if_live(pool, n, 1))
 		return false;
 	bufpool_stat(&pool->stats->buffers, (uint64_t)n);
 	if (n < 0)
-		bufpool_outstanding_add(pool, n);
+		bufpool_add_outstanding_refs(pool, n);
 	return true;
 }
 
@@ -372,7 +375,7 @@ void vma_bufpool_to_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigne
 		bufpool_debug_to_nic(pool, bufs[i]);
 		atomic_store_explicit(&bufs[i]->refs, 0, memory_order_relaxed);
 	}
-	population_change(pool, -(int64_t)n);
+	pool_change_buf_count(pool, -(int64_t)n);
 }
 
 void vma_bufpool_from_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n)
@@ -388,6 +391,6 @@ void vma_bufpool_from_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsig
 		buf->flow_tag = 0;
 		buf->timestamp_ns = 0;
 	}
-	if (!population_change(pool, n))
+	if (!pool_change_buf_count(pool, n))
 		vma_log_once(VMA_LOG_ERROR, "bufpool %s: %u buffers adopted after its end", pool->name, n);
 }

@@ -52,7 +52,7 @@ void bufpool_range_release(struct range_map *map, uint32_t first)
  * ours already set means that somebody else was faster: everything we did set is cleared again, and only that. Two
  * such claims may make each other give up, so the caller searches again; it never takes what another has.
  */
-static bool claim_at(struct range_map *map, uint32_t first, uint32_t count)
+static bool range_try_claim_at(struct range_map *map, uint32_t first, uint32_t count)
 {
 	uint32_t last = (first + count - 1) / 64;
 
@@ -71,7 +71,7 @@ static bool claim_at(struct range_map *map, uint32_t first, uint32_t count)
 }
 
 /* The last unit of [first, first + count) that is in use, or first - 1. */
-static int64_t last_used(const struct range_map *map, uint32_t first, uint32_t count)
+static int64_t range_last_used_unit(const struct range_map *map, uint32_t first, uint32_t count)
 {
 	for (int64_t w = (first + count - 1) / 64; w >= first / 64; w--) {
 		uint64_t used = atomic_load_explicit(&map->words[w], memory_order_relaxed) &
@@ -91,9 +91,9 @@ int bufpool_range_claim(struct range_map *map, uint32_t count, uint32_t align, u
 		uint32_t at = 0;
 
 		while ((uint64_t)at + count <= map->units) {
-			int64_t used = last_used(map, at, count);
+			int64_t used = range_last_used_unit(map, at, count);
 			if (used < at) {
-				if (claim_at(map, at, count)) {
+				if (range_try_claim_at(map, at, count)) {
 					atomic_store_explicit(&map->lengths[at], count, memory_order_relaxed);
 					*first = at;
 					return 0;

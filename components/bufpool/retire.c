@@ -24,7 +24,7 @@
 #include "bufpool_priv.h"
 #include "debug.h"
 
-static COLD void pool_end(struct vma_bufpool *pool)
+static COLD void pool_free_slot_and_notify(struct vma_bufpool *pool)
 {
 	struct vma_bufarena *arena = pool->arena;
 	void (*drained)(void *arg) = pool->drained;
@@ -32,21 +32,21 @@ static COLD void pool_end(struct vma_bufpool *pool)
 
 	vma_log_debug("bufpool %s: drained", pool->name);
 	bufpool_debug_pool_end(pool);
-	bufpool_grow_release(pool);
-	vma_stats_drop(pool->segment, pool->stats);
+	bufpool_release_grown_memory(pool);
+	vma_stats_block_free(pool->segment, pool->stats);
 	atomic_store_explicit(&arena->pools[pool->id], NULL, memory_order_release);
 	atomic_store_explicit(&pool->state, POOL_UNUSED, memory_order_release);
 	if (drained != NULL)
 		drained(arg); /* may destroy the arena: nothing is touched after it */
 }
 
-void bufpool_outstanding_add(struct vma_bufpool *pool, int64_t n)
+void bufpool_add_outstanding_refs(struct vma_bufpool *pool, int64_t n)
 {
 	if (atomic_fetch_add_explicit(&pool->outstanding, n, memory_order_acq_rel) + n == 0)
-		pool_end(pool);
+		pool_free_slot_and_notify(pool);
 }
 
-bool bufpool_outstanding_raise(struct vma_bufpool *pool, int64_t n, int64_t least)
+bool bufpool_outstanding_add_if_live(struct vma_bufpool *pool, int64_t n, int64_t least)
 {
 	int64_t outstanding = atomic_load_explicit(&pool->outstanding, memory_order_relaxed);
 
@@ -59,25 +59,25 @@ bool bufpool_outstanding_raise(struct vma_bufpool *pool, int64_t n, int64_t leas
 }
 
 /* Takes everything out of the share; the caller holds a part of what is outstanding. How many buffers are back. */
-static int64_t share_drain(struct vma_bufpool *pool)
+static int64_t bufpool_share_pop_all(struct vma_bufpool *pool)
 {
 	int64_t back = 0;
 	uint32_t count;
 
-	while (bufpool_share_take(pool, &count) != NULL)
+	while (bufpool_share_pop_batch(pool, &count) != NULL)
 		back += count;
 	return back;
 }
 
-void bufpool_share_pushed(struct vma_bufpool *pool)
+void bufpool_share_drain_if_retired(struct vma_bufpool *pool)
 {
-	ck_pr_fence_memory(); /* push, then state; pairs with the one in retire_now */
+	ck_pr_fence_memory(); /* push, then state; pairs with the one in pool_retire_caches */
 	if (unlikely(atomic_load_explicit(&pool->state, memory_order_seq_cst) == POOL_RETIRED))
-		bufpool_outstanding_add(pool, -share_drain(pool));
+		bufpool_add_outstanding_refs(pool, -bufpool_share_pop_all(pool));
 }
 
 /* By the retirer or the owner, with nobody inside; the owner may have pushed batches since the share was drained. */
-void bufpool_cache_close(struct vma_bufpool *pool, struct cache *cache)
+void bufpool_cache_close_retired(struct vma_bufpool *pool, struct cache *cache)
 {
 	int64_t change;
 
@@ -85,10 +85,10 @@ void bufpool_cache_close(struct vma_bufpool *pool, struct cache *cache)
 		return;
 	change = cache->population - (int64_t)bufpool_cache_discard(cache);
 	cache->population = cache->published = 0;
-	bufpool_outstanding_add(pool, change - share_drain(pool) - POOL_OUTSTANDING_CACHE);
+	bufpool_add_outstanding_refs(pool, change - bufpool_share_pop_all(pool) - POOL_OUTSTANDING_CACHE);
 }
 
-static void retire_now(struct vma_bufpool *pool)
+static void pool_retire_caches(struct vma_bufpool *pool)
 {
 	uint32_t high = atomic_load_explicit(&pool->cache_high, memory_order_relaxed);
 
@@ -97,7 +97,7 @@ static void retire_now(struct vma_bufpool *pool)
 
 		if ((atomic_load_explicit(&cache->gate, memory_order_relaxed) & GATE_OPEN) == 0)
 			continue;
-		bufpool_outstanding_add(pool, POOL_OUTSTANDING_CACHE);
+		bufpool_add_outstanding_refs(pool, POOL_OUTSTANDING_CACHE);
 		atomic_store_explicit(&cache->must_close, 1, memory_order_relaxed);
 		atomic_fetch_and_explicit(&cache->gate, ~(uint32_t)GATE_OPEN, memory_order_seq_cst);
 	}
@@ -107,10 +107,10 @@ static void retire_now(struct vma_bufpool *pool)
 
 		if (atomic_load_explicit(&cache->must_close, memory_order_relaxed) != 0 &&
 		    atomic_load_explicit(&cache->inside, memory_order_seq_cst) == 0)
-			bufpool_cache_close(pool, cache);
+			bufpool_cache_close_retired(pool, cache);
 	}
-	ck_pr_fence_memory(); /* state, then share; pairs with the one in bufpool_share_pushed */
-	bufpool_outstanding_add(pool, -share_drain(pool));
+	ck_pr_fence_memory(); /* state, then share; pairs with the one in bufpool_share_drain_if_retired */
+	bufpool_add_outstanding_refs(pool, -bufpool_share_pop_all(pool));
 	bufpool_debug_pool_leaks(pool);
 }
 
@@ -118,7 +118,7 @@ static void retire_now(struct vma_bufpool *pool)
  * Who finds `visiting` taken leaves the work to its holder: the holder looks at `state` after it has let go, and the
  * state was set before the attempt (all seq_cst), so one of the two carries it out.
  */
-static void retire_try(struct vma_bufpool *pool)
+static void pool_try_retire(struct vma_bufpool *pool)
 {
 	int expected = POOL_RETIRING;
 
@@ -126,24 +126,24 @@ static void retire_try(struct vma_bufpool *pool)
 		return;
 	if (!atomic_compare_exchange_strong_explicit(&pool->state, &expected, POOL_RETIRED, memory_order_seq_cst,
 	                                             memory_order_relaxed)) {
-		bufpool_visit_end(pool);
+		pool_end_visit(pool);
 		return;
 	}
-	retire_now(pool);
+	pool_retire_caches(pool);
 	atomic_store_explicit(&pool->visiting, 0, memory_order_seq_cst);
-	bufpool_outstanding_add(pool, -POOL_OUTSTANDING_LIVE);
+	bufpool_add_outstanding_refs(pool, -POOL_OUTSTANDING_LIVE);
 }
 
-bool bufpool_visit_try(struct vma_bufpool *pool)
+bool pool_try_become_visitor(struct vma_bufpool *pool)
 {
 	return atomic_exchange_explicit(&pool->visiting, 1, memory_order_seq_cst) == 0;
 }
 
-void bufpool_visit_end(struct vma_bufpool *pool)
+void pool_end_visit(struct vma_bufpool *pool)
 {
 	atomic_store_explicit(&pool->visiting, 0, memory_order_seq_cst);
 	if (unlikely(atomic_load_explicit(&pool->state, memory_order_seq_cst) == POOL_RETIRING))
-		retire_try(pool);
+		pool_try_retire(pool);
 }
 
 void vma_bufpool_retire(struct vma_bufpool *pool, void (*drained)(void *arg), void *arg)
@@ -161,5 +161,5 @@ void vma_bufpool_retire(struct vma_bufpool *pool, void (*drained)(void *arg), vo
 		vma_log_error("bufpool %s: retired twice", pool->name);
 		return;
 	}
-	retire_try(pool);
+	pool_try_retire(pool);
 }

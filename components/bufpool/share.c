@@ -61,7 +61,7 @@ _Static_assert(offsetof(struct vma_buf, next) == 0, "a stack entry is a buffer")
  * pushes on the stack, which is a compare-and-swap and always succeeds. The flag's acquire/release orders the
  * producers' plain accesses to the ring.
  */
-void bufpool_share_give(struct vma_bufpool *pool, struct vma_buf *first, uint32_t count)
+void bufpool_share_push_batch(struct vma_bufpool *pool, struct vma_buf *first, uint32_t count)
 {
 	bool pushed = false;
 
@@ -76,7 +76,7 @@ void bufpool_share_give(struct vma_bufpool *pool, struct vma_buf *first, uint32_
 	bufpool_stat(&pool->stats->batches_in, 1);
 }
 
-void bufpool_share_give_split(struct vma_bufpool *pool, struct vma_buf *first, uint32_t count)
+void bufpool_share_push_in_batches(struct vma_bufpool *pool, struct vma_buf *first, uint32_t count)
 {
 	uint32_t most = atomic_load_explicit(&pool->batch_now, memory_order_relaxed);
 
@@ -87,16 +87,16 @@ void bufpool_share_give_split(struct vma_bufpool *pool, struct vma_buf *first, u
 			last = last->user;
 		rest = last->user;
 		last->user = NULL;
-		bufpool_share_give(pool, first, most);
+		bufpool_share_push_batch(pool, first, most);
 		first = rest;
 		count -= most;
 	}
 	if (count > 0)
-		bufpool_share_give(pool, first, count);
+		bufpool_share_push_batch(pool, first, count);
 }
 
 /* After enough batches without shortage, batches grow back to their configured size. */
-static void grow_batch(struct vma_bufpool *pool)
+static void pool_grow_batch_size(struct vma_bufpool *pool)
 {
 	uint32_t now = atomic_load_explicit(&pool->batch_now, memory_order_relaxed);
 	uint32_t batches_without_shortage;
@@ -112,7 +112,7 @@ static void grow_batch(struct vma_bufpool *pool)
 	atomic_store_explicit(&pool->batches_without_shortage, batches_without_shortage, memory_order_relaxed);
 }
 
-struct vma_buf *bufpool_share_take(struct vma_bufpool *pool, uint32_t *count)
+struct vma_buf *bufpool_share_pop_batch(struct vma_bufpool *pool, uint32_t *count)
 {
 	struct vma_buf *first, *rest;
 
@@ -124,13 +124,13 @@ struct vma_buf *bufpool_share_take(struct vma_bufpool *pool, uint32_t *count)
 		for (struct vma_buf *batch = first->next; batch != NULL; batch = rest) {
 			__tsan_acquire(batch);
 			rest = batch->next;
-			bufpool_share_give(pool, batch, batch->packet_len);
+			bufpool_share_push_batch(pool, batch, batch->packet_len);
 		}
 	} else {
 		__tsan_acquire(first);
 	}
 	*count = first->packet_len;
 	bufpool_stat(&pool->stats->batches_out, 1);
-	grow_batch(pool);
+	pool_grow_batch_size(pool);
 	return first;
 }

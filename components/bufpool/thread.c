@@ -15,13 +15,13 @@
 
 #define THREAD_UNCACHED UINT32_MAX /* all indices taken, or the thread is ending: no cache */
 
-__thread uint32_t bufpool_thread __attribute__((tls_model("initial-exec")));
-bool bufpool_symmetric = true;
+__thread uint32_t bufpool_thread_index __attribute__((tls_model("initial-exec")));
+bool bufpool_without_membarrier = true;
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static int once_rc;
-static pthread_key_t exit_key;
-static _Atomic uint64_t threads_used[THREADS_MAX / 64];
+static int thread_caches_init_rc;
+static pthread_key_t thread_exit_tls_key;
+static _Atomic uint64_t thread_index_bitmap[THREADS_MAX / 64];
 
 /*
  * Arenas that a thread's end has to visit. Recursive: flushing may end a retired pool, whose `drained` may destroy its
@@ -47,7 +47,7 @@ static bool membarrier_register(void)
  */
 void bufpool_heavy_barrier(void)
 {
-	if (bufpool_symmetric)
+	if (bufpool_without_membarrier)
 		return;
 	if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0)
 		vma_log_once(VMA_LOG_PANIC, "bufpool: membarrier failed after it was registered (errno %d)", errno);
@@ -55,7 +55,7 @@ void bufpool_heavy_barrier(void)
 
 static void thread_exit(void *arg)
 {
-	uint32_t index = bufpool_thread - 1;
+	uint32_t index = bufpool_thread_index - 1;
 
 	(void)arg;
 	if (index >= THREADS_MAX)
@@ -66,28 +66,30 @@ static void thread_exit(void *arg)
 			vma_bufpool_flush_thread(registry[i]);
 	pthread_mutex_unlock(&registry_lock);
 	/* Destructors that run later may still put buffers; they do without a cache, which nobody would flush again. */
-	bufpool_thread = THREAD_UNCACHED;
-	atomic_fetch_and_explicit(&threads_used[index / 64], ~((uint64_t)1 << (index % 64)), memory_order_release);
+	bufpool_thread_index = THREAD_UNCACHED;
+	atomic_fetch_and_explicit(&thread_index_bitmap[index / 64], ~((uint64_t)1 << (index % 64)),
+	                          memory_order_release);
 }
 
 uint32_t bufpool_thread_register(void)
 {
 	for (uint32_t w = 0; w < THREADS_MAX / 64; w++) {
-		uint64_t used = atomic_load_explicit(&threads_used[w], memory_order_relaxed);
+		uint64_t used = atomic_load_explicit(&thread_index_bitmap[w], memory_order_relaxed);
 
 		while (~used != 0) {
 			uint32_t bit = (uint32_t)__builtin_ctzll(~used);
 			/* acquire: the caches of this index were last used by a thread that is gone */
-			if (atomic_compare_exchange_weak_explicit(&threads_used[w], &used, used | (uint64_t)1 << bit,
-			                                          memory_order_acquire, memory_order_relaxed)) {
-				bufpool_thread = w * 64 + bit + 1;
-				pthread_setspecific(exit_key, &bufpool_thread);
-				return bufpool_thread;
+			if (atomic_compare_exchange_weak_explicit(&thread_index_bitmap[w], &used,
+			                                          used | (uint64_t)1 << bit, memory_order_acquire,
+			                                          memory_order_relaxed)) {
+				bufpool_thread_index = w * 64 + bit + 1;
+				pthread_setspecific(thread_exit_tls_key, &bufpool_thread_index);
+				return bufpool_thread_index;
 			}
 		}
 	}
-	bufpool_thread = THREAD_UNCACHED;
-	return bufpool_thread;
+	bufpool_thread_index = THREAD_UNCACHED;
+	return bufpool_thread_index;
 }
 
 static void fork_prepare(void)
@@ -108,25 +110,25 @@ static __attribute__((cold)) void fork_child(void)
 {
 	/* Held by the parent's thread of another id, which glibc does not let a child unlock. */
 	registry_lock = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-	if (!bufpool_symmetric && !membarrier_register())
-		bufpool_symmetric = true; /* safe: one thread */
+	if (!bufpool_without_membarrier && !membarrier_register())
+		bufpool_without_membarrier = true; /* safe: one thread */
 }
 
-static void thread_caches_start(void)
+static void thread_caches_init(void)
 {
-	bufpool_symmetric = !membarrier_register();
-	once_rc = -pthread_key_create(&exit_key, thread_exit);
-	if (once_rc == 0)
-		once_rc = -pthread_atfork(fork_prepare, fork_parent, fork_child);
+	bufpool_without_membarrier = !membarrier_register();
+	thread_caches_init_rc = -pthread_key_create(&thread_exit_tls_key, thread_exit);
+	if (thread_caches_init_rc == 0)
+		thread_caches_init_rc = -pthread_atfork(fork_prepare, fork_parent, fork_child);
 }
 
-int bufpool_thread_start(void)
+int bufpool_thread_caches_init_once(void)
 {
-	pthread_once(&once, thread_caches_start);
-	return once_rc;
+	pthread_once(&once, thread_caches_init);
+	return thread_caches_init_rc;
 }
 
-int bufpool_registry_add(struct vma_bufarena *arena)
+int bufpool_register_arena(struct vma_bufarena *arena)
 {
 	int rc = -ENOSPC;
 
@@ -141,7 +143,7 @@ int bufpool_registry_add(struct vma_bufarena *arena)
 	return rc;
 }
 
-void bufpool_registry_del(struct vma_bufarena *arena)
+void bufpool_unregister_arena(struct vma_bufarena *arena)
 {
 	pthread_mutex_lock(&registry_lock);
 	for (unsigned i = 0; i < ARENAS_MAX; i++)

@@ -27,7 +27,7 @@ static const char *env_find(const struct load *load, const char *name)
 	return NULL;
 }
 
-static void set_number(const struct load *load, const struct conf_param *param, int64_t value)
+static void conf_set_number(const struct load *load, const struct conf_param *param, int64_t value)
 {
 	char *field = (char *)load->conf + param->offset;
 
@@ -46,7 +46,7 @@ static void set_number(const struct load *load, const struct conf_param *param, 
 	}
 }
 
-static void set_text(const struct load *load, const struct conf_param *param, const char *text)
+static void conf_set_text(const struct load *load, const struct conf_param *param, const char *text)
 {
 	*(const char **)((char *)load->conf + param->offset) = text;
 }
@@ -65,7 +65,7 @@ _Static_assert(offsetof(struct vma_conf, select_poll_os_force) < offsetof(struct
                "it decides both defaults");
 _Static_assert(offsetof(struct vma_conf, timer_resolution_msec) < offsetof(struct vma_conf, tcp_timer_resolution_msec),
                "it is the least, if it is given");
-static int64_t default_now(const struct load *load, const struct conf_param *param)
+static int64_t conf_default_in_force(const struct load *load, const struct conf_param *param)
 {
 	if (param->offset == offsetof(struct vma_conf, log_details) && load->conf->tracelevel >= VMA_LOG_DEBUG)
 		return DETAILS_OF_DEBUG;
@@ -87,7 +87,7 @@ static void warn_bad_number(const struct conf_param *asked, const char *given, i
 	             conf_form_values(asked, values), conf_form_show(used, value, shown, &label));
 }
 
-static int64_t least_number(const struct load *load, const struct conf_param *asked)
+static int64_t conf_param_min(const struct load *load, const struct conf_param *asked)
 {
 	if (asked->offset == offsetof(struct vma_conf, tcp_timer_resolution_msec) &&
 	    load->conf->given[VMA_CONF_AT_timer_resolution_msec])
@@ -96,10 +96,10 @@ static int64_t least_number(const struct load *load, const struct conf_param *as
 }
 
 /* A legal number that the code cannot follow. */
-static int64_t cut_number(const struct load *load, const struct conf_param *asked, int64_t value)
+static int64_t conf_clamp_number(const struct load *load, const struct conf_param *asked, int64_t value)
 {
 	const struct conf_form *form = asked->form;
-	const int64_t least = least_number(load, asked);
+	const int64_t least = conf_param_min(load, asked);
 	int64_t cut = value;
 
 	if (form->most != 0 && value > form->most)
@@ -112,25 +112,25 @@ static int64_t cut_number(const struct load *load, const struct conf_param *aske
 }
 
 /* The default, or what `given` says in the terms of `asked`: the parameter itself, or a predecessor of it. */
-static void load_number(const struct load *load, const struct conf_param *param, const struct conf_param *asked,
-                        const char *given)
+static void conf_load_number(const struct load *load, const struct conf_param *param, const struct conf_param *asked,
+                             const char *given)
 {
-	int64_t fallback = default_now(load, param), value = fallback;
+	int64_t fallback = conf_default_in_force(load, param), value = fallback;
 	int rc = given != NULL ? conf_form_parse(asked, given, &value) : 0;
 
 	if (rc < 0 && !load->quiet)
 		warn_bad_number(asked, given, rc, param, fallback);
-	set_number(load, param, given != NULL && rc == 0 ? cut_number(load, asked, value) : value);
+	conf_set_number(load, param, given != NULL && rc == 0 ? conf_clamp_number(load, asked, value) : value);
 	note_param_given(load, param, given != NULL && rc == 0);
 }
 
 /* `name`: under which it was given. */
-static void load_text(struct load *load, const struct conf_param *param, const char *name, const char *given)
+static void conf_load_text(struct load *load, const struct conf_param *param, const char *name, const char *given)
 {
 	size_t size = given != NULL ? strlen(given) + 1 : 0;
 	const char *fallback = conf_default_text(param, load->conf->spec), *reason = NULL;
 
-	set_text(load, param, fallback);
+	conf_set_text(load, param, fallback);
 	if (given == NULL)
 		return;
 	if (load->secure && param->form->names_a_file)
@@ -143,7 +143,7 @@ static void load_text(struct load *load, const struct conf_param *param, const c
 		char *text = load->conf->texts + load->text_used;
 		memcpy(text, given, size);
 		load->text_used += size;
-		set_text(load, param, text);
+		conf_set_text(load, param, text);
 		note_param_given(load, param, true);
 	} else if (!load->quiet) {
 		vma_log_once(VMA_LOG_WARN, "%s='%.*s'%s is %s; using '%s'", name, QUOTED_MAX, given,
@@ -152,7 +152,8 @@ static void load_text(struct load *load, const struct conf_param *param, const c
 }
 
 /* VMA_HUGETBL, the predecessor of VMA_MEM_ALLOC_TYPE, was a switch: 1 means 2, 0 the default. */
-static void load_hugetbl(const struct load *load, const struct conf_param *param, const char *name, const char *given)
+static void conf_load_hugetbl(const struct load *load, const struct conf_param *param, const char *name,
+                              const char *given)
 {
 	static const struct conf_choice choices[] = {{.value = 0}, {.value = 1}};
 	static const struct conf_form form = {.values = "0, 1", .choices = choices, .count = 2};
@@ -161,9 +162,9 @@ static void load_hugetbl(const struct load *load, const struct conf_param *param
 
 	/* 0 and 1 stand for other numbers in param's terms, and what is neither is warned of in hugetbl's. */
 	if (conf_form_parse(&hugetbl, given, &on) < 0) {
-		load_number(load, param, &hugetbl, given);
+		conf_load_number(load, param, &hugetbl, given);
 	} else {
-		set_number(load, param, on == 1 ? 2 : default_now(load, param));
+		conf_set_number(load, param, on == 1 ? 2 : conf_default_in_force(load, param));
 		note_param_given(load, param, true);
 	}
 }
@@ -175,7 +176,7 @@ struct said {
 	bool hugetbl;
 };
 
-static bool said_as(const struct load *load, const char *name, struct said *said)
+static bool conf_value_under_name(const struct load *load, const char *name, struct said *said)
 {
 	said->value = env_find(load, name);
 	if (said->value != NULL)
@@ -184,14 +185,14 @@ static bool said_as(const struct load *load, const char *name, struct said *said
 }
 
 /* The parameter's own name comes before its aliases, and all of them before their twins (XLIO_). */
-static bool find_said(const struct load *load, const struct conf_param *param, struct said *said)
+static bool conf_find_env_value(const struct load *load, const struct conf_param *param, struct said *said)
 {
 	char twin[CONF_NAME_MAX];
 
 	*said = (struct said){.value = NULL};
 	for (int twins = 0; twins < 2; twins++) {
-		if (!twins ? said_as(load, param->name, said)
-		           : conf_twin(param->name, twin) && said_as(load, twin, said))
+		if (!twins ? conf_value_under_name(load, param->name, said)
+		           : conf_twin(param->name, twin) && conf_value_under_name(load, twin, said))
 			return true;
 		for (size_t i = 0; i < conf_alias_count; i++) {
 			const struct conf_alias *alias = &conf_aliases[i];
@@ -199,8 +200,8 @@ static bool find_said(const struct load *load, const struct conf_param *param, s
 			if (strcmp(alias->means, param->name) != 0)
 				continue;
 			said->hugetbl = strcmp(alias->name, CONF_OLD_MEM_ALLOC_TYPE) == 0;
-			if (!twins ? said_as(load, alias->name, said)
-			           : conf_twin(alias->name, twin) && said_as(load, twin, said))
+			if (!twins ? conf_value_under_name(load, alias->name, said)
+			           : conf_twin(alias->name, twin) && conf_value_under_name(load, twin, said))
 				return true;
 			said->hugetbl = false;
 		}
@@ -209,7 +210,7 @@ static bool find_said(const struct load *load, const struct conf_param *param, s
 }
 
 /* If a parameter without effect is set, its user should not have to find out by measuring. */
-static void say_class(const struct conf_param *param, const char *name)
+static void conf_warn_no_effect(const struct conf_param *param, const char *name)
 {
 	if (param->class == CONF_NO_MEANING || param->class == CONF_SUPERSEDED)
 		vma_log_once(VMA_LOG_INFO, "%s is set, and has no effect here: %s", name, param->text);
@@ -217,22 +218,22 @@ static void say_class(const struct conf_param *param, const char *name)
 		vma_log_once(VMA_LOG_INFO, "%s is set, and has no effect here", name);
 }
 
-static void load_param(struct load *load, const struct conf_param *param)
+static void conf_load_param(struct load *load, const struct conf_param *param)
 {
 	struct conf_param asked = *param;
 	struct said said;
 
-	find_said(load, param, &said);
+	conf_find_env_value(load, param, &said);
 	if (said.value != NULL)
 		asked.name = said.name;
 	if (param->type == CONF_TEXT)
-		load_text(load, param, asked.name, said.value);
+		conf_load_text(load, param, asked.name, said.value);
 	else if (said.hugetbl)
-		load_hugetbl(load, param, asked.name, said.value);
+		conf_load_hugetbl(load, param, asked.name, said.value);
 	else
-		load_number(load, param, &asked, said.value);
+		conf_load_number(load, param, &asked, said.value);
 	if (!load->quiet && load->conf->given[param - conf_params])
-		say_class(param, asked.name);
+		conf_warn_no_effect(param, asked.name);
 }
 
 static void warn_unknown(const char *name, size_t len)
@@ -247,7 +248,7 @@ static void warn_unknown(const char *name, size_t len)
 		vma_log_once(VMA_LOG_WARN, "%.*s%s is set, and is no parameter: it has no effect", shown, name, more);
 }
 
-static void say_unknown(const struct load *load)
+static void conf_warn_unknown_names(const struct load *load)
 {
 	for (char *const *entry = load->env; entry != NULL && *entry != NULL; entry++) {
 		size_t len = strcspn(*entry, "=");
@@ -264,9 +265,9 @@ void conf_load_as(struct vma_conf *conf, char *const *env, bool secure, bool qui
 
 	memset(conf, 0, sizeof(*conf));
 	for (size_t i = 0; i < conf_param_count; i++)
-		load_param(&load, &conf_params[i]);
+		conf_load_param(&load, &conf_params[i]);
 	if (!quiet)
-		say_unknown(&load);
+		conf_warn_unknown_names(&load);
 }
 
 void vma_conf_load(struct vma_conf *conf, char *const *env)

@@ -8,29 +8,29 @@
 
 #define RULE "---------------------------------------------------------------------------"
 
-static bool is_given(const struct vma_conf *conf, const struct conf_param *param)
+static bool conf_param_is_given(const struct vma_conf *conf, const struct conf_param *param)
 {
 	return conf->given[param - conf_params];
 }
 
 /* A value that a profile set holds as it stands. */
-static bool is_unset(const struct vma_conf *conf, const struct conf_param *param)
+static bool conf_param_is_unset(const struct vma_conf *conf, const struct conf_param *param)
 {
-	return param->form->unset != NULL && !is_given(conf, param) &&
+	return param->form->unset != NULL && !conf_param_is_given(conf, param) &&
 	       conf_get_number(conf, param) == conf_default(param, VMA_SPEC_NONE);
 }
 
-static bool is_default(const struct vma_conf *conf, const struct conf_param *param)
+static bool conf_param_is_default(const struct vma_conf *conf, const struct conf_param *param)
 {
 	if (param->form->unset != NULL)
-		return is_unset(conf, param);
+		return conf_param_is_unset(conf, param);
 	if (param->type == CONF_TEXT)
 		return strcmp(conf_get_text(conf, param), param->string[VMA_SPEC_NONE]) == 0;
 	/* A value that a profile set counts as changed: the field's banner shows it. */
 	return conf_get_number(conf, param) == conf_default(param, VMA_SPEC_NONE);
 }
 
-static bool always_shown(const struct conf_param *param)
+static bool banner_always_shows_param(const struct conf_param *param)
 {
 	return param->offset == offsetof(struct vma_conf, tracelevel) ||
 	       param->offset == offsetof(struct vma_conf, log_file);
@@ -38,17 +38,19 @@ static bool always_shown(const struct conf_param *param)
 
 static void show_param(const struct vma_conf *conf, const struct conf_param *param)
 {
-	enum vma_log_level level = always_shown(param) || !is_default(conf, param) ? VMA_LOG_INFO : VMA_LOG_DETAILS;
+	enum vma_log_level level = banner_always_shows_param(param) || !conf_param_is_default(conf, param)
+	                                   ? VMA_LOG_INFO
+	                                   : VMA_LOG_DETAILS;
 	const char *label = param->label, *note = conf_class_note(param->class), *shown;
 	char out[CONF_SHOWN_MAX], noted[SHOWN_MAX];
 
 	shown = param->type == CONF_TEXT ? conf_get_text(conf, param)
 	                                 : conf_form_show(param, conf_get_number(conf, param), out, &label);
-	if (is_unset(conf, param))
+	if (conf_param_is_unset(conf, param))
 		shown = param->form->unset;
 	/* Of what has no effect no default is shown, as if it held. */
 	if (note != NULL) {
-		if (is_default(conf, param))
+		if (conf_param_is_default(conf, param))
 			snprintf(noted, sizeof(noted), "%s", note);
 		else
 			snprintf(noted, sizeof(noted), "%s (%s)", shown, note);

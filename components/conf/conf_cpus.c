@@ -4,7 +4,7 @@
 
 #include "conf_priv.h"
 
-static int hex_of(char c)
+static int hex_digit_value(char c)
 {
 	if (c >= '0' && c <= '9')
 		return c - '0';
@@ -19,7 +19,7 @@ static int parse_mask(const char *digits, cpu_set_t *cpus)
 	const size_t len = strlen(digits);
 
 	for (size_t i = 0; i < len; i++) {
-		int digit = hex_of(digits[len - 1 - i]);
+		int digit = hex_digit_value(digits[len - 1 - i]);
 
 		if (digit < 0)
 			return -EINVAL;

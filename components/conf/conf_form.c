@@ -112,7 +112,7 @@ const struct conf_form conf_form_SKIP_POLL = {
 const struct conf_form conf_form_MULTILOCK = {.values = "0, 1",
                                               CHOICES({0, NULL, "Spin", NULL}, {1, NULL, "Mutex", NULL})};
 
-static int digit_of(char c)
+static int digit_value(char c)
 {
 	if (c >= '0' && c <= '9')
 		return c - '0';
@@ -137,7 +137,7 @@ static int parse_number(const char *text, int64_t *value)
 	if (*p == '\0')
 		return -EINVAL;
 	for (; *p != '\0'; p++) {
-		int digit = digit_of(*p);
+		int digit = digit_value(*p);
 		if (digit >= base)
 			return -EINVAL;
 		overflow |= __builtin_mul_overflow(n, base, &n) || __builtin_add_overflow(n, digit, &n);
@@ -148,7 +148,7 @@ static int parse_number(const char *text, int64_t *value)
 	return 0;
 }
 
-static const struct conf_choice *choice_of(const struct conf_form *form, int64_t value)
+static const struct conf_choice *conf_choice_of_value(const struct conf_form *form, int64_t value)
 {
 	for (size_t i = 0; i < form->count; i++)
 		if (form->choices[i].value == value)
@@ -191,9 +191,9 @@ int conf_form_parse(const struct conf_param *param, const char *text, int64_t *v
 	rc = parse_number(text, &n);
 	if (rc < 0)
 		return rc;
-	if (!form->open && choice_of(form, n) == NULL)
+	if (!form->open && conf_choice_of_value(form, n) == NULL)
 		return -EINVAL;
-	if (form->open && (n < param->min || n > param->max) && choice_of(form, n) == NULL)
+	if (form->open && (n < param->min || n > param->max) && conf_choice_of_value(form, n) == NULL)
 		return -ERANGE;
 	*value = n;
 	return 0;
@@ -201,7 +201,7 @@ int conf_form_parse(const struct conf_param *param, const char *text, int64_t *v
 
 const char *conf_form_show(const struct conf_param *param, int64_t value, char out[CONF_SHOWN_MAX], const char **label)
 {
-	const struct conf_choice *choice = choice_of(param->form, value);
+	const struct conf_choice *choice = conf_choice_of_value(param->form, value);
 
 	*label = choice != NULL && choice->label != NULL ? choice->label : param->label;
 	if (param->form->log_level)

@@ -33,36 +33,36 @@ bool conf_twin(const char *name, char out[CONF_NAME_MAX])
 	return true;
 }
 
-static bool is_name(const char *text, size_t len, const char *name)
+static bool env_name_matches(const char *text, size_t len, const char *name)
 {
 	return strncmp(text, name, len) == 0 && name[len] == '\0';
 }
 
-static bool is_name_or_twin(const char *text, size_t len, const char *name)
+static bool env_name_matches_or_xlio_twin(const char *text, size_t len, const char *name)
 {
 	char twin[CONF_NAME_MAX];
 
-	return is_name(text, len, name) || (conf_twin(name, twin) && is_name(text, len, twin));
+	return env_name_matches(text, len, name) || (conf_twin(name, twin) && env_name_matches(text, len, twin));
 }
 
 bool conf_knows(const char *name, size_t len)
 {
 	for (size_t i = 0; i < conf_param_count; i++)
-		if (is_name_or_twin(name, len, conf_params[i].name))
+		if (env_name_matches_or_xlio_twin(name, len, conf_params[i].name))
 			return true;
 	for (size_t i = 0; i < conf_alias_count; i++)
-		if (is_name_or_twin(name, len, conf_aliases[i].name))
+		if (env_name_matches_or_xlio_twin(name, len, conf_aliases[i].name))
 			return true;
 	return false;
 }
 
-static size_t least(size_t a, size_t b)
+static size_t min_size(size_t a, size_t b)
 {
 	return a < b ? a : b;
 }
 
 /* Levenshtein's distance; a swap of two neighbours counts as one edit. Both are shorter than CONF_NAME_MAX. */
-static size_t edits(const char *a, size_t a_len, const char *b, size_t b_len)
+static size_t edit_distance(const char *a, size_t a_len, const char *b, size_t b_len)
 {
 	size_t rows[3][CONF_NAME_MAX];
 	size_t *before = rows[0], *last = rows[1], *now = rows[2];
@@ -74,9 +74,9 @@ static size_t edits(const char *a, size_t a_len, const char *b, size_t b_len)
 
 		now[0] = i;
 		for (size_t k = 1; k <= b_len; k++) {
-			now[k] = least(least(last[k], now[k - 1]) + 1, last[k - 1] + (a[i - 1] != b[k - 1]));
+			now[k] = min_size(min_size(last[k], now[k - 1]) + 1, last[k - 1] + (a[i - 1] != b[k - 1]));
 			if (i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1])
-				now[k] = least(now[k], before[k - 2] + 1);
+				now[k] = min_size(now[k], before[k - 2] + 1);
 		}
 		before = last;
 		last = now;
@@ -113,7 +113,7 @@ const char *conf_nearest(const char *name, size_t len)
 		size_t full_len = strlen(full), distance;
 		const char *there = stem(full, &full_len);
 
-		distance = edits(wanted, len, there, full_len);
+		distance = edit_distance(wanted, len, there, full_len);
 		if (distance < best) {
 			best = distance;
 			nearest = full;

@@ -10,7 +10,7 @@
 #include "cq_priv.h"
 #include "cq_refill.h"
 
-static uint32_t or_default(uint32_t value, uint32_t otherwise)
+static uint32_t value_or_default(uint32_t value, uint32_t otherwise)
 {
 	return value != 0 ? value : otherwise;
 }
@@ -21,20 +21,21 @@ static uint32_t at_most_u32(uint32_t value, uint32_t limit)
 }
 
 /* What depends on the queue pair's present binding. */
-static void cq_bind_queue(struct vma_cq *cq)
+static void cq_set_queue_pair_limits(struct vma_cq *cq)
 {
 	cq->rx_pool = atomic_load(&cq->qp->rx_pool);
 	cq->owed = cq->qp->rx_self_fill ? 0 : cq->qp->rx_depth;
-	cq->quota = or_default(cq->qp->rx_quota, cq->qp->rx_depth);
-	cq->idle_at = at_most_u32(cq->refill_at,
-	                          at_most_u32(IDLE_DEBT, or_default(at_most_u32(cq->quota, cq->qp->rx_depth) / 8, 1)));
+	cq->quota = value_or_default(cq->qp->rx_quota, cq->qp->rx_depth);
+	cq->idle_at =
+	        at_most_u32(cq->refill_at,
+	                    at_most_u32(IDLE_DEBT, value_or_default(at_most_u32(cq->quota, cq->qp->rx_depth) / 8, 1)));
 	cq_refill_init(cq);
 }
 
 int vma_cq_create(const struct vma_cq_attr *attr, struct vma_cq **out)
 {
-	uint32_t level = or_default(attr->compensation_level, 256);
-	uint32_t batching = or_default(attr->rx_wre_batching, 64);
+	uint32_t level = value_or_default(attr->compensation_level, 256);
+	uint32_t batching = value_or_default(attr->rx_wre_batching, 64);
 	struct vma_cq *cq;
 
 	if (attr->qp == NULL)
@@ -46,21 +47,22 @@ int vma_cq_create(const struct vma_cq_attr *attr, struct vma_cq **out)
 	        .qp = attr->qp,
 	        .arena = attr->qp->arena,
 	        .spill_pool = attr->spill_pool,
-	        .batch_max = at_most_u32(or_default(attr->poll_batch_max, 16), BATCH_MAX),
-	        .refill_at = at_most_u32(attr->keep_qp_full ? batching : level, or_default(attr->qp->rx_depth / 2, 1)),
+	        .batch_max = at_most_u32(value_or_default(attr->poll_batch_max, 16), BATCH_MAX),
+	        .refill_at =
+	                at_most_u32(attr->keep_qp_full ? batching : level, value_or_default(attr->qp->rx_depth / 2, 1)),
 	        .prefetch_bytes = at_most_u32(attr->prefetch_bytes, VMA_CONF_RX_PREFETCH_MOST),
 	        .must_keep_full = attr->keep_qp_full || attr->qp->rx_self_fill,
 	        .spare_want = at_most_u32(level, SPARE_MAX),
 	        .aim = attr->aim,
 	        .stats = attr->stats,
-	        .count = vma_stats_grab(attr->stats, VMA_STATS_TYPE_CQ, attr->name),
+	        .count = vma_stats_block_alloc(attr->stats, VMA_STATS_TYPE_CQ, attr->name),
 	};
 	if (cq->count == NULL) {
 		free(cq);
 		return -ENOMEM;
 	}
-	cq_bind_queue(cq);
-	cq_adapt_init(cq, attr->moderation_enable);
+	cq_set_queue_pair_limits(cq);
+	cq_adapt_moderation_init(cq, attr->moderation_enable);
 	*out = cq;
 	return 0;
 }
@@ -80,7 +82,7 @@ void vma_cq_destroy(struct vma_cq *cq)
 		return;
 	drop_chain(cq);
 	cq_refill_fini(cq);
-	vma_stats_drop(cq->stats, cq->count);
+	vma_stats_block_free(cq->stats, cq->count);
 	free(cq);
 }
 
@@ -94,8 +96,8 @@ void vma_cq_unbind(struct vma_cq *cq)
 void vma_cq_rebind(struct vma_cq *cq)
 {
 	vma_cq_unbind(cq);
-	cq_bind_queue(cq);
-	cq_adapt_rebind(cq);
+	cq_set_queue_pair_limits(cq);
+	cq_adapt_moderation_rebind(cq);
 }
 
 /* Joins `buf` to the packet being assembled; the packet when it is whole, else NULL. */
@@ -143,7 +145,7 @@ static void __attribute__((noinline)) prefetch_bufs(const struct vma_cq *cq, str
 }
 
 /* Buffers that are not all packets of their own, or more than the user may hold: in place, for there are no fewer. */
-static unsigned __attribute__((noinline)) sort_out(struct vma_cq *cq, struct vma_buf **bufs, unsigned n)
+static unsigned __attribute__((noinline)) sort_polled_bufs(struct vma_cq *cq, struct vma_buf **bufs, unsigned n)
 {
 	unsigned out = 0;
 
@@ -156,14 +158,14 @@ static unsigned __attribute__((noinline)) sort_out(struct vma_cq *cq, struct vma
 			packet->packet_len = packet->len;
 		else if ((packet = assemble_packet(cq, packet)) == NULL)
 			continue;
-		if (cq_over_quota(cq) && (packet = cq_spill(cq, packet)) == NULL)
+		if (cq_over_quota(cq) && (packet = cq_copy_packet_to_spill_pool(cq, packet)) == NULL)
 			continue;
 		bufs[out++] = packet;
 	}
 	return out;
 }
 
-static inline bool in_pieces(const struct vma_cq *cq)
+static inline bool packet_is_incomplete(const struct vma_cq *cq)
 {
 	return cq->chain_bufs != 0 || cq->chain_broken;
 }
@@ -189,11 +191,11 @@ unsigned vma_cq_poll(struct vma_cq *cq, struct vma_buf **packets, unsigned max)
 	cq->owed += n;
 	if (cq->prefetch_bytes != 0)
 		prefetch_bufs(cq, packets, n);
-	if (__builtin_expect(!in_pieces(cq) && !cq_over_quota(cq), 1))
+	if (__builtin_expect(!packet_is_incomplete(cq) && !cq_over_quota(cq), 1))
 		for (; out < n && !(packets[out]->flags & VMA_BUF_RX_MORE); out++)
 			packets[out]->packet_len = packets[out]->len;
 	if (__builtin_expect(out < n, 0))
-		out += sort_out(cq, packets + out, n - out);
+		out += sort_polled_bufs(cq, packets + out, n - out);
 	vma_stats_add(&cq->count->packets, out);
 	if (__builtin_expect(out > vma_stats_read(&cq->count->poll_max), 0))
 		vma_stats_set(&cq->count->poll_max, out);
@@ -225,16 +227,16 @@ unsigned vma_cq_reap(struct vma_cq *cq)
 int vma_cq_arm(struct vma_cq *cq)
 {
 	vma_stats_add(&cq->count->arms, 1);
-	vma_cq_rest(cq);
+	vma_cq_prepare_sleep(cq);
 	return vma_nic_arm(cq->qp);
 }
 
-void vma_cq_rest(struct vma_cq *cq)
+void vma_cq_prepare_sleep(struct vma_cq *cq)
 {
 	vma_stats_set(&cq->count->wakeups, atomic_load_explicit(&cq->wakeups, memory_order_relaxed));
 	if (cq->owed != 0)
 		vma_cq_refill(cq);
-	cq_adapt(cq);
+	cq_adapt_moderation(cq);
 }
 
 void vma_cq_count_wakeup(struct vma_cq *cq)

@@ -8,14 +8,14 @@
 #define NS_PER_USEC 1000ull
 
 /* Half of the way, and at least one unit: any distance within the maxima is walked in about log2(distance) steps. */
-static uint32_t approach_target(uint32_t now, uint32_t target)
+static uint32_t halfway_to_target(uint32_t now, uint32_t target)
 {
 	if (now < target)
 		return now + (target - now + 1) / 2;
 	return now - (now - target + 1) / 2;
 }
 
-static uint32_t clamp_aim(uint64_t value, uint32_t low, uint32_t high)
+static uint32_t clamp_u32(uint64_t value, uint32_t low, uint32_t high)
 {
 	if (high < low)
 		high = low;
@@ -34,8 +34,8 @@ static uint64_t rate_per_sec(uint64_t packets, uint64_t elapsed_ns)
  * packets-per-report and time-per-report at the target rate. Traffic at or below the target rate cannot exceed it, and
  * a queue that nobody sleeps on has no reports to save: both get the base settings, which are the quicker ones.
  */
-struct vma_cq_moderation vma_aim_step(const struct vma_aim_params *params, struct vma_cq_moderation now,
-                                      uint64_t packets, uint64_t wakeups, uint64_t elapsed_ns)
+struct vma_cq_moderation vma_cq_aim_step(const struct vma_cq_aim_params *params, struct vma_cq_moderation now,
+                                         uint64_t packets, uint64_t wakeups, uint64_t elapsed_ns)
 {
 	struct vma_cq_moderation target = params->base;
 	uint64_t per_sec;
@@ -47,19 +47,19 @@ struct vma_cq_moderation vma_aim_step(const struct vma_aim_params *params, struc
 		uint64_t count = (per_sec + params->interrupts_per_sec - 1) / params->interrupts_per_sec;
 		uint64_t period = (1000000 + params->interrupts_per_sec - 1) / params->interrupts_per_sec;
 
-		target.count = clamp_aim(count, params->base.count, params->max_count);
-		target.period_usec = clamp_aim(period, params->base.period_usec, params->max_period_usec);
+		target.count = clamp_u32(count, params->base.count, params->max_count);
+		target.period_usec = clamp_u32(period, params->base.period_usec, params->max_period_usec);
 	}
-	now.count = approach_target(now.count, target.count);
-	now.period_usec = approach_target(now.period_usec, target.period_usec);
+	now.count = halfway_to_target(now.count, target.count);
+	now.period_usec = halfway_to_target(now.period_usec, target.period_usec);
 	return now;
 }
 
 /*
- * A sleeper that holds back does not see packets come, so of an adapted count it sleeps for the time that so many took in
- * the last interval. The base holds back what comes after silence; what goes beyond it keeps wake-ups apart.
+ * A sleeper that holds back does not see packets come, so of an adapted count it sleeps for the time that so many took
+ * in the last interval. The base holds back what comes after silence; what goes beyond it keeps wake-ups apart.
  */
-static uint64_t spacing_usec(const struct vma_cq *cq, struct vma_cq_moderation now)
+static uint64_t wakeup_spacing_usec(const struct vma_cq *cq, struct vma_cq_moderation now)
 {
 	const uint64_t count_usec = cq->aim_per_sec != 0 ? now.count * 1000000ull / cq->aim_per_sec : 0;
 
@@ -68,25 +68,25 @@ static uint64_t spacing_usec(const struct vma_cq *cq, struct vma_cq_moderation n
 	return count_usec < now.period_usec ? count_usec : now.period_usec;
 }
 
-static void publish_hold(struct vma_cq *cq, struct vma_cq_moderation now)
+static void cq_publish_hold_back(struct vma_cq *cq, struct vma_cq_moderation now)
 {
 	const struct vma_cq_moderation base = cq->aim.base;
 	const bool is_fixed = cq->sleepers_hold && base.count > 1 && base.period_usec != 0;
-	const uint64_t spacing = cq->sleepers_hold ? spacing_usec(cq, now) * NS_PER_USEC : 0;
+	const uint64_t spacing = cq->sleepers_hold ? wakeup_spacing_usec(cq, now) * NS_PER_USEC : 0;
 
 	atomic_store_explicit(&cq->hold.count, is_fixed ? base.count : 0, memory_order_relaxed);
 	atomic_store_explicit(&cq->hold.period_ns, is_fixed ? base.period_usec * NS_PER_USEC : 0, memory_order_relaxed);
 	atomic_store_explicit(&cq->hold.spacing_ns, spacing, memory_order_relaxed);
 }
 
-bool vma_cq_moderates(const struct vma_cq *cq)
+bool vma_cq_moderation_is_on(const struct vma_cq *cq)
 {
 	return cq->moderates;
 }
 
-struct vma_cq_hold vma_cq_hold(const struct vma_cq *cq)
+struct vma_cq_hold_back vma_cq_hold_back(const struct vma_cq *cq)
 {
-	return (struct vma_cq_hold){
+	return (struct vma_cq_hold_back){
 	        .period_ns = atomic_load_explicit(&cq->hold.period_ns, memory_order_relaxed),
 	        .spacing_ns = atomic_load_explicit(&cq->hold.spacing_ns, memory_order_relaxed),
 	        .count = atomic_load_explicit(&cq->hold.count, memory_order_relaxed),
@@ -103,12 +103,12 @@ static void set_moderation(struct vma_cq *cq, struct vma_cq_moderation want)
 		             cq->qp->nic->info.name, -err);
 	}
 	cq->moderation = want;
-	publish_hold(cq, want);
+	cq_publish_hold_back(cq, want);
 	vma_stats_set(&cq->count->moderation_count, want.count);
 	vma_stats_set(&cq->count->moderation_period_usec, want.period_usec);
 }
 
-void cq_adapt_init(struct vma_cq *cq, bool enable)
+void cq_adapt_moderation_init(struct vma_cq *cq, bool enable)
 {
 	cq->moderates = enable;
 	cq->aim_since_ns = vma_nic_now_ns(cq->qp->nic);
@@ -116,7 +116,7 @@ void cq_adapt_init(struct vma_cq *cq, bool enable)
 		set_moderation(cq, cq->aim.base);
 }
 
-void vma_cq_modify(struct vma_cq *cq, struct vma_cq_moderation want)
+void vma_cq_set_moderation(struct vma_cq *cq, struct vma_cq_moderation want)
 {
 	if (!cq->moderates)
 		cq->aim.interval_msec = 0; /* adaptive moderation is switched off, and stays so */
@@ -130,14 +130,14 @@ void vma_cq_modify(struct vma_cq *cq, struct vma_cq_moderation want)
 }
 
 /* A new binding of the queue pair knows nothing of what was set before. */
-void cq_adapt_rebind(struct vma_cq *cq)
+void cq_adapt_moderation_rebind(struct vma_cq *cq)
 {
 	cq->sleepers_hold = false;
 	if (cq->moderates)
 		set_moderation(cq, cq->moderation);
 }
 
-void cq_adapt(struct vma_cq *cq)
+void cq_adapt_moderation(struct vma_cq *cq)
 {
 	uint64_t now_ns, elapsed_ns, packets, wakeups;
 	struct vma_cq_moderation want;
@@ -150,7 +150,8 @@ void cq_adapt(struct vma_cq *cq)
 		return;
 	packets = vma_stats_read(&cq->count->packets);
 	wakeups = atomic_load_explicit(&cq->wakeups, memory_order_relaxed);
-	want = vma_aim_step(&cq->aim, cq->moderation, packets - cq->aim_packets, wakeups - cq->aim_wakeups, elapsed_ns);
+	want = vma_cq_aim_step(&cq->aim, cq->moderation, packets - cq->aim_packets, wakeups - cq->aim_wakeups,
+	                       elapsed_ns);
 	cq->aim_per_sec = rate_per_sec(packets - cq->aim_packets, elapsed_ns);
 	cq->aim_since_ns = now_ns;
 	cq->aim_packets = packets;
@@ -158,5 +159,5 @@ void cq_adapt(struct vma_cq *cq)
 	if (want.count != cq->moderation.count || want.period_usec != cq->moderation.period_usec)
 		set_moderation(cq, want);
 	else
-		publish_hold(cq, want); /* the rate may be another one */
+		cq_publish_hold_back(cq, want); /* the rate may be another one */
 }

@@ -44,7 +44,7 @@ struct vma_cq {
 	uint32_t spare_want;
 
 	/* adaptive moderation: looked at before a sleep */
-	struct vma_aim_params aim;
+	struct vma_cq_aim_params aim;
 	struct vma_cq_moderation moderation;
 	uint64_t aim_since_ns, aim_packets, aim_wakeups;
 	uint64_t aim_per_sec; /* packets, over the last interval */
@@ -52,7 +52,7 @@ struct vma_cq {
 	struct {
 		_Atomic uint64_t period_ns, spacing_ns;
 		_Atomic uint32_t count;
-	} hold; /* struct vma_cq_hold */
+	} hold; /* struct vma_cq_hold_back */
 
 	/* threads that sleep on the queue hold no flag; everything above is not theirs */
 	_Atomic uint64_t wakeups __attribute__((aligned(64)));
@@ -62,8 +62,8 @@ struct vma_cq {
 };
 
 /* cq_aim.c: chooses and sets the next moderation if the interval is over. */
-void cq_adapt(struct vma_cq *cq);
-void cq_adapt_init(struct vma_cq *cq, bool enable);
-void cq_adapt_rebind(struct vma_cq *cq);
+void cq_adapt_moderation(struct vma_cq *cq);
+void cq_adapt_moderation_init(struct vma_cq *cq, bool enable);
+void cq_adapt_moderation_rebind(struct vma_cq *cq);
 
 #endif

@@ -25,7 +25,7 @@ void cq_refill_fini(struct vma_cq *cq)
  * keep a buffer or two each, and to take these back would be a system call, and an interruption of the core that sends,
  * before each sleep.
  */
-static void fetch_spares(struct vma_cq *cq)
+static void cq_fetch_spare_bufs(struct vma_cq *cq)
 {
 	uint32_t want = cq->qp->rx_self_fill ? cq->owed : cq->spare_want;
 
@@ -37,7 +37,7 @@ static void fetch_spares(struct vma_cq *cq)
 	if (cq->owed >= cq->idle_at)
 		cq->spare_count += vma_bufpool_get(cq->rx_pool, &cq->spare[cq->spare_count], want);
 	else
-		cq->spare_count += vma_bufpool_get_ready(cq->rx_pool, &cq->spare[cq->spare_count], want);
+		cq->spare_count += vma_bufpool_get_without_growth(cq->rx_pool, &cq->spare[cq->spare_count], want);
 }
 
 unsigned vma_cq_refill(struct vma_cq *cq)
@@ -48,7 +48,7 @@ unsigned vma_cq_refill(struct vma_cq *cq)
 		unsigned n, posted;
 
 		if (cq->spare_count < cq->owed)
-			fetch_spares(cq);
+			cq_fetch_spare_bufs(cq);
 		n = cq->spare_count < cq->owed ? cq->spare_count : cq->owed;
 		if (n == 0)
 			break;
@@ -111,19 +111,19 @@ static struct vma_buf *copy_held_packet(struct vma_cq *cq, const struct vma_buf 
 	return first;
 }
 
-struct vma_buf *cq_spill(struct vma_cq *cq, struct vma_buf *packet)
+struct vma_buf *cq_copy_packet_to_spill_pool(struct vma_cq *cq, struct vma_buf *packet)
 {
 	struct vma_buf *copy = NULL;
 
 	if (cq->spill_pool != NULL)
 		copy = copy_held_packet(cq, packet);
 	if (copy != NULL) {
-		vma_nic_tap_copied(cq->qp, packet, copy);
+		vma_nic_tap_on_copy(cq->qp, packet, copy);
 		vma_stats_add(&cq->count->copied_out, 1);
 	} else {
 		if (!cq->must_keep_full)
 			return packet; /* remember the debt; the queue runs shorter until the user puts something */
-		vma_nic_tap_dropped(cq->qp, packet, "drop_no_memory");
+		vma_nic_tap_on_drop(cq->qp, packet, "drop_no_memory");
 		vma_stats_add(&cq->count->drop_no_memory, 1);
 	}
 	recycle_packet(cq, packet);

@@ -33,6 +33,6 @@ static inline void cq_update_needs_refill(struct vma_cq *cq)
  * Over quota: copies `packet` into ordinary memory and keeps its frames for the queue. Returns what to deliver, or NULL
  * if the packet had to be dropped.
  */
-struct vma_buf *cq_spill(struct vma_cq *cq, struct vma_buf *packet);
+struct vma_buf *cq_copy_packet_to_spill_pool(struct vma_cq *cq, struct vma_buf *packet);
 
 #endif

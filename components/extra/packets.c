@@ -4,7 +4,7 @@
 #include <vma/extra.h>
 #include <vma/inet_held.h>
 
-static bool is_socket(const struct vma_file *file)
+static bool file_is_udp_or_tcp(const struct vma_file *file)
 {
 	return file != NULL && (file->kind == VMA_FILE_UDP || file->kind == VMA_FILE_TCP);
 }
@@ -13,13 +13,13 @@ int vma_extra_register_recv_callback(struct vma_file *file, vma_recv_callback_t 
 {
 	const struct vma_recv_callback callback = {.function = function, .context = context};
 
-	if (!is_socket(file) || file->os_only)
+	if (!file_is_udp_or_tcp(file) || file->os_only)
 		return -EINVAL;
 	return file->ops->set_callback != NULL ? file->ops->set_callback(file, &callback) : -EOPNOTSUPP;
 }
 
 /* A socket that gives nothing without a copy: with force it says so of what is there. */
-static ssize_t recv_copied(struct vma_file *file, int fd, struct vma_lend *lend, int flags)
+static ssize_t recv_copied(struct vma_file *file, int fd, struct vma_recv_zcopy_call *lend, int flags)
 {
 	struct msghdr look = {0};
 	ssize_t rc;
@@ -31,7 +31,7 @@ static ssize_t recv_copied(struct vma_file *file, int fd, struct vma_lend *lend,
 	return rc < 0 ? rc : -EIO;
 }
 
-static ssize_t recv_lent(struct vma_file *file, int fd, struct vma_lend *lend, int flags)
+static ssize_t recv_lent(struct vma_file *file, int fd, struct vma_recv_zcopy_call *lend, int flags)
 {
 	return file->ops->recv_lent != NULL ? file->ops->recv_lent(file, fd, lend, flags)
 	                                    : recv_copied(file, fd, lend, flags);
@@ -41,11 +41,11 @@ ssize_t vma_extra_recvfrom(struct vma_file *file, int fd, void *buf, size_t len,
                            socklen_t *fromlen)
 {
 	struct sockaddr_storage name;
-	struct vma_lend lend;
+	struct vma_recv_zcopy_call lend;
 	int wanted, got, given;
 	ssize_t rc;
 
-	if (!is_socket(file) || file->os_only || file->ops->recvmsg == NULL)
+	if (!file_is_udp_or_tcp(file) || file->os_only || file->ops->recvmsg == NULL)
 		return -EBADF;
 	if (vma_copy(&wanted, flags, sizeof(wanted)) != 0)
 		return -EFAULT;
@@ -66,7 +66,7 @@ ssize_t vma_extra_recvfrom(struct vma_file *file, int fd, void *buf, size_t len,
 
 int vma_extra_free_packets(const struct vma_file *file, int fd, const struct vma_packet_t *packets, size_t count)
 {
-	const bool is_offloaded = is_socket(file) && !file->os_only;
+	const bool is_offloaded = file_is_udp_or_tcp(file) && !file->os_only;
 	const char *at = (const char *)packets;
 	struct vma_packet_t packet;
 	int rc;
@@ -76,7 +76,7 @@ int vma_extra_free_packets(const struct vma_file *file, int fd, const struct vma
 	for (size_t i = 0; i < count; i++) {
 		if (vma_copy(&packet, at, sizeof(packet)) != 0)
 			return -EFAULT;
-		rc = vma_held_free(file, fd, (uint64_t)(uintptr_t)packet.packet_id);
+		rc = vma_held_packet_free(file, fd, (uint64_t)(uintptr_t)packet.packet_id);
 		if (rc != 0)
 			return i == 0 && !is_offloaded ? -EINVAL : rc;
 		at += sizeof(packet) + packet.sz_iov * sizeof(struct iovec);

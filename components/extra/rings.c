@@ -127,7 +127,7 @@ int vma_extra_modify_ring(const struct vma_modify_ring_attr *attr)
 		rc = vma_ring_ctx_moderate(ring_ctx, own.cq_moderation.cq_moderation_count,
 		                           own.cq_moderation.cq_moderation_period_usec);
 	if (rc == 0 && (own.comp_bit_mask & VMA_MODIFY_RING_CQ_ARM) != 0)
-		vma_ring_file_look(file);
+		vma_ring_file_mark_all_seen(file);
 	vma_ring_ctx_put(ring_ctx);
 	return rc;
 }

@@ -39,10 +39,10 @@ static int poll_rings(struct vma_file *file, uint64_t rings, struct vma_completi
 
 	if (file->kind != VMA_FILE_RING)
 		return vma_xtreme_poll(rings, completions, n);
-	heard = vma_ring_file_heard(file);
+	heard = vma_ring_file_heard_count(file);
 	rc = vma_xtreme_poll(rings, completions, n);
 	if (rc >= 0 && (unsigned)rc < n)
-		vma_ring_file_saw(file, heard);
+		vma_ring_file_mark_seen(file, heard);
 	return rc;
 }
 

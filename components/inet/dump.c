@@ -12,7 +12,7 @@
 
 #define RULE "=================================================="
 
-static const char *word_of(bool is)
+static const char *bool_text(bool is)
 {
 	return is ? "true" : "false";
 }
@@ -22,7 +22,7 @@ static double percent(uint64_t part, uint64_t whole)
 	return whole != 0 ? 100.0 * (double)part / (double)whole : 0;
 }
 
-static void name_text(const struct sockaddr_in *name, char text[32])
+static void sockaddr_in_text(const struct sockaddr_in *name, char text[32])
 {
 	char address[INET_ADDRSTRLEN];
 
@@ -30,21 +30,21 @@ static void name_text(const struct sockaddr_in *name, char text[32])
 	snprintf(text, 32, "%s:%u", address, ntohs(name->sin_port));
 }
 
-static void dump_names(const struct vma_inet_described *described, enum vma_log_level level)
+static void dump_names(const struct vma_inet_sock_description *described, enum vma_log_level level)
 {
 	char text[32];
 
-	name_text(described->local, text);
+	sockaddr_in_text(described->local, text);
 	vma_log_write(level, "Bind info : %s", text);
-	name_text(described->peer, text);
+	sockaddr_in_text(described->peer, text);
 	vma_log_write(level, "Connection info : %s", text);
 	vma_log_write(level, "Protocol : %s", described->protocol == IPPROTO_TCP ? "PROTO_TCP" : "PROTO_UDP");
-	vma_log_write(level, "Is closed : %s", word_of(vma_file_has_ended(described->file)));
-	vma_log_write(level, "Is blocking : %s", word_of(!described->nonblocking));
+	vma_log_write(level, "Is closed : %s", bool_text(vma_file_has_ended(described->file)));
+	vma_log_write(level, "Is blocking : %s", bool_text(!described->nonblocking));
 	/* A buffer goes back to its pool when it is read. */
 	vma_log_write(level, "Rx reuse buffer pending : false");
 	vma_log_write(level, "Rx reuse buffer postponed : false");
-	vma_log_write(level, "Is offloaded : %s", word_of(described->reason == VMA_SOCK_OFFLOADED));
+	vma_log_write(level, "Is offloaded : %s", bool_text(described->reason == VMA_SOCK_OFFLOADED));
 	if (described->reason != VMA_SOCK_OFFLOADED)
 		vma_log_write(level, "Reason : %s", vma_sock_reason_text(described->reason));
 }
@@ -79,7 +79,7 @@ static void dump_counts(const struct vma_stats_socket *s, enum vma_log_level lev
 }
 
 void vma_inet_dump_begin(const struct vma_engine *engine, const struct vma_stats_socket *stats, int fd,
-                         const struct vma_inet_described *described, enum vma_log_level level)
+                         const struct vma_inet_sock_description *described, enum vma_log_level level)
 {
 	struct vma_stats_socket counts;
 

@@ -26,7 +26,7 @@ void vma_inet_flush_sends_slow(struct vma_thread *self)
 	if (ring_ctx_with_ring(ring) == NULL)
 		return;
 	/* Who has the flag looks at the queue once more before, or after, it gives it back. */
-	if (queued && vma_ring_try(ring))
+	if (queued && vma_ring_try_acquire(ring))
 		vma_ring_release(ring);
 	vma_ring_flush(ring);
 }

@@ -7,9 +7,9 @@
  * place says of its packet is written while the word is even, and read before the swap: if the swap succeeds, the word
  * was the same all the time, and so was what was read.
  *
- * A place's holder is read before the swap, and may belong to a packet that another thread frees at this moment, the last
- * of a closed socket. The file was alive when the word was read, since the packet held it; the reader is inside, so its
- * memory lives on.
+ * A place's holder is read before the swap, and may belong to a packet that another thread frees at this moment, the
+ * last of a closed socket. The file was alive when the word was read, since the packet held it; the reader is inside,
+ * so its memory lives on.
  */
 #include <errno.h>
 #include <string.h>
@@ -29,7 +29,7 @@ _Static_assert(PLACES_MAX < 1U << INDEX_BITS, "an index and 1 fit");
 
 struct place {
 	_Atomic uint64_t word;
-	struct vma_holder *_Atomic holder;
+	struct vma_held_packets_owner *_Atomic holder;
 	struct vma_engine *engine;
 	_Atomic int fd;
 	_Atomic uint32_t next; /* free places: the next one's index and 1 */
@@ -40,12 +40,12 @@ struct place {
 };
 
 static struct place *_Atomic chunks[CHUNKS];
-static _Atomic uint32_t places;      /* that exist */
-static _Atomic uint64_t free_places; /* a count of changes, and the first one's index and 1 */
+static _Atomic uint32_t places;              /* that exist */
+static _Atomic uint64_t held_free_list_head; /* a count of changes, and the first one's index and 1 */
 
 /* ---- places ---- */
 
-static unsigned chunk_of(uint32_t index, uint32_t *within)
+static unsigned held_chunk_of_index(uint32_t index, uint32_t *within)
 {
 	const uint32_t n = index / FIRST + 1;
 	const unsigned chunk = 31U - (unsigned)__builtin_clz(n);
@@ -54,10 +54,10 @@ static unsigned chunk_of(uint32_t index, uint32_t *within)
 	return chunk;
 }
 
-static struct place *place_at(uint32_t index)
+static struct place *held_place_at(uint32_t index)
 {
 	uint32_t within;
-	const unsigned chunk = chunk_of(index, &within);
+	const unsigned chunk = held_chunk_of_index(index, &within);
 
 	return &atomic_load_explicit(&chunks[chunk], memory_order_acquire)[within];
 }
@@ -67,35 +67,37 @@ static struct place *place_of(uint64_t id)
 {
 	const uint32_t index = (uint32_t)(id & ((1U << INDEX_BITS) - 1));
 
-	return index == 0 || index > atomic_load_explicit(&places, memory_order_acquire) ? NULL : place_at(index - 1);
+	return index == 0 || index > atomic_load_explicit(&places, memory_order_acquire) ? NULL
+	                                                                                 : held_place_at(index - 1);
 }
 
 /* The count makes a place that was taken and is back another head than it was. */
-static bool place_pop(uint32_t *index)
+static bool held_place_pop_free(uint32_t *index)
 {
-	uint64_t head = atomic_load_explicit(&free_places, memory_order_acquire), next;
+	uint64_t head = atomic_load_explicit(&held_free_list_head, memory_order_acquire), next;
 
 	do {
 		if ((uint32_t)head == 0)
 			return false;
 		*index = (uint32_t)head - 1;
-		next = atomic_load_explicit(&place_at(*index)->next, memory_order_relaxed);
-	} while (!atomic_compare_exchange_weak_explicit(&free_places, &head, ((head >> 32) + 1) << 32 | next,
+		next = atomic_load_explicit(&held_place_at(*index)->next, memory_order_relaxed);
+	} while (!atomic_compare_exchange_weak_explicit(&held_free_list_head, &head, ((head >> 32) + 1) << 32 | next,
 	                                                memory_order_acq_rel, memory_order_acquire));
 	return true;
 }
 
-static void place_push(uint32_t index)
+static void held_place_push_free(uint32_t index)
 {
-	uint64_t head = atomic_load_explicit(&free_places, memory_order_relaxed);
+	uint64_t head = atomic_load_explicit(&held_free_list_head, memory_order_relaxed);
 
 	do
-		atomic_store_explicit(&place_at(index)->next, (uint32_t)head, memory_order_relaxed);
-	while (!atomic_compare_exchange_weak_explicit(&free_places, &head, ((head >> 32) + 1) << 32 | (index + 1),
-	                                              memory_order_acq_rel, memory_order_relaxed));
+		atomic_store_explicit(&held_place_at(index)->next, (uint32_t)head, memory_order_relaxed);
+	while (!atomic_compare_exchange_weak_explicit(&held_free_list_head, &head,
+	                                              ((head >> 32) + 1) << 32 | (index + 1), memory_order_acq_rel,
+	                                              memory_order_relaxed));
 }
 
-static bool have_chunk(unsigned chunk)
+static bool held_chunk_ensure(unsigned chunk)
 {
 	struct place *fresh, *none = NULL;
 
@@ -109,12 +111,12 @@ static bool have_chunk(unsigned chunk)
 	return true;
 }
 
-static bool place_create(uint32_t *index)
+static bool held_place_create(uint32_t *index)
 {
 	uint32_t n = atomic_load_explicit(&places, memory_order_acquire), within;
 
 	do {
-		if (n == PLACES_MAX || !have_chunk(chunk_of(n, &within)))
+		if (n == PLACES_MAX || !held_chunk_ensure(held_chunk_of_index(n, &within)))
 			return false;
 	} while (!atomic_compare_exchange_weak(&places, &n, n + 1));
 	*index = n;
@@ -123,7 +125,7 @@ static bool place_create(uint32_t *index)
 
 /* ---- accounts ---- */
 
-static bool charge(struct vma_holder *holder, uint32_t bytes, uint64_t limit)
+static bool charge(struct vma_held_packets_owner *holder, uint32_t bytes, uint64_t limit)
 {
 	const uint64_t before = atomic_fetch_add_explicit(&holder->bytes, bytes, memory_order_relaxed);
 
@@ -133,7 +135,7 @@ static bool charge(struct vma_holder *holder, uint32_t bytes, uint64_t limit)
 	return false;
 }
 
-static void uncharge(struct vma_holder *holder, uint32_t bytes)
+static void uncharge(struct vma_held_packets_owner *holder, uint32_t bytes)
 {
 	atomic_fetch_sub_explicit(&holder->bytes, bytes, memory_order_relaxed);
 	atomic_fetch_sub_explicit(&holder->packets, 1, memory_order_relaxed);
@@ -141,7 +143,7 @@ static void uncharge(struct vma_holder *holder, uint32_t bytes)
 
 /* ---- packets ---- */
 
-static bool place_fill(struct place *place, const struct vma_fragment *fragments, unsigned n)
+static bool held_place_fill(struct place *place, const struct vma_fragment *fragments, unsigned n)
 {
 	struct vma_buf **bufs = place->bufs;
 
@@ -156,15 +158,15 @@ static bool place_fill(struct place *place, const struct vma_fragment *fragments
 	return true;
 }
 
-static void place_give_back(struct place *place, uint32_t index)
+static void held_place_release(struct place *place, uint32_t index)
 {
 	vma_free(place->more);
 	place->more = NULL;
-	place_push(index);
+	held_place_push_free(index);
 }
 
-int vma_held_add(struct vma_holder *holder, int fd, const struct vma_fragment *fragments, unsigned n, uint32_t bytes,
-                 uint64_t limit, uint64_t connection, uint64_t *id)
+int vma_held_packet_add(struct vma_held_packets_owner *holder, int fd, const struct vma_fragment *fragments, unsigned n,
+                        uint32_t bytes, uint64_t limit, uint64_t connection, uint64_t *id)
 {
 	struct place *place;
 	uint32_t index;
@@ -172,13 +174,13 @@ int vma_held_add(struct vma_holder *holder, int fd, const struct vma_fragment *f
 
 	if (!charge(holder, bytes, limit))
 		return -ENOBUFS;
-	if (!place_pop(&index) && !place_create(&index)) {
+	if (!held_place_pop_free(&index) && !held_place_create(&index)) {
 		atomic_fetch_sub_explicit(&holder->bytes, bytes, memory_order_relaxed);
 		return -ENOMEM;
 	}
-	place = place_at(index);
-	if (!place_fill(place, fragments, n)) {
-		place_give_back(place, index);
+	place = held_place_at(index);
+	if (!held_place_fill(place, fragments, n)) {
+		held_place_release(place, index);
 		atomic_fetch_sub_explicit(&holder->bytes, bytes, memory_order_relaxed);
 		return -ENOMEM;
 	}
@@ -208,18 +210,18 @@ static bool place_take(struct place *place, uint64_t word)
 	                                               memory_order_relaxed);
 }
 
-static uint32_t index_of(uint64_t id)
+static uint32_t held_index_of_id(uint64_t id)
 {
 	return (uint32_t)(id & ((1U << INDEX_BITS) - 1)) - 1;
 }
 
 /* False: a parent's. */
-static bool is_mine(const struct place *place)
+static bool held_place_is_of_this_process(const struct place *place)
 {
 	return place->engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 }
 
-bool vma_held_take_back(struct vma_holder *holder, uint64_t id)
+bool vma_held_packet_revoke(struct vma_held_packets_owner *holder, uint64_t id)
 {
 	struct place *place = place_of(id);
 	uint64_t word;
@@ -227,24 +229,25 @@ bool vma_held_take_back(struct vma_holder *holder, uint64_t id)
 
 	if (place == NULL || !word_of(place, id, &word) || !place_take(place, word))
 		return false;
-	mine = is_mine(place);
+	mine = held_place_is_of_this_process(place);
 	if (mine)
 		uncharge(holder, place->bytes);
-	place_give_back(place, index_of(id));
+	held_place_release(place, held_index_of_id(id));
 	vma_file_put(holder->file);
 	return mine;
 }
 
 /* The file that number fd has now, or a closed one that had it. */
-static bool is_entitled(const struct vma_file *file, int fd, const struct vma_holder *holder, int held_fd)
+static bool holder_may_free_held_packet(const struct vma_file *file, int fd,
+                                        const struct vma_held_packets_owner *holder, int held_fd)
 {
 	return holder->file == file || (held_fd == fd && vma_file_has_ended(holder->file));
 }
 
-int vma_held_free(const struct vma_file *file, int fd, uint64_t id)
+int vma_held_packet_free(const struct vma_file *file, int fd, uint64_t id)
 {
 	struct place *place = place_of(id);
-	struct vma_holder *holder;
+	struct vma_held_packets_owner *holder;
 	uint64_t word, connection;
 	uint32_t bytes;
 	bool mine;
@@ -252,10 +255,10 @@ int vma_held_free(const struct vma_file *file, int fd, uint64_t id)
 	if (place == NULL || !word_of(place, id, &word))
 		return -ENOENT;
 	holder = atomic_load_explicit(&place->holder, memory_order_relaxed);
-	if (!is_entitled(file, fd, holder, atomic_load_explicit(&place->fd, memory_order_relaxed)) ||
+	if (!holder_may_free_held_packet(file, fd, holder, atomic_load_explicit(&place->fd, memory_order_relaxed)) ||
 	    !place_take(place, word))
 		return -ENOENT;
-	mine = is_mine(place);
+	mine = held_place_is_of_this_process(place);
 	bytes = place->bytes;
 	connection = place->connection;
 	if (mine) {
@@ -263,7 +266,7 @@ int vma_held_free(const struct vma_file *file, int fd, uint64_t id)
 		                  place->n);
 		uncharge(holder, bytes);
 	}
-	place_give_back(place, index_of(id));
+	held_place_release(place, held_index_of_id(id));
 	if (mine && holder->returned != NULL)
 		holder->returned(holder, connection, bytes);
 	vma_file_put(holder->file);

@@ -12,7 +12,7 @@ static bool piece_is_bad_ptr(const struct vma_inet_iov_iter *iov_iter, const str
 }
 
 /* What is beyond the bytes of one call is cut off. */
-static int check_pieces(struct vma_inet_iov_iter *iov_iter, struct iovec *copy)
+static int iov_iter_check(struct vma_inet_iov_iter *iov_iter, struct iovec *copy)
 {
 	for (size_t i = 0; i < iov_iter->n; i++)
 		if ((ssize_t)copy[i].iov_len < 0)
@@ -37,7 +37,7 @@ int vma_inet_iov_iter_get(struct vma_inet_iov_iter *iov_iter, const struct msghd
 	iov_iter->iov = copy;
 	if (vma_inet_iov_is_own(msg) && __builtin_expect(iov_iter->n == 1, 1)) {
 		*copy = *msg->msg_iov;
-		return check_pieces(iov_iter, copy);
+		return iov_iter_check(iov_iter, copy);
 	}
 	if (iov_iter->n > VMA_INET_IOV_MAX)
 		return -EMSGSIZE;
@@ -48,7 +48,7 @@ int vma_inet_iov_iter_get(struct vma_inet_iov_iter *iov_iter, const struct msghd
 	}
 	if (iov_iter->n != 0 && vma_copy(copy, msg->msg_iov, iov_iter->n * sizeof(*copy)) != 0)
 		return -EFAULT;
-	return check_pieces(iov_iter, copy);
+	return iov_iter_check(iov_iter, copy);
 }
 
 /* The next stretch of at most `bytes`, in one piece. */

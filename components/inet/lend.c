@@ -10,9 +10,9 @@
 /* As messages of programs: see interpose. */
 #define BYTES_MAX ((size_t)INT32_MAX & ~(size_t)4095)
 
-void vma_lend_init(struct vma_lend *lend, int fd, void *buf, size_t len, bool forced)
+void vma_lend_init(struct vma_recv_zcopy_call *lend, int fd, void *buf, size_t len, bool forced)
 {
-	*lend = (struct vma_lend){
+	*lend = (struct vma_recv_zcopy_call){
 	        .piece = {.iov_base = buf, .iov_len = len < BYTES_MAX ? len : BYTES_MAX},
 	        .used = sizeof(struct vma_packets_t),
 	        .forced = forced,
@@ -22,17 +22,18 @@ void vma_lend_init(struct vma_lend *lend, int fd, void *buf, size_t len, bool fo
 	lend->msg.msg_iovlen = 1;
 }
 
-static size_t description_bytes(size_t n)
+static size_t lent_packet_description_bytes(size_t n)
 {
 	return sizeof(struct vma_packet_t) + n * sizeof(struct iovec);
 }
 
-bool vma_lend_has_room(const struct vma_lend *lend, size_t n)
+bool vma_lend_has_room(const struct vma_recv_zcopy_call *lend, size_t n)
 {
-	return lend->piece.iov_len >= lend->used && lend->piece.iov_len - lend->used >= description_bytes(n);
+	return lend->piece.iov_len >= lend->used &&
+	       lend->piece.iov_len - lend->used >= lent_packet_description_bytes(n);
 }
 
-bool vma_lend_is_writable(const struct vma_lend *lend)
+bool vma_lend_is_writable(const struct vma_recv_zcopy_call *lend)
 {
 	static const char zeros[sizeof(struct vma_packet_t) + sizeof(struct iovec)];
 	char *buf = lend->piece.iov_base;
@@ -41,7 +42,8 @@ bool vma_lend_is_writable(const struct vma_lend *lend)
 	       vma_copy(buf + lend->used, zeros, sizeof(zeros)) == 0;
 }
 
-static int describe_piece(const struct vma_bufarena *arena, const struct vma_fragment *fragment, char *to)
+static int lent_packet_describe_fragment(const struct vma_bufarena *arena, const struct vma_fragment *fragment,
+                                         char *to)
 {
 	const struct iovec iov = {.iov_base = vma_buf_data(arena, fragment->buf) + fragment->off,
 	                          .iov_len = fragment->len};
@@ -49,7 +51,7 @@ static int describe_piece(const struct vma_bufarena *arena, const struct vma_fra
 	return vma_copy(to, &iov, sizeof(iov));
 }
 
-int vma_lend_packet(struct vma_lend *lend, const struct vma_bufarena *arena, uint64_t id,
+int vma_lend_packet(struct vma_recv_zcopy_call *lend, const struct vma_bufarena *arena, uint64_t id,
                     const struct vma_fragment *fragments, size_t n)
 {
 	char *buf = lend->piece.iov_base, *to = buf + lend->used;
@@ -59,17 +61,17 @@ int vma_lend_packet(struct vma_lend *lend, const struct vma_bufarena *arena, uin
 	if (vma_copy(to, &packet, sizeof(packet)) != 0)
 		return -EFAULT;
 	for (size_t i = 0; i < n; i++) {
-		if (describe_piece(arena, &fragments[i], to + description_bytes(i)) != 0)
+		if (lent_packet_describe_fragment(arena, &fragments[i], to + lent_packet_description_bytes(i)) != 0)
 			return -EFAULT;
 	}
 	if (vma_copy(buf + offsetof(struct vma_packets_t, n_packet_num), &packets, sizeof(packets)) != 0)
 		return -EFAULT;
-	lend->used += description_bytes(n);
+	lend->used += lent_packet_description_bytes(n);
 	lend->packets = packets;
 	return 0;
 }
 
-static ssize_t recv_now(int fd, struct msghdr *msg, int flags)
+static ssize_t recvmsg_syscall(int fd, struct msghdr *msg, int flags)
 {
 	const ssize_t rc = syscall(SYS_recvmsg, fd, msg, flags | MSG_DONTWAIT);
 
@@ -91,7 +93,7 @@ static ssize_t lend_from_os(int fd, struct msghdr *msg, int flags,
 
 ssize_t vma_lend_from_os(int fd, struct msghdr *msg, int flags)
 {
-	return lend_from_os(fd, msg, flags, recv_now);
+	return lend_from_os(fd, msg, flags, recvmsg_syscall);
 }
 
 ssize_t vma_lend_from_os_waits(int fd, struct msghdr *msg, int flags)

@@ -4,13 +4,13 @@
 
 #include <vma/inet.h>
 
-bool vma_inet_is(int domain, int type, int protocol, int wanted_type, int wanted_protocol)
+bool vma_inet_socket_type_is(int domain, int type, int protocol, int wanted_type, int wanted_protocol)
 {
 	return (domain == AF_INET || domain == AF_INET6) && (type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) == wanted_type &&
 	       (protocol == 0 || protocol == wanted_protocol);
 }
 
-enum vma_sock_reason vma_inet_first_reason(const struct vma_engine *engine)
+enum vma_sock_reason vma_inet_initial_reason(const struct vma_engine *engine)
 {
 	if (engine == NULL)
 		return VMA_SOCK_ENGINE;
@@ -34,7 +34,7 @@ static void describe_interface(struct vma_stats_socket *stats, const struct vma_
 	vma_stats_set(&stats->ring, ring_ctx != NULL ? (uint64_t)ring_ctx->id + 1 : 0);
 }
 
-void vma_inet_stats_describe(struct vma_stats_socket *stats, const struct vma_inet_described *described)
+void vma_inet_stats_describe(struct vma_stats_socket *stats, const struct vma_inet_sock_description *described)
 {
 	const enum vma_sock_reason reason = described->reason;
 

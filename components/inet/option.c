@@ -43,7 +43,7 @@ static bool read_number(int level, const void *value, socklen_t len, int *number
 	return true;
 }
 
-static bool limits_rate(const void *value, socklen_t len)
+static bool pacing_rate_is_limited(const void *value, socklen_t len)
 {
 	uint32_t rate32;
 	uint64_t rate;
@@ -61,7 +61,7 @@ bool vma_inet_option_enables(int level, enum vma_inet_enabled_by how, const void
 	case VMA_INET_BY_LENGTH:
 		return len != 0;
 	case VMA_INET_BY_RATE:
-		return limits_rate(value, len);
+		return pacing_rate_is_limited(value, len);
 	case VMA_INET_ALWAYS:
 	case VMA_INET_NEVER:
 		return how == VMA_INET_ALWAYS;

@@ -28,7 +28,7 @@ bool vma_inet_is_ring_option(int level, int name)
 	return level == SOL_SOCKET && (name == SO_VMA_RING_ALLOC_LOGIC || name == SO_VMA_RING_USER_MEMORY);
 }
 
-static bool is_logic(ring_logic_t logic)
+static bool is_ring_alloc_logic(ring_logic_t logic)
 {
 	switch (logic) {
 	case RING_LOGIC_PER_INTERFACE:
@@ -44,25 +44,25 @@ static bool is_logic(ring_logic_t logic)
 	}
 }
 
-static bool sets(const struct vma_ring_alloc_logic_attr *attr, uint32_t bit)
+static bool attr_has_bit(const struct vma_ring_alloc_logic_attr *attr, uint32_t bit)
 {
 	return (attr->comp_mask & bit) != 0;
 }
 
-static int request_of(const struct vma_ring_alloc_logic_attr *attr, struct vma_ring_request *request)
+static int ring_request_from_attr(const struct vma_ring_alloc_logic_attr *attr, struct vma_ring_request *request)
 {
 	const uint32_t known = VMA_RING_ALLOC_MASK_RING_PROFILE_KEY | VMA_RING_ALLOC_MASK_RING_USER_ID |
 	                       VMA_RING_ALLOC_MASK_RING_INGRESS | VMA_RING_ALLOC_MASK_RING_ENGRESS;
 	const uint32_t last = (uint32_t)atomic_load_explicit(&profiles, memory_order_relaxed);
 
-	if ((attr->comp_mask & ~known) != 0 || !is_logic(attr->ring_alloc_logic))
+	if ((attr->comp_mask & ~known) != 0 || !is_ring_alloc_logic(attr->ring_alloc_logic))
 		return -EINVAL;
-	if (attr->ring_alloc_logic == RING_LOGIC_PER_USER_ID && !sets(attr, VMA_RING_ALLOC_MASK_RING_USER_ID))
+	if (attr->ring_alloc_logic == RING_LOGIC_PER_USER_ID && !attr_has_bit(attr, VMA_RING_ALLOC_MASK_RING_USER_ID))
 		return -EINVAL;
 	*request = (struct vma_ring_request){.is_set = true, .logic = (enum vma_ring_logic)attr->ring_alloc_logic};
-	if (sets(attr, VMA_RING_ALLOC_MASK_RING_USER_ID))
+	if (attr_has_bit(attr, VMA_RING_ALLOC_MASK_RING_USER_ID))
 		request->user_id = attr->user_id;
-	if (!sets(attr, VMA_RING_ALLOC_MASK_RING_PROFILE_KEY))
+	if (!attr_has_bit(attr, VMA_RING_ALLOC_MASK_RING_PROFILE_KEY))
 		return 0;
 	request->profile = attr->ring_profile_key;
 	return request->profile != 0 && request->profile <= last ? 0 : -EINVAL;
@@ -81,9 +81,9 @@ int vma_inet_set_ring_option(struct vma_file *file, int name, const void *value,
 		return -EINVAL;
 	if (vma_copy(&attr, value, sizeof(attr)) != 0)
 		return -EFAULT;
-	rc = request_of(&attr, &request);
-	rx = sets(&attr, VMA_RING_ALLOC_MASK_RING_INGRESS) && attr.ingress;
-	tx = sets(&attr, VMA_RING_ALLOC_MASK_RING_ENGRESS) && attr.engress;
+	rc = ring_request_from_attr(&attr, &request);
+	rx = attr_has_bit(&attr, VMA_RING_ALLOC_MASK_RING_INGRESS) && attr.ingress;
+	tx = attr_has_bit(&attr, VMA_RING_ALLOC_MASK_RING_ENGRESS) && attr.engress;
 	if (rc < 0 || (!rx && !tx))
 		return -EINVAL;
 	if (has_rings)

@@ -42,7 +42,7 @@ ssize_t vma_inet_os_send(int fd, const struct msghdr *msg, int flags)
 
 /* ---- its number ---- */
 
-int vma_inet_shadow(struct vma_file *file, int fd, const _Atomic int *lingering_fd)
+int vma_inet_shadow_fd(struct vma_file *file, int fd, const _Atomic int *lingering_fd)
 {
 	int lingering;
 

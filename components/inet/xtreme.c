@@ -40,37 +40,37 @@ struct vma_xtreme_account {
 	struct vma_retired retired;
 	_Atomic uint64_t bytes;
 	struct vma_file *file; /* held; NULL: nobody wants to know */
-	vma_xtreme_returned returned;
+	vma_xtreme_bytes_returned_fn returned;
 };
 
 static struct place *_Atomic table;
-static _Atomic uint32_t places;                  /* of runs that were given to ring bits */
-static uint8_t homes[PLACES_MAX / RUN];          /* the ring bit of each run */
-static struct vma_bufarena *_Atomic table_arena; /* whose frames they are */
+static _Atomic uint32_t places;                         /* of runs that were given to ring bits */
+static uint8_t homes[PLACES_MAX / RUN];                 /* the ring bit of each run */
+static struct vma_bufarena *_Atomic xtreme_table_arena; /* whose frames they are */
 
 /* ---- accounts ---- */
 
-static void account_free(struct vma_retired *retired)
+static void xtreme_account_free(struct vma_retired *retired)
 {
 	vma_free(retired);
 }
 _Static_assert(offsetof(struct vma_xtreme_account, retired) == 0, "account_free");
 
 /* A poller may have found it just now. */
-static void __attribute__((cold, noinline)) account_end(struct vma_xtreme_account *account)
+static void __attribute__((cold, noinline)) xtreme_account_retire(struct vma_xtreme_account *account)
 {
 	if (account->file != NULL)
 		vma_file_put(account->file);
-	vma_retire(&account->retired, account_free);
+	vma_retire(&account->retired, xtreme_account_free);
 }
 
-static inline void uncharge(struct vma_xtreme_account *account, uint64_t bytes)
+static inline void xtreme_account_uncharge(struct vma_xtreme_account *account, uint64_t bytes)
 {
 	if (__builtin_expect(atomic_fetch_sub_explicit(&account->bytes, bytes, memory_order_acq_rel) == bytes, 0))
-		account_end(account);
+		xtreme_account_retire(account);
 }
 
-static inline bool charge(struct vma_xtreme_account *account, uint64_t bytes, uint64_t limit)
+static inline bool xtreme_account_charge(struct vma_xtreme_account *account, uint64_t bytes, uint64_t limit)
 {
 	uint64_t before = atomic_load_explicit(&account->bytes, memory_order_relaxed), held;
 
@@ -83,7 +83,7 @@ static inline bool charge(struct vma_xtreme_account *account, uint64_t bytes, ui
 	return true;
 }
 
-static struct vma_xtreme_account *account_create(struct vma_file *file, vma_xtreme_returned returned)
+static struct vma_xtreme_account *xtreme_account_create(struct vma_file *file, vma_xtreme_bytes_returned_fn returned)
 {
 	struct vma_xtreme_account *account = vma_alloc(sizeof(*account));
 
@@ -98,14 +98,14 @@ static struct vma_xtreme_account *account_create(struct vma_file *file, vma_xtre
 	return account;
 }
 
-struct vma_xtreme *vma_xtreme_create(struct vma_file *file, vma_xtreme_returned returned)
+struct vma_xtreme *vma_xtreme_create(struct vma_file *file, vma_xtreme_bytes_returned_fn returned)
 {
 	struct vma_xtreme *xtreme = vma_alloc(sizeof(*xtreme));
 
 	if (xtreme == NULL)
 		return NULL;
 	xtreme->file = file;
-	atomic_store(&xtreme->account, account_create(file, returned));
+	atomic_store(&xtreme->account, xtreme_account_create(file, returned));
 	if (atomic_load(&xtreme->account) != NULL)
 		return xtreme;
 	vma_free(xtreme);
@@ -117,7 +117,7 @@ void vma_xtreme_close(struct vma_xtreme *xtreme)
 	struct vma_xtreme_account *account = atomic_exchange(&xtreme->account, NULL);
 
 	if (account != NULL)
-		uncharge(account, OPEN);
+		xtreme_account_uncharge(account, OPEN);
 }
 
 void vma_xtreme_destroy(struct vma_xtreme *xtreme)
@@ -137,7 +137,7 @@ void vma_xtreme_forked(struct vma_xtreme *xtreme)
 		atomic_store(&account->bytes, OPEN);
 }
 
-uint64_t vma_xtreme_held(const struct vma_xtreme *xtreme)
+uint64_t vma_xtreme_held_bytes(const struct vma_xtreme *xtreme)
 {
 	const struct vma_xtreme_account *account = atomic_load_explicit(&xtreme->account, memory_order_acquire);
 
@@ -146,7 +146,7 @@ uint64_t vma_xtreme_held(const struct vma_xtreme *xtreme)
 
 /* ---- places ---- */
 
-static struct place *table_get(void)
+static struct place *xtreme_place_table_get(void)
 {
 	struct place *map = atomic_load_explicit(&table, memory_order_acquire), *none = NULL;
 
@@ -156,7 +156,7 @@ static struct place *table_get(void)
 	           -1, 0);
 	if (map == MAP_FAILED)
 		return NULL;
-	atomic_store_explicit(&table_arena, vma_engine()->arena, memory_order_relaxed);
+	atomic_store_explicit(&xtreme_table_arena, vma_engine()->arena, memory_order_relaxed);
 	if (atomic_compare_exchange_strong(&table, &none, map))
 		return map;
 	munmap(map, PLACES_MAX * sizeof(*map));
@@ -171,7 +171,7 @@ static uint32_t __attribute__((noinline)) spare_refill(struct vma_xtreme_ring *r
 
 	if (first != 0)
 		return first;
-	map = table_get();
+	map = xtreme_place_table_get();
 	first = atomic_load(&places);
 	do {
 		if (map == NULL || first == PLACES_MAX)
@@ -184,7 +184,7 @@ static uint32_t __attribute__((noinline)) spare_refill(struct vma_xtreme_ring *r
 }
 
 /* The poller of the ring bit, which has a spare one. */
-static inline struct place *place_take_spare(struct vma_xtreme_ring *ring)
+static inline struct place *xtreme_place_take_spare(struct vma_xtreme_ring *ring)
 {
 	struct place *place = atomic_load_explicit(&table, memory_order_relaxed) + ring->spare - 1;
 
@@ -193,14 +193,14 @@ static inline struct place *place_take_spare(struct vma_xtreme_ring *ring)
 }
 
 /* The poller of the ring bit. NULL: there is none. */
-static inline struct place *place_take(struct vma_xtreme_ring *ring)
+static inline struct place *xtreme_place_take(struct vma_xtreme_ring *ring)
 {
 	if (__builtin_expect(ring->spare == 0, 0)) {
 		ring->spare = spare_refill(ring);
 		if (ring->spare == 0)
 			return NULL;
 	}
-	return place_take_spare(ring);
+	return xtreme_place_take_spare(ring);
 }
 
 static inline void place_give_back(struct place *place)
@@ -216,7 +216,7 @@ static inline void place_give_back(struct place *place)
 }
 
 /* Filled, and the application's with one reference; so far it has had none. */
-static inline void place_publish(struct place *place)
+static inline void xtreme_place_publish(struct place *place)
 {
 	const uint64_t word = atomic_load_explicit(&place->word, memory_order_relaxed);
 
@@ -242,10 +242,10 @@ static struct place *__attribute__((noinline))
 fill_more(struct vma_xtreme_ring *ring, struct vma_xtreme_account *account, const struct vma_xtreme_packet *packet)
 {
 	const struct vma_bufarena *arena = vma_engine()->arena;
-	struct place *map = table_get(), *first = NULL, *place;
+	struct place *map = xtreme_place_table_get(), *first = NULL, *place;
 
 	for (unsigned i = packet->n; i-- > 1;) {
-		place = place_take(ring);
+		place = xtreme_place_take(ring);
 		if (place == NULL)
 			break;
 		place_fill(place, arena, account, &packet->fragments[i], packet->fragments[i].len + 1,
@@ -266,21 +266,21 @@ fill_more(struct vma_xtreme_ring *ring, struct vma_xtreme_account *account, cons
 	return NULL;
 }
 
-static void publish_more(struct place *place)
+static void xtreme_place_publish_chain(struct place *place)
 {
 	struct place *map = atomic_load_explicit(&table, memory_order_relaxed);
 
 	for (;;) {
 		const uint32_t next = atomic_load_explicit(&place->next, memory_order_relaxed);
 
-		place_publish(place);
+		xtreme_place_publish(place);
 		if (next == 0)
 			return;
 		place = &map[next - 1];
 	}
 }
 
-static inline void stamp(struct vma_packet_desc_t *packet, uint64_t ns)
+static inline void xtreme_set_hw_timestamp(struct vma_packet_desc_t *packet, uint64_t ns)
 {
 	packet->hw_timestamp.tv_sec = 0;
 	packet->hw_timestamp.tv_nsec = 0;
@@ -294,16 +294,16 @@ static inline void stamp(struct vma_packet_desc_t *packet, uint64_t ns)
  * The first one, and the chain behind it; NULL: the account is full, or no memory. Each buffer of a chain costs a byte
  * more than it has: an account lives as long as something is charged to it, and a buffer may be empty.
  */
-static inline struct place *place_packet(struct vma_xtreme_ring *ring, struct vma_xtreme_account *account,
-                                         const struct vma_xtreme_packet *packet)
+static inline struct place *xtreme_place_packet(struct vma_xtreme_ring *ring, struct vma_xtreme_account *account,
+                                                const struct vma_xtreme_packet *packet)
 {
 	const struct vma_bufarena *arena = vma_engine()->arena;
 	const uint32_t cost = packet->cost + (packet->n > 1 ? packet->n : 0);
 	struct place *place, *more = NULL;
 
-	if (!charge(account, cost, packet->limit))
+	if (!xtreme_account_charge(account, cost, packet->limit))
 		return NULL;
-	place = place_take(ring);
+	place = xtreme_place_take(ring);
 	if (__builtin_expect(packet->n > 1, 0) && place != NULL) {
 		more = fill_more(ring, account, packet);
 		if (more == NULL) {
@@ -312,7 +312,7 @@ static inline struct place *place_packet(struct vma_xtreme_ring *ring, struct vm
 		}
 	}
 	if (__builtin_expect(place == NULL, 0)) {
-		uncharge(account, cost);
+		xtreme_account_uncharge(account, cost);
 		return NULL;
 	}
 	place_fill(place, arena, account, &packet->fragments[0],
@@ -320,33 +320,33 @@ static inline struct place *place_packet(struct vma_xtreme_ring *ring, struct vm
 	           packet->connection);
 	if (__builtin_expect(more == NULL, 1)) {
 		atomic_store_explicit(&place->next, 0, memory_order_relaxed);
-		place_publish(place);
+		xtreme_place_publish(place);
 		return place;
 	}
 	place->buff.next = &more->buff;
 	atomic_store_explicit(&place->next, (uint32_t)(more - atomic_load_explicit(&table, memory_order_relaxed)) + 1,
 	                      memory_order_relaxed);
-	publish_more(place);
+	xtreme_place_publish_chain(place);
 	return place;
 }
 
 enum vma_xtreme_given vma_xtreme_give(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
                                       const struct vma_xtreme_packet *packet)
 {
-	struct vma_completion_t *to = vma_xtreme_next(poll);
+	struct vma_completion_t *to = vma_xtreme_next_completion(poll);
 	struct vma_xtreme_account *account;
 	struct place *place;
 
 	if (to == NULL)
 		return VMA_XTREME_NO_ROOM;
 	account = atomic_load_explicit(&xtreme->account, memory_order_acquire);
-	place = account != NULL ? place_packet(poll->ring, account, packet) : NULL;
+	place = account != NULL ? xtreme_place_packet(poll->ring, account, packet) : NULL;
 	if (__builtin_expect(place == NULL, 0))
 		return VMA_XTREME_REFUSED;
 	to->packet.num_bufs = packet->n;
 	to->packet.total_len = (uint16_t)packet->len;
 	to->packet.buff_lst = &place->buff;
-	stamp(&to->packet, packet->stamp_ns);
+	xtreme_set_hw_timestamp(&to->packet, packet->stamp_ns);
 	to->events = VMA_SOCKETXTREME_PACKET | packet->events;
 	to->user_data = vma_xtreme_user_data(xtreme);
 	to->src = (struct sockaddr_in){
@@ -374,7 +374,7 @@ give_datagram_slow(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, stru
 	};
 	bool lacked = poll->at == poll->end || poll->ring->spare == 0;
 
-	if (vma_xtreme_next(poll) == NULL)
+	if (vma_xtreme_next_completion(poll) == NULL)
 		return VMA_XTREME_NO_ROOM;
 	if (poll->ring->spare == 0)
 		poll->ring->spare = spare_refill(poll->ring);
@@ -401,7 +401,7 @@ enum vma_xtreme_given vma_xtreme_give_datagram(struct vma_xtreme_poll *poll, str
 	                                                             memory_order_relaxed, memory_order_relaxed),
 	                     0))
 		return give_datagram_slow(poll, xtreme, buf, limit, src, src_port_be);
-	place = place_take_spare(ring);
+	place = xtreme_place_take_spare(ring);
 	place->buff.next = NULL;
 	place->buff.payload = vma_buf_data(poll->arena, buf) + buf->payload_off;
 	place->buff.len = (uint16_t)len;
@@ -409,11 +409,12 @@ enum vma_xtreme_given vma_xtreme_give_datagram(struct vma_xtreme_poll *poll, str
 	place->account = account;
 	place->bytes = cost;
 	atomic_store_explicit(&place->next, 0, memory_order_relaxed);
-	place_publish(place);
+	xtreme_place_publish(place);
 	to->packet.num_bufs = 1;
 	to->packet.total_len = (uint16_t)len;
 	to->packet.buff_lst = &place->buff;
-	stamp(&to->packet, __builtin_expect(buf->flags & VMA_BUF_RX_HW_TIMESTAMP, 0) ? buf->timestamp_ns : 0);
+	xtreme_set_hw_timestamp(&to->packet,
+	                        __builtin_expect(buf->flags & VMA_BUF_RX_HW_TIMESTAMP, 0) ? buf->timestamp_ns : 0);
 	to->events = VMA_SOCKETXTREME_PACKET;
 	to->user_data = vma_xtreme_user_data(xtreme);
 	to->src = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = src_port_be, .sin_addr.s_addr = src};
@@ -422,10 +423,10 @@ enum vma_xtreme_given vma_xtreme_give_datagram(struct vma_xtreme_poll *poll, str
 	return VMA_XTREME_GIVEN;
 }
 
-bool vma_xtreme_tell(struct vma_xtreme_poll *poll, const struct vma_xtreme *xtreme, uint64_t events,
-                     const struct sockaddr_in *src, int listen_fd)
+bool vma_xtreme_give_event(struct vma_xtreme_poll *poll, const struct vma_xtreme *xtreme, uint64_t events,
+                           const struct sockaddr_in *src, int listen_fd)
 {
-	struct vma_completion_t *to = vma_xtreme_next(poll);
+	struct vma_completion_t *to = vma_xtreme_next_completion(poll);
 
 	if (to == NULL)
 		return false;
@@ -440,7 +441,7 @@ bool vma_xtreme_tell(struct vma_xtreme_poll *poll, const struct vma_xtreme *xtre
 /* ---- giving back ---- */
 
 /* NULL: the pointer is none of the table's. Nothing is read at it before that is known. */
-static inline struct place *place_in(struct place *map, uint32_t n, const struct vma_buff_t *buff)
+static inline struct place *xtreme_place_of_buff(struct place *map, uint32_t n, const struct vma_buff_t *buff)
 {
 	const uintptr_t off = (uintptr_t)buff - (uintptr_t)map;
 
@@ -456,7 +457,7 @@ static struct place *place_of(const struct vma_buff_t *buff)
 {
 	const uint32_t n = atomic_load_explicit(&places, memory_order_acquire);
 
-	return place_in(atomic_load_explicit(&table, memory_order_acquire), n, buff);
+	return xtreme_place_of_buff(atomic_load_explicit(&table, memory_order_acquire), n, buff);
 }
 
 /*
@@ -494,7 +495,7 @@ static void freeing_flush_places(struct freeing *freeing)
 static void freeing_flush_account(struct freeing *freeing)
 {
 	if (freeing->account != NULL)
-		uncharge(freeing->account, freeing->bytes);
+		xtreme_account_uncharge(freeing->account, freeing->bytes);
 	freeing->account = NULL;
 	freeing->bytes = 0;
 }
@@ -502,18 +503,19 @@ static void freeing_flush_account(struct freeing *freeing)
 static void freeing_flush_bufs(struct freeing *freeing)
 {
 	if (freeing->n != 0)
-		vma_buf_put_burst(atomic_load_explicit(&table_arena, memory_order_relaxed), freeing->bufs, freeing->n);
+		vma_buf_put_burst(atomic_load_explicit(&xtreme_table_arena, memory_order_relaxed), freeing->bufs,
+		                  freeing->n);
 	freeing->n = 0;
 }
 
-static void freeing_flush(struct freeing *freeing)
+static void xtreme_free_batch_flush(struct freeing *freeing)
 {
 	freeing_flush_bufs(freeing);
 	freeing_flush_places(freeing);
 	freeing_flush_account(freeing);
 }
 
-static inline void freeing_begin(struct freeing *freeing)
+static inline void xtreme_free_batch_begin(struct freeing *freeing)
 {
 	freeing->n_places = atomic_load_explicit(&places, memory_order_acquire); /* first: see place_of */
 	freeing->map = atomic_load_explicit(&table, memory_order_acquire);
@@ -525,13 +527,13 @@ static inline void freeing_begin(struct freeing *freeing)
 	freeing->n = 0;
 }
 
-static void __attribute__((noinline)) tell_returned(const struct place *place)
+static void __attribute__((noinline)) xtreme_notify_bytes_returned(const struct place *place)
 {
 	place->account->returned(place->account->file, place->connection, place->bytes);
 }
 
 /* The last reference has gone: nobody else looks at the place. */
-static inline void free_place(struct freeing *freeing, struct place *place)
+static inline void held_place_free(struct freeing *freeing, struct place *place)
 {
 	const uint32_t index = (uint32_t)(place - freeing->map);
 	struct vma_xtreme_ring *home = xtreme_rings_at(homes[index / RUN]);
@@ -544,7 +546,7 @@ static inline void free_place(struct freeing *freeing, struct place *place)
 	}
 	freeing->bytes += place->bytes;
 	if (__builtin_expect(freeing->tells, 0))
-		tell_returned(place);
+		xtreme_notify_bytes_returned(place);
 	if (__builtin_expect(home != freeing->home, 0)) {
 		freeing_flush_places(freeing);
 		freeing->home = home;
@@ -559,7 +561,7 @@ static inline void free_place(struct freeing *freeing, struct place *place)
 }
 
 /* The count after it. *next: of the packet, or 0. */
-static inline int place_put(struct freeing *freeing, struct place *place, uint32_t *next)
+static inline int xtreme_place_put(struct freeing *freeing, struct place *place, uint32_t *next)
 {
 	uint64_t word = atomic_load_explicit(&place->word, memory_order_acquire);
 
@@ -570,19 +572,19 @@ static inline int place_put(struct freeing *freeing, struct place *place, uint32
 	} while (!atomic_compare_exchange_weak_explicit(&place->word, &word, word - 1, memory_order_acq_rel,
 	                                                memory_order_acquire));
 	if (__builtin_expect((uint32_t)word == 1, 1))
-		free_place(freeing, place);
+		held_place_free(freeing, place);
 	return (int)((uint32_t)word - 1);
 }
 
 static inline int free_packet(struct freeing *freeing, const struct vma_buff_t *buff)
 {
-	struct place *place = place_in(freeing->map, freeing->n_places, buff);
+	struct place *place = xtreme_place_of_buff(freeing->map, freeing->n_places, buff);
 	uint32_t next;
 	int rc;
 
 	if (__builtin_expect(place == NULL, 0))
 		return -EINVAL;
-	while ((rc = place_put(freeing, place, &next)) >= 0 && next != 0)
+	while ((rc = xtreme_place_put(freeing, place, &next)) >= 0 && next != 0)
 		place = freeing->map + next - 1;
 	return rc < 0 ? rc : 0;
 }
@@ -593,7 +595,7 @@ int vma_xtreme_free_packets(const struct vma_packet_desc_t *packets, int n)
 	struct freeing freeing;
 	int rc = n < 0 ? -EINVAL : 0;
 
-	freeing_begin(&freeing);
+	xtreme_free_batch_begin(&freeing);
 	while (n > 0 && rc == 0) {
 		const int here = n < 16 ? n : 16;
 
@@ -603,7 +605,7 @@ int vma_xtreme_free_packets(const struct vma_packet_desc_t *packets, int n)
 		packets += here;
 		n -= here;
 	}
-	freeing_flush(&freeing);
+	xtreme_free_batch_flush(&freeing);
 	return rc;
 }
 
@@ -634,9 +636,9 @@ int vma_xtreme_free_buff(const struct vma_buff_t *buff)
 
 	if (place == NULL)
 		return -EINVAL;
-	freeing_begin(&freeing);
-	rc = place_put(&freeing, place, &next);
-	freeing_flush(&freeing);
+	xtreme_free_batch_begin(&freeing);
+	rc = xtreme_place_put(&freeing, place, &next);
+	xtreme_free_batch_flush(&freeing);
 	return rc;
 }
 

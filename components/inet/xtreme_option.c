@@ -51,7 +51,7 @@ int vma_xtreme_setsockopt(struct vma_xtreme *xtreme, int name, const void *value
 }
 
 /* As the kernel: at most *len bytes, and their number. */
-static int give_option(const void *own, socklen_t own_len, void *value, socklen_t *len)
+static int copy_option_to_caller(const void *own, socklen_t own_len, void *value, socklen_t *len)
 {
 	socklen_t room;
 
@@ -73,9 +73,9 @@ int vma_xtreme_getsockopt(const struct vma_xtreme *xtreme, int name, void *value
 
 	switch (name) {
 	case SO_VMA_USER_DATA:
-		return give_option(&data, sizeof(data), value, len);
+		return copy_option_to_caller(&data, sizeof(data), value, len);
 	case SO_VMA_FLOW_TAG:
-		return give_option(&tag, sizeof(tag), value, len);
+		return copy_option_to_caller(&tag, sizeof(tag), value, len);
 	default:
 		return -ENOPROTOOPT;
 	}

@@ -4,11 +4,12 @@
  * **No source is forgotten.** The producer queues what there is to tell (A), then exchanges the source's `queued` for
  * true (B), and puts it on the list if it was false. The poller takes the source from the list, exchanges `queued` for
  * false (C), then looks at what is queued (D). B and C change one word, so one comes first. If B does, C reads what B
- * wrote, or what came after it, so A happens before D, which sees it. If C does, B finds false, and the source is on the
- * list again.
+ * wrote, or what came after it, so A happens before D, which sees it. If C does, B finds false, and the source is on
+ * the list again.
  *
- * **A source whose socket has gone** stays on its list until the next poll, and its `file` is NULL by then. Where nobody
- * polls, the list would grow with each socket that is closed: so closing counts, and now and then takes out what is dead.
+ * **A source whose socket has gone** stays on its list until the next poll, and its `file` is NULL by then. Where
+ * nobody polls, the list would grow with each socket that is closed: so closing counts, and now and then takes out what
+ * is dead.
  */
 #include <errno.h>
 
@@ -105,7 +106,7 @@ static void source_append(struct vma_xtreme_ring *ring, struct vma_xtreme_source
 }
 
 /* The stack gives the latest first: turned around, the list goes on in the order of the posts. */
-static void __attribute__((noinline)) take_arrived(struct vma_xtreme_ring *ring)
+static void __attribute__((noinline)) xtreme_take_posted_sources(struct vma_xtreme_ring *ring)
 {
 	struct vma_xtreme_source *source = atomic_exchange_explicit(&ring->arrived, NULL, memory_order_acquire);
 	struct vma_xtreme_source *turned = NULL, *next;
@@ -130,10 +131,10 @@ static struct vma_xtreme_source *source_pop(struct vma_xtreme_ring *ring)
 	return source;
 }
 
-static void take_out_dead(struct vma_xtreme_ring *ring)
+static void xtreme_remove_ended_sources(struct vma_xtreme_ring *ring)
 {
 	atomic_store_explicit(&ring->dead, 0, memory_order_relaxed);
-	take_arrived(ring);
+	xtreme_take_posted_sources(ring);
 	for (uint32_t n = ring->n; n > 0; n--) {
 		struct vma_xtreme_source *source = source_pop(ring);
 
@@ -153,13 +154,13 @@ void vma_xtreme_source_end(struct vma_xtreme_source *source)
 		return; /* it is on no list, and nobody posts it any more */
 	if (atomic_fetch_add_explicit(&ring->dead, 1, memory_order_relaxed) < DEAD_MAX || !ring_try_take(ring))
 		return;
-	take_out_dead(ring);
+	xtreme_remove_ended_sources(ring);
 	ring_release(ring);
 }
 
 /* ---- the poll ---- */
 
-static bool has_room(const struct vma_xtreme_poll *poll)
+static bool xtreme_poll_has_room(const struct vma_xtreme_poll *poll)
 {
 	return poll->at != poll->first + poll->n && !poll->bad;
 }
@@ -171,7 +172,7 @@ struct vma_completion_t *vma_xtreme_open(struct vma_xtreme_poll *poll)
 	char *bytes = (char *)poll->first;
 	const char zero = 0;
 
-	if (!has_room(poll))
+	if (!xtreme_poll_has_room(poll))
 		return NULL;
 	for (size_t off = 0; off < size && !poll->bad; off += PAGE)
 		poll->bad = vma_copy(bytes + off, &zero, 1) != 0;
@@ -184,10 +185,11 @@ struct vma_completion_t *vma_xtreme_open(struct vma_xtreme_poll *poll)
 }
 
 /* Each source that is on the list now, once. */
-static void __attribute__((noinline)) work_off(struct vma_xtreme_poll *poll, struct vma_xtreme_ring *ring)
+static void __attribute__((noinline))
+xtreme_poll_run_sources(struct vma_xtreme_poll *poll, struct vma_xtreme_ring *ring)
 {
-	take_arrived(ring);
-	for (uint32_t n = ring->n; n > 0 && has_room(poll); n--) {
+	xtreme_take_posted_sources(ring);
+	for (uint32_t n = ring->n; n > 0 && xtreme_poll_has_room(poll); n--) {
 		struct vma_xtreme_source *source = source_pop(ring);
 		struct vma_file *file;
 		uint32_t events;
@@ -210,10 +212,10 @@ static void __attribute__((noinline)) work_off(struct vma_xtreme_poll *poll, str
 	}
 }
 
-static inline void work_off_if_any(struct vma_xtreme_poll *poll, struct vma_xtreme_ring *ring)
+static inline void xtreme_poll_run_sources_if_any(struct vma_xtreme_poll *poll, struct vma_xtreme_ring *ring)
 {
 	if (ring->first != NULL || atomic_load_explicit(&ring->arrived, memory_order_relaxed) != NULL)
-		work_off(poll, ring);
+		xtreme_poll_run_sources(poll, ring);
 }
 
 static inline void poll_ring(struct vma_thread *self, struct vma_xtreme_poll *poll, unsigned bit)
@@ -225,12 +227,12 @@ static inline void poll_ring(struct vma_thread *self, struct vma_xtreme_poll *po
 		return;
 	}
 	poll->ring = ring;
-	work_off_if_any(poll, ring);
-	if (has_room(poll)) {
+	xtreme_poll_run_sources_if_any(poll, ring);
+	if (xtreme_poll_has_room(poll)) {
 		self->xtreme = poll;
 		vma_ring_ctxs_progress(1ULL << bit);
 		self->xtreme = NULL;
-		work_off_if_any(poll, ring);
+		xtreme_poll_run_sources_if_any(poll, ring);
 	}
 	ring_release(ring);
 }
@@ -250,7 +252,7 @@ int vma_xtreme_poll(uint64_t rings, struct vma_completion_t *completions, unsign
 		from = atomic_fetch_add_explicit(&turn, 1, memory_order_relaxed) % 64;
 	if (from != 0)
 		rings = rings >> from | rings << (64 - from);
-	for (; rings != 0 && has_room(&poll); rings &= rings - 1)
+	for (; rings != 0 && xtreme_poll_has_room(&poll); rings &= rings - 1)
 		poll_ring(self, &poll, ((unsigned)__builtin_ctzll(rings) + from) % 64);
 	if (poll.at == completions && poll.bad)
 		return -EFAULT;

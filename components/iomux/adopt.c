@@ -136,16 +136,16 @@ static bool epoll_holds_fd(int outer, int inner, struct epoll_event *event)
 
 /* ---- becoming ours ---- */
 
-static int adopt_locked(int epfd, struct epoll_set **out);
+static int epoll_adopt_set_locked(int epfd, struct epoll_set **out);
 
-static void adopt_outer(int outer, int epfd, struct epoll_set *set)
+static void epoll_adopt_outer_set(int outer, int epfd, struct epoll_set *set)
 {
 	struct epoll_event event;
 	struct epoll_set *around = epoll_set_find(outer);
 
 	if (!epoll_holds_fd(outer, epfd, &event))
 		return;
-	if (around != NULL || adopt_locked(outer, &around) == 0)
+	if (around != NULL || epoll_adopt_set_locked(outer, &around) == 0)
 		epoll_ctl_take_over(around, outer, &set->file, epfd, &event);
 }
 
@@ -156,26 +156,26 @@ static bool is_same_epoll(int a, int b)
 	return syscall(SYS_kcmp, self, self, KCMP_FILE, (unsigned long)a, (unsigned long)b) == 0;
 }
 
-static void adopt_recorded(int fd, int epfd, struct epoll_set *set)
+static void epoll_adopt_recorded_outer(int fd, int epfd, struct epoll_set *set)
 {
 	if (fd == epfd)
 		return;
 	if (epoll_set_find(fd) == NULL && is_same_epoll(fd, epfd))
 		vma_fd_install(fd, &set->file);
 	else
-		adopt_outer(fd, epfd, set);
+		epoll_adopt_outer_set(fd, epfd, set);
 }
 
-static void adopt_all_recorded(int epfd, struct epoll_set *set)
+static void epoll_adopt_all_recorded_outers(int epfd, struct epoll_set *set)
 {
 	for (unsigned i = 0; i < RECORDED_WORDS; i++)
 		for (uint64_t left = atomic_load_explicit(&recorded_epfds[i], memory_order_relaxed); left != 0;
 		     left &= left - 1)
-			adopt_recorded((int)(i * 64 + (unsigned)__builtin_ctzll(left)), epfd, set);
+			epoll_adopt_recorded_outer((int)(i * 64 + (unsigned)__builtin_ctzll(left)), epfd, set);
 }
 
 /* Loops between sets the kernel has refused, so this ends. */
-static int adopt_locked(int epfd, struct epoll_set **out)
+static int epoll_adopt_set_locked(int epfd, struct epoll_set **out)
 {
 	struct epoll_set *set = epoll_set_create(epfd);
 	int rc;
@@ -189,8 +189,8 @@ static int adopt_locked(int epfd, struct epoll_set **out)
 		return rc;
 	}
 	vma_iomux_epoll_record(epfd);
-	adopt_all_recorded(epfd, set);
-	epoll_kick(set, epfd);
+	epoll_adopt_all_recorded_outers(epfd, set);
+	epoll_wake_kernel_waiters(set, epfd);
 	*out = set;
 	return 0;
 }
@@ -201,7 +201,7 @@ static __attribute__((cold)) void adopt_lock_reset(void)
 	pthread_mutex_init(&adopt_lock, NULL);
 }
 
-static void adopt_register_fork(void)
+static void epoll_adopt_register_atfork(void)
 {
 	pthread_atfork(NULL, NULL, adopt_lock_reset);
 }
@@ -211,11 +211,11 @@ int epoll_adopt(int epfd, struct epoll_set **out)
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	int rc = 0;
 
-	pthread_once(&once, adopt_register_fork);
+	pthread_once(&once, epoll_adopt_register_atfork);
 	pthread_mutex_lock(&adopt_lock);
 	*out = epoll_set_find(epfd);
 	if (*out == NULL)
-		rc = adopt_locked(epfd, out);
+		rc = epoll_adopt_set_locked(epfd, out);
 	pthread_mutex_unlock(&adopt_lock);
 	return rc;
 }

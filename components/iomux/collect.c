@@ -6,9 +6,9 @@
  *   S's shadows ┴──> pending ──> look at the file, tell, and (level) to the end of the queue again
  *   E ─────────────> the application's array
  *
- * The cost depends on what is ready; members without events are not touched. If more members are ready than fit, they are
- * told in turn: the queue goes round, and so does the kernel's behind S and E. When the OS is asked it comes first, or
- * last if its events filled the call before.
+ * The cost depends on what is ready; members without events are not touched. If more members are ready than fit, they
+ * are told in turn: the queue goes round, and so does the kernel's behind S and E. When the OS is asked it comes first,
+ * or last if its events filled the call before.
  */
 #include <errno.h>
 
@@ -22,7 +22,7 @@
 /* ---- the queue ---- */
 
 /* The stack gives the latest first: turned around, the queue goes on in the order of the pushes. */
-static void take_ready(struct epoll_set *set)
+static void epoll_take_ready_list(struct epoll_set *set)
 {
 	ck_stack_entry_t *entry = ready_list_take_all(&set->ready), *next;
 	struct epoll_pending turned = TAILQ_HEAD_INITIALIZER(turned);
@@ -41,13 +41,13 @@ static void take_ready(struct epoll_set *set)
 	atomic_fetch_add_explicit(&set->n_pending, n, memory_order_relaxed);
 }
 
-static bool is_level(const struct epoll_item *item)
+static bool epoll_item_is_level_triggered(const struct epoll_item *item)
 {
 	return (item->events & (EPOLLET | EPOLLONESHOT)) == 0;
 }
 
 /* What of an answer is told. */
-static uint32_t wanted_of(const struct epoll_item *item, uint32_t mask)
+static uint32_t epoll_item_reported_events(const struct epoll_item *item, uint32_t mask)
 {
 	return mask & atomic_load_explicit(&item->wanted, memory_order_relaxed);
 }
@@ -69,7 +69,7 @@ static void item_set_reported(struct epoll_set *set, struct epoll_item *item, ui
 		atomic_store_explicit(&item->wanted, 0, memory_order_relaxed);
 		if (iomux_file_accept_rings(item->file) != 0)
 			epoll_item_count_rings(item);
-	} else if (is_level(item) && own != 0) {
+	} else if (epoll_item_is_level_triggered(item) && own != 0) {
 		epoll_item_enqueue(set, item, false);
 	}
 }
@@ -78,15 +78,16 @@ static void item_set_reported(struct epoll_set *set, struct epoll_item *item, ui
  * What the file has to tell by itself. One that was writable by itself when its shadow entered S, and is not any more
  * (a socket that went back to the kernel), leaves it to the shadow from now on.
  */
-static uint32_t own_of(struct epoll_set *set, struct epoll_item *item)
+static uint32_t epoll_item_own_events(struct epoll_set *set, struct epoll_item *item)
 {
 	uint32_t all = iomux_file_poll(item->file);
 	struct pollfd shadow = {.fd = item->os_fd, .events = IOMUX_OUT};
 
-	if (__builtin_expect(item->out_unpolled && !(all & EPOLLOUT), 0) && wanted_of(item, IOMUX_OUT) != 0 &&
-	    epoll_shadow_ctl(set, EPOLL_CTL_MOD, item) == 0 && iomux_os_poll(&shadow, 1) > 0)
+	if (__builtin_expect(item->out_unpolled && !(all & EPOLLOUT), 0) &&
+	    epoll_item_reported_events(item, IOMUX_OUT) != 0 && epoll_shadow_ctl(set, EPOLL_CTL_MOD, item) == 0 &&
+	    iomux_os_poll(&shadow, 1) > 0)
 		item->os_events |= (uint16_t)shadow.revents & IOMUX_OUT;
-	return wanted_of(item, all);
+	return epoll_item_reported_events(item, all);
 }
 
 /* The first of the queue: 1 told, 0 it has nothing to tell any more, -EFAULT. */
@@ -100,8 +101,8 @@ static int report_first(struct epoll_set *set, struct epoll_event *to)
 		epoll_item_recycle(set, item);
 		return 0;
 	}
-	own = own_of(set, item);
-	mask = own | wanted_of(item, item->os_events);
+	own = epoll_item_own_events(set, item);
+	mask = own | epoll_item_reported_events(item, item->os_events);
 	if (mask == 0) {
 		item->os_events = 0;
 		return 0;
@@ -170,7 +171,7 @@ static int poll_app_epfd(struct epoll_set *set, int epfd, struct epoll_event *ev
 {
 	int n = max > 0 ? iomux_os_epoll(epfd, events, max) : 0;
 
-	return n > 0 && set->kick >= 0 ? epoll_kick_filter(set, epfd, events, n) : n;
+	return n > 0 && set->kick >= 0 ? epoll_remove_kick_event(set, epfd, events, n) : n;
 }
 
 /* Level: S says it again as long as it is so, and this answer would be old. */
@@ -182,13 +183,13 @@ static void epoll_clear_stale_os_events(struct epoll_set *set)
 	{
 		if (item->os_events == 0)
 			return;
-		if (is_level(item))
+		if (epoll_item_is_level_triggered(item))
 			item->os_events = 0;
 	}
 }
 
 /* Two parts, the OS's E and ours, in one order or the other. An error counts if nothing was told before it. */
-static int collect_both(struct epoll_set *set, int epfd, struct epoll_event *events, int max)
+static int epoll_collect_os_and_ours(struct epoll_set *set, int epfd, struct epoll_event *events, int max)
 {
 	bool ours_first = set->ours_first;
 	int n = ours_first ? report_pending(set, events, max) : poll_app_epfd(set, epfd, events, max), more;
@@ -202,7 +203,8 @@ static int collect_both(struct epoll_set *set, int epfd, struct epoll_event *eve
 	return more < 0 ? (n > 0 ? n : more) : n + more;
 }
 
-static bool set_os_poll_is_due(const struct epoll_set *set, enum epoll_os_poll ask, const struct iomux_policy *policy)
+static bool epoll_set_os_poll_is_due(const struct epoll_set *set, enum epoll_os_poll ask,
+                                     const struct iomux_policy *policy)
 {
 	bool os = atomic_load_explicit(&set->n_os, memory_order_relaxed) > 0;
 
@@ -212,7 +214,7 @@ static bool set_os_poll_is_due(const struct epoll_set *set, enum epoll_os_poll a
 	return ask == EPOLL_OS_POLL_ALWAYS || os || iomux_os_polled_long_ago(&set->os_polled);
 }
 
-static void count_told(struct epoll_set *set, int n)
+static void stats_count_reported_events(struct epoll_set *set, int n)
 {
 	struct vma_stats_iomux *stats;
 
@@ -236,33 +238,33 @@ int epoll_collect(struct epoll_set *set, int epfd, struct epoll_event *events, i
 
 	if (__builtin_expect(atomic_load_explicit(&set->stale, memory_order_relaxed), 0))
 		epoll_set_refresh(set);
-	take_ready(set);
-	if (!set_os_poll_is_due(set, ask, policy)) {
+	epoll_take_ready_list(set);
+	if (!epoll_set_os_poll_is_due(set, ask, policy)) {
 		n = report_pending(set, events, max);
 		set->os_polled.skipped += n > 0;
-		count_told(set, n);
+		stats_count_reported_events(set, n);
 		return n;
 	}
 	outer = poll_members_epfd(set, max);
-	n = outer ? collect_both(set, epfd, events, max) : report_pending(set, events, max);
+	n = outer ? epoll_collect_os_and_ours(set, epfd, events, max) : report_pending(set, events, max);
 	epoll_clear_stale_os_events(set);
-	count_told(set, n);
+	stats_count_reported_events(set, n);
 	return n;
 }
 
 /* ---- for a set around this one, for poll and select ---- */
 
 /* Whether the first has something to tell; if not it leaves the queue. */
-static bool first_is_ready(struct epoll_set *set)
+static bool epoll_first_item_is_ready(struct epoll_set *set)
 {
 	struct epoll_item *item = TAILQ_FIRST(&set->pending);
 
-	if (item->live && (own_of(set, item) | wanted_of(item, item->os_events)) != 0)
+	if (item->live && (epoll_item_own_events(set, item) | epoll_item_reported_events(item, item->os_events)) != 0)
 		return true;
 	epoll_item_dequeue(set, item);
 	if (!item->live)
 		epoll_item_recycle(set, item);
-	else if (wanted_of(item, iomux_file_poll(item->file)) != 0)
+	else if (epoll_item_reported_events(item, iomux_file_poll(item->file)) != 0)
 		epoll_item_enqueue(set, item, false); /* events between the look and the leaving */
 	return false;
 }
@@ -273,15 +275,15 @@ uint32_t epoll_set_poll(struct vma_file *file)
 	struct epoll_set *set = epoll_set(file);
 	bool ready;
 
-	if (!epoll_set_has(set) && !atomic_load_explicit(&set->stale, memory_order_relaxed))
+	if (!epoll_set_has_pending_events(set) && !atomic_load_explicit(&set->stale, memory_order_relaxed))
 		return 0;
 	if (pthread_mutex_trylock(&set->lock) != 0)
 		return IOMUX_IN;
 	if (atomic_load_explicit(&set->stale, memory_order_relaxed))
 		epoll_set_refresh(set);
-	take_ready(set);
+	epoll_take_ready_list(set);
 	for (ready = false; !ready && !TAILQ_EMPTY(&set->pending);)
-		ready = first_is_ready(set);
+		ready = epoll_first_item_is_ready(set);
 	epoll_set_unlock(set);
 	return ready ? IOMUX_IN : 0;
 }

@@ -12,7 +12,8 @@ static __thread struct {
 	uint64_t since_tsc, looking_ticks;
 } usage __attribute__((tls_model("initial-exec")));
 
-static void __attribute__((cold, noinline)) count_usage(const struct iomux_call *call, struct vma_stats_iomux *stats)
+static void __attribute__((cold, noinline))
+stats_count_cpu_usage(const struct iomux_call *call, struct vma_stats_iomux *stats)
 {
 	const uint64_t now = vma_tsc();
 	uint64_t elapsed;
@@ -42,5 +43,5 @@ void iomux_call_end(const struct iomux_call *call, struct vma_stats_iomux *stats
 	else if (rc > 0)
 		vma_stats_add(&stats->poll_hits, 1);
 	if (__builtin_expect(call->begun_tsc != 0, 0))
-		count_usage(call, stats);
+		stats_count_cpu_usage(call, stats);
 }

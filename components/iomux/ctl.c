@@ -14,7 +14,7 @@
 
 #include "iomux_priv.h"
 
-static int os_ctl(int epfd, int op, int fd, struct epoll_event *event)
+static int kernel_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 {
 	return vma_os.epoll_ctl(epfd, op, fd, event) < 0 ? -errno : 0;
 }
@@ -22,7 +22,7 @@ static int os_ctl(int epfd, int op, int fd, struct epoll_event *event)
 /* ---- shadows in S ---- */
 
 /* What the kernel has to say of the flags of a registration that it does not get. */
-static int check_flags(uint32_t events)
+static int epoll_check_event_flags(uint32_t events)
 {
 	const uint32_t beside = EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
 
@@ -40,14 +40,14 @@ static uint32_t shadow_events(struct epoll_item *item)
 }
 
 /* The inner set is in S already, under another number of the application's. */
-static int enter_by_duplicate(struct epoll_set *set, struct epoll_item *item, struct epoll_event *event)
+static int epoll_add_inner_set_by_dup(struct epoll_set *set, struct epoll_item *item, struct epoll_event *event)
 {
 	long copy = syscall(SYS_fcntl, item->os_fd, F_DUPFD_CLOEXEC, 0);
 	int fd = copy >= 0 ? vma_fd_guard((int)copy) : -errno, rc;
 
 	if (fd < 0)
 		return fd;
-	rc = os_ctl(set->members_epfd, EPOLL_CTL_ADD, fd, event);
+	rc = kernel_epoll_ctl(set->members_epfd, EPOLL_CTL_ADD, fd, event);
 	if (rc < 0) {
 		vma_fd_unguard_close(fd);
 		return rc;
@@ -75,7 +75,7 @@ int epoll_shadow_ctl(struct epoll_set *set, int op, struct epoll_item *item)
 	item->in_s = op == EPOLL_CTL_MOD ? was_in_s : op == EPOLL_CTL_ADD && !atomic_load(&item->file->own_poll);
 	item->out_unpolled = false;
 	if (set->forked || (op == EPOLL_CTL_ADD ? !item->in_s : !was_in_s))
-		return check_flags(item->events);
+		return epoll_check_event_flags(item->events);
 	set->os_polled.tsc = 0;
 	if (op != EPOLL_CTL_DEL)
 		event.events = is_set ? item->events : shadow_events(item);
@@ -86,8 +86,8 @@ int epoll_shadow_ctl(struct epoll_set *set, int op, struct epoll_item *item)
 		item->os_fd_own = false;
 		item->os_fd = epoll_set(item->file)->members_epfd;
 	}
-	rc = os_ctl(set->members_epfd, op, item->os_fd, &event);
-	return rc == -EEXIST && op == EPOLL_CTL_ADD && is_set ? enter_by_duplicate(set, item, &event) : rc;
+	rc = kernel_epoll_ctl(set->members_epfd, op, item->os_fd, &event);
+	return rc == -EEXIST && op == EPOLL_CTL_ADD && is_set ? epoll_add_inner_set_by_dup(set, item, &event) : rc;
 }
 
 /* ---- ours ---- */
@@ -105,7 +105,7 @@ static void enqueue_if_ready(struct epoll_set *set, struct epoll_item *item)
 		epoll_item_enqueue(set, item, false);
 }
 
-static int set_add_item(struct epoll_set *set, struct vma_file *file, int fd, const struct epoll_event *event)
+static int epoll_set_add_item(struct epoll_set *set, struct vma_file *file, int fd, const struct epoll_event *event)
 {
 	struct epoll_item *item = epoll_item_find(set, file, fd);
 	int rc;
@@ -126,7 +126,7 @@ static int set_add_item(struct epoll_set *set, struct vma_file *file, int fd, co
 	return 0;
 }
 
-static int set_modify_item(struct epoll_set *set, struct epoll_item *item, const struct epoll_event *event)
+static int epoll_set_modify_item(struct epoll_set *set, struct epoll_item *item, const struct epoll_event *event)
 {
 	uint32_t events = item->events, shot = atomic_load_explicit(&item->wanted, memory_order_relaxed);
 	uint64_t data = item->data;
@@ -152,26 +152,27 @@ static int remove_item(struct epoll_set *set, int epfd, struct epoll_item *item)
 	int rc = epoll_shadow_ctl(set, EPOLL_CTL_DEL, item);
 
 	if (item->file->kind == VMA_FILE_EPOLL)
-		os_ctl(epfd, EPOLL_CTL_DEL, item->fd, NULL);
+		kernel_epoll_ctl(epfd, EPOLL_CTL_DEL, item->fd, NULL);
 	if (had_shadow || item->file->kind == VMA_FILE_EPOLL)
 		epoll_item_remove(set, item);
 	else
-		epoll_item_park(set, item);
+		epoll_item_keep_after_delete(set, item);
 	return rc == -ENOENT ? 0 : rc; /* S was renewed without it: a number of a file that had another */
 }
 
 /* E is first to judge a set in a set. */
-static int add_checked(struct epoll_set *set, int epfd, struct vma_file *file, int fd, const struct epoll_event *event)
+static int epoll_add_nested_if_kernel_allows(struct epoll_set *set, int epfd, struct vma_file *file, int fd,
+                                             const struct epoll_event *event)
 {
 	struct epoll_event nothing = {.events = event->events & EPOLLEXCLUSIVE};
 	bool is_set = file->kind == VMA_FILE_EPOLL;
-	int rc = is_set ? os_ctl(epfd, EPOLL_CTL_ADD, fd, &nothing) : 0;
+	int rc = is_set ? kernel_epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &nothing) : 0;
 
 	if (rc < 0)
 		return rc;
-	rc = set_add_item(set, file, fd, event);
+	rc = epoll_set_add_item(set, file, fd, event);
 	if (rc < 0 && is_set)
-		os_ctl(epfd, EPOLL_CTL_DEL, fd, NULL);
+		kernel_epoll_ctl(epfd, EPOLL_CTL_DEL, fd, NULL);
 	return rc;
 }
 
@@ -188,15 +189,15 @@ static int ctl_offloaded(struct epoll_set *set, int epfd, int op, struct vma_fil
 		epoll_set_refresh(set);
 	item = epoll_item_find(set, file, fd);
 	if (op == EPOLL_CTL_ADD)
-		rc = add_checked(set, epfd, file, fd, event);
+		rc = epoll_add_nested_if_kernel_allows(set, epfd, file, fd, event);
 	else if (item == NULL)
 		rc = -ENOENT;
 	else if (op == EPOLL_CTL_MOD)
-		rc = set_modify_item(set, item, event);
+		rc = epoll_set_modify_item(set, item, event);
 	else
 		rc = remove_item(set, epfd, item);
 	epoll_set_unlock(set);
-	if (rc == 0 && op != EPOLL_CTL_DEL && epoll_set_has(set))
+	if (rc == 0 && op != EPOLL_CTL_DEL && epoll_set_has_pending_events(set))
 		vma_file_ready(&set->file, EPOLLIN);
 	return rc;
 }
@@ -208,9 +209,9 @@ int epoll_ctl_take_over(struct epoll_set *set, int epfd, struct vma_file *file, 
 	int rc;
 
 	pthread_mutex_lock(&set->lock);
-	rc = epoll_item_find(set, file, fd) == NULL ? set_add_item(set, file, fd, event) : -EEXIST;
+	rc = epoll_item_find(set, file, fd) == NULL ? epoll_set_add_item(set, file, fd, event) : -EEXIST;
 	if (rc == 0)
-		os_ctl(epfd, EPOLL_CTL_MOD, fd, &nothing);
+		kernel_epoll_ctl(epfd, EPOLL_CTL_MOD, fd, &nothing);
 	epoll_set_unlock(set);
 	if (rc == 0)
 		vma_file_ready(&set->file, EPOLLIN);
@@ -219,9 +220,9 @@ int epoll_ctl_take_over(struct epoll_set *set, int epfd, struct vma_file *file, 
 
 /* ---- the OS's ---- */
 
-static int os_member(struct epoll_set *set, int epfd, int op, int fd, struct epoll_event *event)
+static int epoll_ctl_kernel_member(struct epoll_set *set, int epfd, int op, int fd, struct epoll_event *event)
 {
-	int rc = os_ctl(epfd, op, fd, event);
+	int rc = kernel_epoll_ctl(epfd, op, fd, event);
 
 	if (rc < 0 || op == EPOLL_CTL_MOD)
 		return rc;
@@ -243,14 +244,14 @@ static int os_member(struct epoll_set *set, int epfd, int op, int fd, struct epo
 static int probe_os_fd(int epfd, int fd)
 {
 	struct epoll_event nothing = {.events = EPOLLET};
-	int rc = os_ctl(epfd, EPOLL_CTL_ADD, fd, &nothing);
+	int rc = kernel_epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &nothing);
 
 	if (rc == 0)
-		os_ctl(epfd, EPOLL_CTL_DEL, fd, NULL);
+		kernel_epoll_ctl(epfd, EPOLL_CTL_DEL, fd, NULL);
 	return rc;
 }
 
-static int probe_for(int epfd, const struct vma_file *file, int fd)
+static int epoll_probe_kernel_add(int epfd, const struct vma_file *file, int fd)
 {
 	long quiet;
 	int rc;
@@ -267,7 +268,7 @@ static int probe_for(int epfd, const struct vma_file *file, int fd)
 
 static int first_of_ours(int epfd, const struct vma_file *file, int fd, struct epoll_set **set)
 {
-	int rc = probe_for(epfd, file, fd);
+	int rc = epoll_probe_kernel_add(epfd, file, fd);
 
 	return rc < 0 ? rc : epoll_adopt(epfd, set);
 }
@@ -281,7 +282,7 @@ int vma_iomux_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 
 	if (!iomux_file_is_ours(file) || (set == NULL && op != EPOLL_CTL_ADD) || op < EPOLL_CTL_ADD ||
 	    op > EPOLL_CTL_MOD)
-		return os_member(set, epfd, op, fd, event);
+		return epoll_ctl_kernel_member(set, epfd, op, fd, event);
 	if (op != EPOLL_CTL_DEL && vma_copy(&wanted, event, sizeof(wanted)) < 0)
 		return -EFAULT;
 	if (set == NULL)

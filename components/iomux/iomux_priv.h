@@ -213,7 +213,7 @@ struct epoll_item {
 	int fd;
 	int os_fd; /* in S: fd, or for a set in a set the inner one's S */
 	bool live;
-	bool parked;        /* deleted, and likely to come again: see epoll_item_park */
+	bool parked;        /* deleted, and likely to come again: see epoll_item_keep_after_delete */
 	bool is_pending;    /* taken from the ready list and waiting in set->pending */
 	bool number_closed; /* fd has been closed, the file lives on under another number */
 	bool os_fd_own;     /* a duplicate made for this item */
@@ -266,7 +266,7 @@ static inline struct epoll_set *epoll_set(struct vma_file *file)
 {
 	return (struct epoll_set *)file;
 }
-static inline bool epoll_set_has(struct epoll_set *set)
+static inline bool epoll_set_has_pending_events(struct epoll_set *set)
 {
 	return atomic_load_explicit(&set->n_pending, memory_order_relaxed) != 0 || !ready_list_is_empty(&set->ready);
 }
@@ -290,7 +290,7 @@ uint64_t epoll_item_key(const struct epoll_item *item);
 int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct epoll_item **out);
 void epoll_item_remove(struct epoll_set *set, struct epoll_item *item);
 /* As remove, for an item without shadow in S; epoll_item_add of the same file and number finds it again. */
-void epoll_item_park(struct epoll_set *set, struct epoll_item *item);
+void epoll_item_keep_after_delete(struct epoll_set *set, struct epoll_item *item);
 void epoll_item_rehash(struct epoll_set *set);
 void epoll_item_enqueue(struct epoll_set *set, struct epoll_item *item, bool first);
 void epoll_item_dequeue(struct epoll_set *set, struct epoll_item *item);
@@ -320,8 +320,8 @@ uint32_t epoll_set_poll(struct vma_file *file);
 int epoll_adopt(int epfd, struct epoll_set **out);
 
 /* kernel_wait.c: threads that wait in the kernel for a set that has become ours. Inside. */
-void epoll_kick(struct epoll_set *set, int epfd);
+void epoll_wake_kernel_waiters(struct epoll_set *set, int epfd);
 /* With set->lock: drops the kick from n events; ends it when nobody is left to be kicked. */
-int epoll_kick_filter(struct epoll_set *set, int epfd, struct epoll_event *events, int n);
+int epoll_remove_kick_event(struct epoll_set *set, int epfd, struct epoll_event *events, int n);
 
 #endif

@@ -6,9 +6,10 @@
  *
  *   remove    (set->lock) live = false, wanted = 0: no thread queues it for events that it wants, none tells of it; the
  *             watcher is taken out
- *   end_item  (every thread that was inside has left) the watcher is not called any more; ended = true
- *   recycle   by the thread that turns `queued` from false to true after that: end_item itself, or, if end_item found
- *             the item in the list, the collector that takes it out
+ *   retired   (every thread that was inside has left) epoll_item_free_retired: the watcher is not called any more;
+ *             ended = true
+ *   recycle   by the thread that turns `queued` from false to true after that: epoll_item_free_retired itself, or, if it
+ *             found the item in the list, the collector that takes it out
  *
  * Both are exchanges of the same word after ended was written, so exactly one of the two sees that it is its turn.
  * `queued` stays true until the place is taken again, with the lock.
@@ -23,7 +24,7 @@
 
 #define BUCKETS_FIRST 16U
 
-static struct epoll_item *of_watcher(struct vma_watcher *watcher)
+static struct epoll_item *epoll_item_of_watcher(struct vma_watcher *watcher)
 {
 	return (struct epoll_item *)((char *)watcher - offsetof(struct epoll_item, watcher));
 }
@@ -47,7 +48,7 @@ struct epoll_item *epoll_item_at(const struct epoll_set *set, uint32_t index)
 	return &set->chunk[chunk][within];
 }
 
-static struct epoll_item *new_place(struct epoll_set *set)
+static struct epoll_item *epoll_item_new_slot(struct epoll_set *set)
 {
 	uint32_t within;
 	unsigned chunk = item_chunk_of(set->n_items, &within);
@@ -74,7 +75,7 @@ static struct epoll_item *item_alloc(struct epoll_set *set)
 	if (item != NULL)
 		set->free = item->next;
 	pthread_mutex_unlock(&set->leaf);
-	return item != NULL ? item : new_place(set);
+	return item != NULL ? item : epoll_item_new_slot(set);
 }
 
 static void item_free(struct epoll_set *set, struct epoll_item *item)
@@ -108,7 +109,7 @@ static struct epoll_item **item_bucket_of(const struct epoll_set *set, const str
 	return &set->bucket[(hash >> 32) & (set->n_buckets - 1)];
 }
 
-static struct epoll_item *find_linked(struct epoll_set *set, const struct vma_file *file, int fd)
+static struct epoll_item *epoll_item_find_in_bucket(struct epoll_set *set, const struct vma_file *file, int fd)
 {
 	struct epoll_item *item = set->n_buckets > 0 ? *item_bucket_of(set, file, fd) : NULL;
 
@@ -119,7 +120,7 @@ static struct epoll_item *find_linked(struct epoll_set *set, const struct vma_fi
 
 struct epoll_item *epoll_item_find(struct epoll_set *set, const struct vma_file *file, int fd)
 {
-	struct epoll_item *item = find_linked(set, file, fd);
+	struct epoll_item *item = epoll_item_find_in_bucket(set, file, fd);
 
 	return item != NULL && item->live ? item : NULL;
 }
@@ -205,7 +206,7 @@ void epoll_item_dequeue(struct epoll_set *set, struct epoll_item *item)
 /* Whoever delivers, perhaps under a ring's flag. */
 static void item_on_ready(struct vma_watcher *watcher, uint32_t events)
 {
-	struct epoll_item *item = of_watcher(watcher);
+	struct epoll_item *item = epoll_item_of_watcher(watcher);
 
 	if ((atomic_load_explicit(&item->wanted, memory_order_relaxed) & iomux_all_names(events)) == 0)
 		return;
@@ -214,7 +215,7 @@ static void item_on_ready(struct vma_watcher *watcher, uint32_t events)
 }
 
 /* One of them counts for other rings than before. True: *rings has changed. */
-static bool count_bits(uint32_t users[64], _Atomic uint64_t *rings, uint64_t before, uint64_t now)
+static bool ring_bits_recount(uint32_t users[64], _Atomic uint64_t *rings, uint64_t before, uint64_t now)
 {
 	const uint64_t old = atomic_load_explicit(rings, memory_order_relaxed);
 	uint64_t all = old;
@@ -230,7 +231,7 @@ static bool count_bits(uint32_t users[64], _Atomic uint64_t *rings, uint64_t bef
 }
 
 /* Asked under the lock, so that of two answers the later one stays. True: the set's rings are others now. */
-static bool count_rings(struct epoll_item *item)
+static bool epoll_item_recount_rings(struct epoll_item *item)
 {
 	struct epoll_set *set = item->set;
 	uint64_t rings = 0, accept_rings = 0;
@@ -241,8 +242,8 @@ static bool count_rings(struct epoll_item *item)
 		rings = iomux_file_rings(item->file);
 	if (rings != 0 && (atomic_load_explicit(&item->wanted, memory_order_relaxed) & EPOLLIN) != 0)
 		accept_rings = iomux_file_accept_rings(item->file);
-	changed = count_bits(set->ring_users, &set->rings, item->rings, rings);
-	changed |= count_bits(set->acceptors, &set->accept_rings, item->accept_rings, accept_rings);
+	changed = ring_bits_recount(set->ring_users, &set->rings, item->rings, rings);
+	changed |= ring_bits_recount(set->acceptors, &set->accept_rings, item->accept_rings, accept_rings);
 	item->rings = rings;
 	item->accept_rings = accept_rings;
 	pthread_mutex_unlock(&set->leaf);
@@ -262,16 +263,16 @@ static void rings_changed(struct epoll_set *set)
 
 void epoll_item_count_rings(struct epoll_item *item)
 {
-	if (count_rings(item))
+	if (epoll_item_recount_rings(item))
 		rings_changed(item->set);
 }
 
-static void on_rings(struct vma_watcher *watcher, uint64_t rings)
+static void epoll_item_on_rings_changed(struct vma_watcher *watcher, uint64_t rings)
 {
-	struct epoll_item *item = of_watcher(watcher);
+	struct epoll_item *item = epoll_item_of_watcher(watcher);
 
 	(void)rings;
-	if (count_rings(item))
+	if (epoll_item_recount_rings(item))
 		rings_changed(item->set);
 }
 
@@ -282,7 +283,7 @@ static void on_rings(struct vma_watcher *watcher, uint64_t rings)
 static bool shadow_leaves_epoll(const struct epoll_item *item)
 {
 	return item->file->kind != VMA_FILE_EPOLL &&
-	       item->file->forks == atomic_load_explicit(&vma_forks, memory_order_relaxed);
+	       item->file->forks == atomic_load_explicit(&vma_fork_count, memory_order_relaxed);
 }
 
 /*
@@ -291,7 +292,7 @@ static bool shadow_leaves_epoll(const struct epoll_item *item)
  */
 static void item_on_closed(struct vma_watcher *watcher, int fd)
 {
-	struct epoll_item *item = of_watcher(watcher);
+	struct epoll_item *item = epoll_item_of_watcher(watcher);
 	struct epoll_set *set = item->set;
 
 	pthread_mutex_lock(&set->lock);
@@ -308,9 +309,9 @@ static void item_on_closed(struct vma_watcher *watcher, int fd)
 }
 
 /* The shadow is to be asked from now on, or not any more. A member that is told once was told already, or will be. */
-static void on_shadow(struct vma_watcher *watcher)
+static void epoll_item_on_shadow_change(struct vma_watcher *watcher)
 {
-	struct epoll_item *item = of_watcher(watcher);
+	struct epoll_item *item = epoll_item_of_watcher(watcher);
 	struct epoll_set *set = item->set;
 
 	pthread_mutex_lock(&set->lock);
@@ -331,7 +332,7 @@ void epoll_item_inner_changed(struct vma_watcher *watcher)
 
 	if (watcher->ready != item_on_ready)
 		return;
-	outer = of_watcher(watcher)->set;
+	outer = epoll_item_of_watcher(watcher)->set;
 	atomic_store(&outer->stale, true);
 	vma_waitq_wake(&outer->file.waitq, true);
 }
@@ -353,7 +354,7 @@ void epoll_item_recycle(struct epoll_set *set, struct epoll_item *item)
 		item_free(set, item);
 }
 
-static void end_item(struct vma_retired *retired)
+static void epoll_item_free_retired(struct vma_retired *retired)
 {
 	struct epoll_item *item = (struct epoll_item *)((char *)retired - offsetof(struct epoll_item, retired));
 	struct epoll_set *set = item->set;
@@ -371,7 +372,7 @@ static void end_item(struct vma_retired *retired)
  * "writable" do) find everything as it was: a parked item is still counted and watches, but wants nothing. It may be
  * queued still: then it is looked at in its turn, as any that is there again.
  */
-void epoll_item_park(struct epoll_set *set, struct epoll_item *item)
+void epoll_item_keep_after_delete(struct epoll_set *set, struct epoll_item *item)
 {
 	(void)set;
 	item->live = false;
@@ -381,7 +382,7 @@ void epoll_item_park(struct epoll_set *set, struct epoll_item *item)
 		epoll_item_count_rings(item);
 }
 
-static void item_unpark(struct epoll_item *item)
+static void epoll_item_unpark(struct epoll_item *item)
 {
 	item->parked = false;
 	item->live = true;
@@ -389,11 +390,11 @@ static void item_unpark(struct epoll_item *item)
 
 int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct epoll_item **out)
 {
-	struct epoll_item *item = find_linked(set, file, fd);
+	struct epoll_item *item = epoll_item_find_in_bucket(set, file, fd);
 	int rc;
 
 	if (item != NULL) {
-		item_unpark(item);
+		epoll_item_unpark(item);
 		*out = item;
 		return 0;
 	}
@@ -401,8 +402,10 @@ int epoll_item_add(struct epoll_set *set, struct vma_file *file, int fd, struct 
 	item = rc == 0 ? item_alloc(set) : NULL;
 	if (item == NULL)
 		return -ENOMEM;
-	item->watcher = (struct vma_watcher){
-	        .ready = item_on_ready, .rings = on_rings, .closed = item_on_closed, .shadow = on_shadow};
+	item->watcher = (struct vma_watcher){.ready = item_on_ready,
+	                                     .rings = epoll_item_on_rings_changed,
+	                                     .closed = item_on_closed,
+	                                     .shadow = epoll_item_on_shadow_change};
 	item->file = file;
 	item->fd = fd;
 	item->number_closed = item->is_pending = item->os_fd_own = item->in_s = false;
@@ -440,7 +443,7 @@ void epoll_item_remove(struct epoll_set *set, struct epoll_item *item)
 	if (item->os_fd_own)
 		vma_fd_unguard_close(item->os_fd);
 	vma_file_unwatch(item->file, &item->watcher);
-	if (count_rings(item))
+	if (epoll_item_recount_rings(item))
 		rings_changed(set);
-	vma_retire(&item->retired, end_item);
+	vma_retire(&item->retired, epoll_item_free_retired);
 }

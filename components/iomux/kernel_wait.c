@@ -34,8 +34,9 @@ struct kernel_waiter {
  * By the index of the thread; once made they stay. Most processes have few threads, and a forked child need not
  * allocate for its first wait.
  */
-static struct kernel_waiter first_notes[KERNEL_WAITERS_PER_CHUNK] __attribute__((section(".bss.far")));
-static struct kernel_waiter *_Atomic kernel_waiters[CHUNKS] __attribute__((section(".data.far"))) = {first_notes};
+static struct kernel_waiter kernel_waiters_first_chunk[KERNEL_WAITERS_PER_CHUNK] __attribute__((section(".bss.far")));
+static struct kernel_waiter *_Atomic kernel_waiters[CHUNKS]
+        __attribute__((section(".data.far"))) = {kernel_waiters_first_chunk};
 
 static struct kernel_waiter *kernel_waiter_of(unsigned index)
 {
@@ -79,7 +80,7 @@ static uint64_t kernel_set_key(const struct epoll_set *set)
 	return (uintptr_t)set | 1; /* no pointer of the application's */
 }
 
-void epoll_kick(struct epoll_set *set, int epfd)
+void epoll_wake_kernel_waiters(struct epoll_set *set, int epfd)
 {
 	struct epoll_event event = {.events = EPOLLIN, .data.u64 = kernel_set_key(set)};
 	int fd;
@@ -100,7 +101,7 @@ void epoll_kick(struct epoll_set *set, int epfd)
 	epoll_set_unlock(set);
 }
 
-static void end_kick(struct epoll_set *set, int epfd)
+static void epoll_clear_kick(struct epoll_set *set, int epfd)
 {
 	if (set->kick < 0 || (has_kernel_waiters(set) && vma_now_ns() < set->kick_until_ns))
 		return;
@@ -109,7 +110,7 @@ static void end_kick(struct epoll_set *set, int epfd)
 	set->kick = -1;
 }
 
-static int drop_kick(const struct epoll_set *set, struct epoll_event *events, int n)
+static int epoll_drop_kick_event(const struct epoll_set *set, struct epoll_event *events, int n)
 {
 	int kept = 0;
 
@@ -120,16 +121,16 @@ static int drop_kick(const struct epoll_set *set, struct epoll_event *events, in
 }
 
 /* The events are where the kernel has just written them. */
-int epoll_kick_filter(struct epoll_set *set, int epfd, struct epoll_event *events, int n)
+int epoll_remove_kick_event(struct epoll_set *set, int epfd, struct epoll_event *events, int n)
 {
-	n = drop_kick(set, events, n);
-	end_kick(set, epfd);
+	n = epoll_drop_kick_event(set, events, n);
+	epoll_clear_kick(set, epfd);
 	return n;
 }
 
 /* ---- who waits ---- */
 
-struct os_wait {
+struct kernel_epoll_wait_call {
 	int epfd;
 	struct epoll_event *events;
 	int max;
@@ -141,14 +142,14 @@ struct os_wait {
 
 static void kernel_waiter_clear(void *arg)
 {
-	struct os_wait *wait = arg;
+	struct kernel_epoll_wait_call *wait = arg;
 
 	if (wait->kernel_waiter != NULL)
 		atomic_store(&wait->kernel_waiter->fd, 0);
 }
 
 /* Whole milliseconds go by the older call, which every kernel and every sandbox knows; others do as far as it can. */
-static bool in_msec(const struct timespec *timeout, int *msec)
+static bool timespec_is_whole_msec(const struct timespec *timeout, int *msec)
 {
 	*msec = -1;
 	if (timeout == NULL)
@@ -160,10 +161,10 @@ static bool in_msec(const struct timespec *timeout, int *msec)
 	       timeout->tv_nsec < 1000000000 && timeout->tv_nsec % 1000000 == 0;
 }
 
-static int kernel_call(const struct os_wait *wait)
+static int epoll_pwait_syscall(const struct kernel_epoll_wait_call *wait)
 {
 	int msec, rc = -1;
-	bool exact = in_msec(wait->timeout, &msec);
+	bool exact = timespec_is_whole_msec(wait->timeout, &msec);
 
 	if (!exact)
 		rc = vma_os.epoll_pwait2(wait->epfd, wait->events, wait->max, wait->timeout, wait->mask);
@@ -173,18 +174,18 @@ static int kernel_call(const struct os_wait *wait)
 }
 
 /* Outside, and in a cancellation point. */
-static int wait_in_kernel(struct os_wait *wait)
+static int wait_in_kernel(struct kernel_epoll_wait_call *wait)
 {
 	int rc;
 
 	pthread_cleanup_push(kernel_waiter_clear, wait);
-	rc = kernel_call(wait);
+	rc = epoll_pwait_syscall(wait);
 	pthread_cleanup_pop(1);
 	return rc;
 }
 
 /* Inside. What is left of the application's timeout, which the kernel has found good. */
-static int wait_here(const struct os_wait *wait, struct epoll_set *set, bool left_only)
+static int epoll_wait_in_library(const struct kernel_epoll_wait_call *wait, struct epoll_set *set, bool left_only)
 {
 	struct timespec left = {0, 0};
 	uint64_t now;
@@ -205,18 +206,18 @@ static int wait_here(const struct os_wait *wait, struct epoll_set *set, bool lef
 }
 
 /* Came out of the kernel with n, and finds the set ours. Inside. */
-static int finish_kernel_wait(const struct os_wait *wait, struct epoll_set *set, int n)
+static int finish_kernel_wait(const struct kernel_epoll_wait_call *wait, struct epoll_set *set, int n)
 {
-	int kept = n > 0 ? drop_kick(set, wait->events, n) : n;
+	int kept = n > 0 ? epoll_drop_kick_event(set, wait->events, n) : n;
 
 	pthread_mutex_lock(&set->lock);
-	end_kick(set, wait->epfd);
+	epoll_clear_kick(set, wait->epfd);
 	epoll_set_unlock(set);
-	return kept == 0 && n > 0 ? wait_here(wait, set, true) : kept;
+	return kept == 0 && n > 0 ? epoll_wait_in_library(wait, set, true) : kept;
 }
 
 /* Inside. -EAGAIN: to be waited for in the kernel. */
-static int kernel_waiter_register(struct os_wait *wait, struct vma_thread *self)
+static int kernel_waiter_register(struct kernel_epoll_wait_call *wait, struct vma_thread *self)
 {
 	struct epoll_set *set;
 
@@ -228,17 +229,17 @@ static int kernel_waiter_register(struct os_wait *wait, struct vma_thread *self)
 	if (set == NULL)
 		return -EAGAIN;
 	kernel_waiter_clear(wait);
-	return wait_here(wait, set, false);
+	return epoll_wait_in_library(wait, set, false);
 }
 
 /*
  * VMA_SELECT_POLL_OS_FORCE: a set of which the kernel has nothing to say now becomes ours, which looks on. Outside,
  * with a note left; -EAGAIN: again, and it is to be waited for in the kernel.
  */
-static int take_over_quiet_set(struct os_wait *wait)
+static int take_over_quiet_set(struct kernel_epoll_wait_call *wait)
 {
 	static const struct timespec none;
-	struct os_wait now = *wait;
+	struct kernel_epoll_wait_call now = *wait;
 	struct vma_thread *self;
 	struct epoll_set *set;
 	int rc;
@@ -250,14 +251,14 @@ static int take_over_quiet_set(struct os_wait *wait)
 	if (rc != 0)
 		rc = set != NULL ? finish_kernel_wait(wait, set, rc) : rc;
 	else if (epoll_adopt(wait->epfd, &set) == 0)
-		rc = wait_here(wait, set, true);
+		rc = epoll_wait_in_library(wait, set, true);
 	else
 		rc = kernel_waiter_register(wait, self);
 	vma_leave(self);
 	return rc;
 }
 
-static bool polls_os_by_force(const struct os_wait *wait)
+static bool polls_os_by_force(const struct kernel_epoll_wait_call *wait)
 {
 	return iomux_os_force() && (wait->timeout == NULL || wait->timeout->tv_sec != 0 || wait->timeout->tv_nsec != 0);
 }
@@ -265,7 +266,7 @@ static bool polls_os_by_force(const struct os_wait *wait)
 int vma_iomux_epoll_wait_os(int epfd, struct epoll_event *events, int max, const struct timespec *timeout,
                             const sigset_t *mask)
 {
-	struct os_wait wait = {.epfd = epfd, .events = events, .max = max, .mask = mask};
+	struct kernel_epoll_wait_call wait = {.epfd = epfd, .events = events, .max = max, .mask = mask};
 	struct vma_thread *self = vma_enter();
 	struct timespec own;
 	struct epoll_set *set;

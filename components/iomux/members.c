@@ -82,7 +82,7 @@ void members_sort(struct members *members)
 	}
 }
 
-static bool member_is_still(const struct members_ours *ours)
+static bool poll_member_is_unchanged(const struct members_ours *ours)
 {
 	return vma_fd_lookup(ours->fd) == ours->file && ours->file->id == ours->id;
 }
@@ -97,7 +97,7 @@ static void dequeue_waiter(struct members *members, struct members_ours *ours)
 }
 
 /* Closed meanwhile. */
-static void member_give_to_os(struct members *members, unsigned at)
+static void poll_member_make_os(struct members *members, unsigned at)
 {
 	struct members_ours *ours = &members->ours[at];
 
@@ -109,7 +109,7 @@ static void member_give_to_os(struct members *members, unsigned at)
 
 /* Handed over to the kernel meanwhile: the shadow is what the file is from now on. Whoever did that wakes this thread.
  */
-static void switch_to_shadow(struct members *members, struct members_ours *ours)
+static void poll_member_switch_to_shadow(struct members *members, struct members_ours *ours)
 {
 	struct pollfd *pfd = &members->fds[ours->index];
 
@@ -123,7 +123,7 @@ static void find_rings(struct members *members)
 {
 	members->rings = members->accept_rings = 0;
 	for (unsigned i = 0; i < members->n_ours; i++) {
-		if (!member_is_still(&members->ours[i]))
+		if (!poll_member_is_unchanged(&members->ours[i]))
 			continue;
 		members->rings |= iomux_file_rings(members->ours[i].file);
 		if (members->ours[i].accept & IOMUX_IN)
@@ -137,7 +137,7 @@ static void find_rings(struct members *members)
  * select does not count what it was not asked for, but ppoll tells it at once, for ever: such a member is left out for
  * the rest of the call. (A hang-up that is only watched for urgent data.)
  */
-static bool member_counts(struct members *members, struct pollfd *pfd)
+static bool poll_member_counts_as_ready(struct members *members, struct pollfd *pfd)
 {
 	uint32_t told = (uint16_t)pfd->revents;
 
@@ -156,7 +156,7 @@ static void members_scan(struct members *members)
 {
 	members->count = 0;
 	for (nfds_t i = 0; i < members->n; i++)
-		members->count += member_counts(members, &members->fds[i]);
+		members->count += poll_member_counts_as_ready(members, &members->fds[i]);
 	members->os_ready = members->count > 0;
 	for (unsigned i = 0; i < members->n_ours; i++)
 		members->ours[i].got = 0;
@@ -170,14 +170,14 @@ static int members_poll(struct members *members)
 		short told = members->fds[ours->index].revents;
 
 		members->count -= (told | ours->got) != 0;
-		if (__builtin_expect(!member_is_still(ours), 0)) {
+		if (__builtin_expect(!poll_member_is_unchanged(ours), 0)) {
 			members->count += told != 0;
-			member_give_to_os(members, i--);
+			poll_member_make_os(members, i--);
 			continue;
 		}
 		if (__builtin_expect(
 		            ours->own_poll && !atomic_load_explicit(&ours->file->own_poll, memory_order_relaxed), 0))
-			switch_to_shadow(members, ours);
+			poll_member_switch_to_shadow(members, ours);
 		ours->got = iomux_file_poll(ours->file) & ours->accept;
 		members->count += (told | ours->got) != 0;
 	}
@@ -191,7 +191,7 @@ static int members_poll_os(struct members *members)
 	if (rc < 0)
 		return rc;
 	for (unsigned i = 0; i < members->n_ours && rc > 0; i++)
-		if (member_is_still(&members->ours[i]))
+		if (poll_member_is_unchanged(&members->ours[i]))
 			iomux_pass_os_error(members->ours[i].file,
 			                    (uint16_t)members->fds[members->ours[i].index].revents);
 	members_scan(members);
@@ -199,7 +199,7 @@ static int members_poll_os(struct members *members)
 }
 
 /* Nothing that was asked for can have come unseen. */
-static bool is_complete(const struct members *members)
+static bool poll_result_is_complete(const struct members *members)
 {
 	if (members->n_os + members->n_shadows == 0)
 		return true;
@@ -263,14 +263,14 @@ static uint64_t members_wait_accept_rings(struct vma_wait *wait)
  * wake-up would be lost to those who do: all that he asks for he hears from the shadow, on which he sleeps as well.
  * A file that answers all by itself wakes everybody.
  */
-static bool has_use(const struct members_ours *ours)
+static bool member_can_use_wakeup(const struct members_ours *ours)
 {
 	return ours->accept & IOMUX_IN || atomic_load_explicit(&ours->file->own_poll, memory_order_relaxed);
 }
 
-static void stand_in_queue(struct members_ours *ours, struct vma_thread *self)
+static void poll_member_join_waitq(struct members_ours *ours, struct vma_thread *self)
 {
-	if (!member_is_still(ours) || !has_use(ours))
+	if (!poll_member_is_unchanged(ours) || !member_can_use_wakeup(ours))
 		return;
 	if (!ours->queued)
 		vma_file_get(ours->file);
@@ -285,7 +285,7 @@ static void members_wait_set_queued(struct vma_wait *wait, bool on)
 	members->polls = 0; /* a ring that came since is watched, too */
 	for (unsigned i = 0; i < members->n_ours; i++)
 		if (on)
-			stand_in_queue(&members->ours[i], wait->self);
+			poll_member_join_waitq(&members->ours[i], wait->self);
 		else
 			dequeue_waiter(members, &members->ours[i]);
 }
@@ -294,7 +294,7 @@ static void members_wait_set_queued(struct vma_wait *wait, bool on)
 static void members_wake_next(struct members *members)
 {
 	for (unsigned i = 0; i < members->n_ours; i++)
-		if (member_is_still(&members->ours[i]) && iomux_file_poll(members->ours[i].file) & IOMUX_IN)
+		if (poll_member_is_unchanged(&members->ours[i]) && iomux_file_poll(members->ours[i].file) & IOMUX_IN)
 			vma_waitq_wake(&members->ours[i].file->waitq, false);
 }
 
@@ -373,14 +373,14 @@ static int members_run(struct members *members, struct iomux_timeout *timeout, s
 	int found = members->count, driven = VMA_RING_CTXS_FULL;
 
 	vma_ring_ctxs_count_accept(members->accept_rings);
-	if (found > 0 && is_complete(members))
+	if (found > 0 && poll_result_is_complete(members))
 		return found;
 	self->overdue_rings = members->rings;
 	for (unsigned steps = 0; members->rings != 0 && iomux_drives_on(steps, driven, found > 0); steps++) {
 		driven = timeout->nsec != 0 ? vma_ring_ctxs_progress(members->rings)
 		                            : vma_ring_ctxs_catch_up(members->rings);
 		found = members_poll(members);
-		if (found < 0 || (found > 0 && is_complete(members)))
+		if (found < 0 || (found > 0 && poll_result_is_complete(members)))
 			return found;
 	}
 	iomux_policy_get(&policy);

@@ -20,8 +20,8 @@
 #define FDS_ON_STACK 64U
 
 enum { READ, WRITE, EXCEPT, SETS };
-static const short events_of[SETS] = {EPOLLIN | EPOLLRDNORM | EPOLLRDBAND, EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND,
-                                      EPOLLPRI};
+static const short select_poll_events[SETS] = {EPOLLIN | EPOLLRDNORM | EPOLLRDBAND,
+                                               EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND, EPOLLPRI};
 /* What sets a bit: POLLIN_SET, POLLOUT_SET and POLLEX_SET of the kernel. */
 static const short bits_of[SETS] = {EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLHUP | EPOLLERR,
                                     EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND | EPOLLERR, EPOLLPRI};
@@ -36,7 +36,7 @@ struct sets {
 /* ---- how many descriptors there are to look at ---- */
 
 /* Room in the kernel's table; 0: it does not say. */
-static int table_size(void)
+static int fd_table_kernel_size(void)
 {
 	char text[2048];
 	const char *line;
@@ -54,14 +54,14 @@ static int table_size(void)
 
 static int clamp_nfds(int n)
 {
-	int room = n > FD_SETSIZE ? table_size() : 0;
+	int room = n > FD_SETSIZE ? fd_table_kernel_size() : 0;
 
 	return room > 0 && n > room ? room : n;
 }
 
 /* ---- whether it is ours ---- */
 
-static bool word_wants(uint64_t word, int base, int n)
+static bool select_word_has_offloaded_fd(uint64_t word, int base, int n)
 {
 	for (; word != 0; word &= word - 1) {
 		int fd = base + __builtin_ctzll(word);
@@ -72,7 +72,7 @@ static bool word_wants(uint64_t word, int base, int n)
 	return false;
 }
 
-static bool set_wants(const fd_set *set, int n)
+static bool select_set_wants(const fd_set *set, int n)
 {
 	const uint64_t *from = (const uint64_t *)set;
 	uint64_t word;
@@ -80,7 +80,7 @@ static bool set_wants(const fd_set *set, int n)
 	for (int i = 0; set != NULL && i * BITS < n; i++)
 		if (vma_copy(&word, from + i, sizeof(word)) < 0)
 			return false; /* the kernel's call says EFAULT */
-		else if (word_wants(word, i * BITS, n))
+		else if (select_word_has_offloaded_fd(word, i * BITS, n))
 			return true;
 	return false;
 }
@@ -97,7 +97,7 @@ bool vma_iomux_select_wants(int n, const fd_set *r, const fd_set *w, const fd_se
 		return false;
 	self = vma_enter();
 	n = clamp_nfds(n <= highest ? n : highest + 1);
-	wants = set_wants(r, n) || set_wants(w, n) || set_wants(e, n);
+	wants = select_set_wants(r, n) || select_set_wants(w, n) || select_set_wants(e, n);
 	vma_leave(self);
 	return wants;
 }
@@ -114,7 +114,7 @@ static int read_sets(struct sets *sets)
 	return 0;
 }
 
-static uint64_t word_of_all(const struct sets *sets, int i)
+static uint64_t select_union_word(const struct sets *sets, int i)
 {
 	uint64_t all = sets->in[READ][i] | sets->in[WRITE][i] | sets->in[EXCEPT][i];
 	int last = sets->n - i * BITS;
@@ -127,24 +127,25 @@ static nfds_t count_fds(const struct sets *sets)
 	nfds_t n = 0;
 
 	for (int i = 0; i < sets->words; i++)
-		n += (nfds_t)__builtin_popcountll(word_of_all(sets, i));
+		n += (nfds_t)__builtin_popcountll(select_union_word(sets, i));
 	return n;
 }
 
 static void fill_fds(const struct sets *sets, struct pollfd *fds)
 {
 	for (int i = 0; i < sets->words; i++)
-		for (uint64_t word = word_of_all(sets, i); word != 0; word &= word - 1, fds++) {
+		for (uint64_t word = select_union_word(sets, i); word != 0; word &= word - 1, fds++) {
 			uint64_t bit = word & -word;
 
 			*fds = (struct pollfd){.fd = i * BITS + __builtin_ctzll(word)};
 			for (int k = 0; k < SETS; k++)
-				fds->events |= sets->in[k][i] & bit ? events_of[k] : 0;
+				fds->events |= sets->in[k][i] & bit ? select_poll_events[k] : 0;
 		}
 }
 
 /* A word of answers from the fds that follow; how many bits are set. */
-static int collect_word(uint64_t requested, const uint64_t in[SETS], const struct pollfd *fds, uint64_t out[SETS])
+static int select_collect_result_word(uint64_t requested, const uint64_t in[SETS], const struct pollfd *fds,
+                                      uint64_t out[SETS])
 {
 	int bits = 0;
 
@@ -162,10 +163,10 @@ static int select_store_sets(struct sets *sets, const struct pollfd *fds)
 	int bits = 0;
 
 	for (int i = 0; i < sets->words; i++) {
-		uint64_t requested = word_of_all(sets, i), out[SETS] = {0};
+		uint64_t requested = select_union_word(sets, i), out[SETS] = {0};
 		const uint64_t in[SETS] = {sets->in[READ][i], sets->in[WRITE][i], sets->in[EXCEPT][i]};
 
-		bits += collect_word(requested, in, fds, out);
+		bits += select_collect_result_word(requested, in, fds, out);
 		fds += __builtin_popcountll(requested);
 		for (int k = 0; k < SETS; k++)
 			sets->in[k][i] = out[k];
@@ -192,7 +193,7 @@ static int wait_for_fds(struct sets *sets, struct members *members, struct iomux
 	return rc >= 0 ? select_store_sets(sets, members->fds) : rc;
 }
 
-static int with_fds(struct sets *sets, struct iomux_timeout *timeout, struct vma_thread *self)
+static int select_with_pollfds(struct sets *sets, struct iomux_timeout *timeout, struct vma_thread *self)
 {
 	struct pollfd fds[FDS_ON_STACK];
 	struct members_ours ours[FDS_ON_STACK];
@@ -211,27 +212,27 @@ static int with_fds(struct sets *sets, struct iomux_timeout *timeout, struct vma
 	return rc;
 }
 
-static void set_size(struct sets *sets, int n)
+static void select_set_size(struct sets *sets, int n)
 {
 	sets->n = n;
 	sets->words = (n + BITS - 1) / BITS;
 }
 
 /* Of a descriptor that is not open the kernel says EBADF, unless it lies beyond its table. */
-static int with_sets(struct sets *sets, struct iomux_timeout *timeout, struct vma_thread *self)
+static int select_with_sets(struct sets *sets, struct iomux_timeout *timeout, struct vma_thread *self)
 {
 	int rc = read_sets(sets), room;
 
 	if (rc < 0)
 		return rc;
-	rc = with_fds(sets, timeout, self);
+	rc = select_with_pollfds(sets, timeout, self);
 	if (rc != -EBADF)
 		return rc;
-	room = table_size();
+	room = fd_table_kernel_size();
 	if (room == 0 || room >= sets->n)
 		return rc;
-	set_size(sets, room);
-	return with_fds(sets, timeout, self);
+	select_set_size(sets, room);
+	return select_with_pollfds(sets, timeout, self);
 }
 
 static int select_run(struct sets *sets, struct iomux_timeout *timeout, struct vma_thread *self)
@@ -242,13 +243,13 @@ static int select_run(struct sets *sets, struct iomux_timeout *timeout, struct v
 	for (int k = 0; k < SETS; k++)
 		sets->in[k] = words[k];
 	if (sets->words <= WORDS_ON_STACK)
-		return with_sets(sets, timeout, self);
+		return select_with_sets(sets, timeout, self);
 	sets->memory = more = vma_alloc((size_t)sets->words * SETS * sizeof(uint64_t));
 	if (more == NULL)
 		return -ENOMEM;
 	for (int k = 0; k < SETS; k++)
 		sets->in[k] = more + (size_t)k * (size_t)sets->words;
-	rc = with_sets(sets, timeout, self);
+	rc = select_with_sets(sets, timeout, self);
 	vma_free(more);
 	return rc;
 }
@@ -267,7 +268,7 @@ int vma_iomux_select(int n, fd_set *r, fd_set *w, fd_set *e, const struct timesp
 	rc = iomux_sigmask_set(&before, mask, self);
 	if (rc < 0)
 		return rc;
-	set_size(&sets, n >= 0 ? clamp_nfds(n) : 0);
+	select_set_size(&sets, n >= 0 ? clamp_nfds(n) : 0);
 	rc = n >= 0 ? select_run(&sets, &time, self) : -EINVAL;
 	vma_thread_set_tx_batch(self, rc);
 	iomux_sigmask_restore(&before, self);

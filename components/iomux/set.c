@@ -16,28 +16,28 @@
 
 #include "iomux_priv.h"
 
-static void set_close(struct vma_file *file);
-static void set_destroy(struct vma_file *file);
-static void set_forked(struct vma_file *file);
-static uint64_t set_rings(struct vma_file *file);
-static uint64_t set_accept_rings(struct vma_file *file);
+static void epoll_set_close(struct vma_file *file);
+static void epoll_set_destroy(struct vma_file *file);
+static void epoll_set_forked(struct vma_file *file);
+static uint64_t epoll_set_rings(struct vma_file *file);
+static uint64_t epoll_set_accept_rings(struct vma_file *file);
 
-static const struct vma_file_ops set_ops = {
+static const struct vma_file_ops epoll_set_ops = {
         .name = "epoll",
         .poll = epoll_set_poll,
-        .rings = set_rings,
-        .accept_rings = set_accept_rings,
-        .close = set_close,
-        .destroy = set_destroy,
-        .forked = set_forked,
+        .rings = epoll_set_rings,
+        .accept_rings = epoll_set_accept_rings,
+        .close = epoll_set_close,
+        .destroy = epoll_set_destroy,
+        .forked = epoll_set_forked,
 };
 
-static uint64_t set_rings(struct vma_file *file)
+static uint64_t epoll_set_rings(struct vma_file *file)
 {
 	return atomic_load_explicit(&epoll_set(file)->rings, memory_order_relaxed);
 }
 
-static uint64_t set_accept_rings(struct vma_file *file)
+static uint64_t epoll_set_accept_rings(struct vma_file *file)
 {
 	return atomic_load_explicit(&epoll_set(file)->accept_rings, memory_order_relaxed);
 }
@@ -58,14 +58,14 @@ void epoll_set_unlock(struct epoll_set *set)
 {
 	pthread_mutex_unlock(&set->lock);
 	atomic_thread_fence(memory_order_seq_cst);
-	if (epoll_set_has(set))
+	if (epoll_set_has_pending_events(set))
 		vma_waitq_wake(&set->file.waitq, false);
 }
 
 /* ---- S ---- */
 
 /* E's key is 0, which is no item's. */
-static int add_outer(int members_epfd, int epfd)
+static int epoll_add_to_members_epfd(int members_epfd, int epfd)
 {
 	struct epoll_event event = {.events = EPOLLIN};
 
@@ -78,7 +78,7 @@ static int create_members_epfd(int epfd)
 
 	if (members_epfd < 0)
 		return -errno;
-	rc = add_outer(members_epfd, epfd);
+	rc = epoll_add_to_members_epfd(members_epfd, epfd);
 	up = rc < 0 ? rc : vma_fd_guard(members_epfd);
 	if (up < 0)
 		syscall(SYS_close, members_epfd);
@@ -97,7 +97,7 @@ struct epoll_set *epoll_set_create(int epfd)
 		vma_free(set);
 		return NULL;
 	}
-	vma_file_init(&set->file, VMA_FILE_EPOLL, &set_ops);
+	vma_file_init(&set->file, VMA_FILE_EPOLL, &epoll_set_ops);
 	ready_list_init(&set->ready);
 	pthread_mutex_init(&set->lock, NULL);
 	pthread_mutex_init(&set->leaf, NULL);
@@ -116,7 +116,7 @@ void epoll_set_begin_stats(struct epoll_set *set)
 	if (engine == NULL)
 		return;
 	snprintf(name, sizeof(name), "epoll_wait fd %d", epfd);
-	stats = vma_stats_grab(engine->stats, VMA_STATS_TYPE_IOMUX, name);
+	stats = vma_stats_block_alloc(engine->stats, VMA_STATS_TYPE_IOMUX, name);
 	vma_stats_set(&stats->epfd, (uint64_t)epfd);
 	set->engine = engine;
 	atomic_store_explicit(&set->stats, stats, memory_order_release);
@@ -125,7 +125,7 @@ void epoll_set_begin_stats(struct epoll_set *set)
 /* ---- the end ---- */
 
 /* Items go; who still waits in another thread sees no more of them. The kernel closes E. */
-static void set_close(struct vma_file *file)
+static void epoll_set_close(struct vma_file *file)
 {
 	struct epoll_set *set = epoll_set(file);
 
@@ -137,7 +137,7 @@ static void set_close(struct vma_file *file)
 }
 
 /* Every item that was ever live has held a reference until nobody could call it any more. */
-static void set_destroy(struct vma_file *file)
+static void epoll_set_destroy(struct vma_file *file)
 {
 	struct epoll_set *set = epoll_set(file);
 
@@ -148,7 +148,7 @@ static void set_destroy(struct vma_file *file)
 		vma_free(set->chunk[i]);
 	vma_free(set->bucket);
 	if (set->stats != NULL && set->engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire))
-		vma_stats_drop(set->engine->stats, set->stats);
+		vma_stats_block_free(set->engine->stats, set->stats);
 	pthread_mutex_destroy(&set->lock);
 	pthread_mutex_destroy(&set->leaf);
 }
@@ -159,7 +159,7 @@ static void set_destroy(struct vma_file *file)
  * In the child: S is the parent's, and its members are told there. Threads of the parent may have been anywhere in the
  * lists, so they are made anew from the items, at the first use (a child that only calls exec pays nothing).
  */
-static void set_forked(struct vma_file *file)
+static void epoll_set_forked(struct vma_file *file)
 {
 	struct epoll_set *set = epoll_set(file);
 
@@ -209,7 +209,7 @@ static void refresh_inner(const struct epoll_item *item)
 	epoll_set_unlock(inner);
 }
 
-static void enter_again(struct epoll_set *set, struct epoll_item *item)
+static void epoll_item_readd_to_os_set(struct epoll_set *set, struct epoll_item *item)
 {
 	if (item->number_closed && item->file->kind != VMA_FILE_EPOLL)
 		item->os_fd = atomic_load_explicit(&item->file->fd, memory_order_relaxed);
@@ -240,7 +240,7 @@ void epoll_set_refresh(struct epoll_set *set)
 		remake_lists(set);
 	for (uint32_t i = 0; i < set->n_items; i++)
 		if (epoll_item_at(set, i)->live)
-			enter_again(set, epoll_item_at(set, i));
+			epoll_item_readd_to_os_set(set, epoll_item_at(set, i));
 	vma_waitq_wake(&set->file.waitq, true);
 	watchers = atomic_load_explicit(&set->file.watchers, memory_order_acquire);
 	for (uint32_t i = 0; watchers != NULL && i < watchers->n; i++)

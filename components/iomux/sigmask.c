@@ -16,7 +16,7 @@
 #define KERNEL_BYTES (_NSIG / 8)
 
 /* By syscall: pthread_sigmask leaves the C library's own signals out, which the kernel's calls do not. */
-static void change_sigmask(int how, const sigset_t *mask, sigset_t *before)
+static void sigmask_syscall(int how, const sigset_t *mask, sigset_t *before)
 {
 	syscall(SYS_rt_sigprocmask, how, mask, before, KERNEL_BYTES);
 }
@@ -28,14 +28,14 @@ static void replace_sigmask(const sigset_t *mask, sigset_t *before, struct vma_t
 
 	memset(&all, 0xff, sizeof(all));
 	memset(&now, 0, sizeof(now));
-	change_sigmask(SIG_SETMASK, &all, &now);
+	sigmask_syscall(SIG_SETMASK, &all, &now);
 	held = vma_thread_holds(self, VMA_HELD_SIGNALS);
 	if (before != NULL)
 		*before = held ? self->mask : now;
 	if (held)
 		memcpy(&self->mask, mask, KERNEL_BYTES);
 	/* While something is held all is blocked but faults, which vma_copy may need: so it stays. */
-	change_sigmask(SIG_SETMASK, held ? &now : mask, NULL);
+	sigmask_syscall(SIG_SETMASK, held ? &now : mask, NULL);
 }
 
 int iomux_sigmask_set(struct iomux_sigmask *mask, const sigset_t *from, struct vma_thread *self)

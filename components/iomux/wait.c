@@ -29,9 +29,9 @@ struct call {
 	int n;
 };
 
-static bool set_has_ready(struct epoll_set *set)
+static bool epoll_set_has_ready(struct epoll_set *set)
 {
-	return epoll_set_has(set) || atomic_load_explicit(&set->stale, memory_order_relaxed);
+	return epoll_set_has_pending_events(set) || atomic_load_explicit(&set->stale, memory_order_relaxed);
 }
 
 /* Somebody else collects: nothing for us now, and he wakes us if he leaves something. */
@@ -39,7 +39,7 @@ static int epoll_call_collect(struct call *call, enum epoll_os_poll ask)
 {
 	struct epoll_set *set = call->set;
 
-	if ((ask == EPOLL_OS_POLL_IF_READY && !set_has_ready(set)) || pthread_mutex_trylock(&set->lock) != 0)
+	if ((ask == EPOLL_OS_POLL_IF_READY && !epoll_set_has_ready(set)) || pthread_mutex_trylock(&set->lock) != 0)
 		return 0;
 	call->n = epoll_collect(set, call->epfd, call->events, call->max, ask, &call->policy);
 	call->wakeup_unspent = call->n > 0 && call->queued && iomux_is_in_queue(&set->file.waitq, call->self);
@@ -47,20 +47,20 @@ static int epoll_call_collect(struct call *call, enum epoll_os_poll ask)
 	return call->n;
 }
 
-static int result_sign(int n)
+static int int_sign_or_errno(int n)
 {
 	return n < 0 ? n : n > 0;
 }
 
 static int epoll_wait_ready(struct vma_wait *wait)
 {
-	return result_sign(epoll_call_collect(wait->arg, EPOLL_OS_POLL_IF_READY));
+	return int_sign_or_errno(epoll_call_collect(wait->arg, EPOLL_OS_POLL_IF_READY));
 }
 
 static int epoll_wait_poll_os(struct vma_wait *wait)
 {
 	/* After a sleep that S has ended it is asked; of shadows alone there is nothing new every few looks. */
-	return result_sign(
+	return int_sign_or_errno(
 	        epoll_call_collect(wait->arg, wait->fds[0].revents != 0 ? EPOLL_OS_POLL_ALWAYS : EPOLL_OS_POLL_IF_DUE));
 }
 
@@ -81,7 +81,7 @@ static uint64_t epoll_wait_accept_rings(struct vma_wait *wait)
 /* Who was woken and leaves with nothing, or with something else. */
 static void epoll_wake_next(struct epoll_set *set)
 {
-	if (epoll_set_has(set))
+	if (epoll_set_has_pending_events(set))
 		vma_waitq_wake(&set->file.waitq, false);
 }
 
@@ -115,18 +115,18 @@ static void epoll_wait_abandon(struct vma_wait *wait)
 	vma_file_put(&call->set->file);
 }
 
-static const struct vma_wait_ops wait_ops = {.ready = epoll_wait_ready,
-                                             .poll_os = epoll_wait_poll_os,
-                                             .rings = epoll_wait_rings,
-                                             .accept_rings = epoll_wait_accept_rings,
-                                             .set_queued = epoll_wait_set_queued,
-                                             .abandon = epoll_wait_abandon};
+static const struct vma_wait_ops epoll_wait_ops = {.ready = epoll_wait_ready,
+                                                   .poll_os = epoll_wait_poll_os,
+                                                   .rings = epoll_wait_rings,
+                                                   .accept_rings = epoll_wait_accept_rings,
+                                                   .set_queued = epoll_wait_set_queued,
+                                                   .abandon = epoll_wait_abandon};
 
 static int epoll_sleep_or_spin(struct call *call, struct iomux_timeout *timeout, struct vma_thread *self)
 {
 	struct epoll_set *set = call->set;
 	struct pollfd inner = {.fd = set->members_epfd, .events = POLLIN};
-	struct vma_wait wait = {.ops = &wait_ops,
+	struct vma_wait wait = {.ops = &epoll_wait_ops,
 	                        .arg = call,
 	                        .self = self,
 	                        .spin = &set->spin,
@@ -153,11 +153,11 @@ static int epoll_sleep_or_spin(struct call *call, struct iomux_timeout *timeout,
 }
 
 /* Who does not wait is not told "nothing" because another thread collects at this moment. */
-static int last_collect(struct call *call)
+static int epoll_collect_before_return(struct call *call)
 {
 	int n = epoll_call_collect(call, EPOLL_OS_POLL_IF_DUE);
 
-	for (int tries = 0; n == 0 && tries < TRIES && set_has_ready(call->set); tries++) {
+	for (int tries = 0; n == 0 && tries < TRIES && epoll_set_has_ready(call->set); tries++) {
 		sched_yield();
 		n = epoll_call_collect(call, EPOLL_OS_POLL_IF_DUE);
 	}
@@ -177,7 +177,7 @@ static int epoll_call_poll(struct call *call, struct iomux_timeout *timeout, str
 	}
 	n = epoll_call_collect(call, EPOLL_OS_POLL_IF_READY);
 	if (n == 0 && rings != 0) {
-		for (unsigned steps = 0; iomux_drives_on(steps, driven, set_has_ready(set)); steps++)
+		for (unsigned steps = 0; iomux_drives_on(steps, driven, epoll_set_has_ready(set)); steps++)
 			driven = timeout->nsec != 0 ? vma_ring_ctxs_progress(rings) : vma_ring_ctxs_catch_up(rings);
 		n = epoll_call_collect(call, EPOLL_OS_POLL_IF_READY);
 	}
@@ -185,7 +185,7 @@ static int epoll_call_poll(struct call *call, struct iomux_timeout *timeout, str
 	if (n == 0 && vma_thread_holds(self, VMA_HELD_SIGNALS))
 		n = epoll_call_collect(call, EPOLL_OS_POLL_ALWAYS);
 	if (n == 0)
-		n = timeout->nsec != 0 ? epoll_sleep_or_spin(call, timeout, self) : last_collect(call);
+		n = timeout->nsec != 0 ? epoll_sleep_or_spin(call, timeout, self) : epoll_collect_before_return(call);
 	/* The kernel's epoll_wait that does not wait is not interrupted, unlike its poll. */
 	return n == 0 && timeout->nsec != 0 ? iomux_interrupted(self) : n;
 }

@@ -3,7 +3,7 @@
 
 #include "log_priv.h"
 
-static const struct level_name {
+static const struct log_level_name_row {
 	enum vma_log_level level;
 	const char *number, *label, *alias;
 } names[] = {
@@ -32,7 +32,7 @@ int vma_log_level_parse(const char *text, enum vma_log_level *level)
 	if (text == NULL || *text == '\0')
 		return -EINVAL;
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-		const struct level_name *n = &names[i];
+		const struct log_level_name_row *n = &names[i];
 		if (same_word(text, n->label) || same_word(text, n->alias) || same_word(text, n->number)) {
 			*level = n->level;
 			return 0;

@@ -14,7 +14,7 @@
 
 _Static_assert(sizeof(COLOR_END "\n") - 1 <= LOG_TAIL_MAX, "room for the tail");
 
-static uint64_t start_ns;
+static uint64_t log_start_ns;
 
 static uint64_t log_now_ns(void)
 {
@@ -27,7 +27,7 @@ static uint64_t log_now_ns(void)
 /* Preloaded or linked in, this runs when the process starts; after dlopen, time counts from there. */
 __attribute__((constructor)) static void record_start_time(void)
 {
-	start_ns = log_now_ns();
+	log_start_ns = log_now_ns();
 }
 
 static void cut_log_text(char *text, size_t *len)
@@ -72,14 +72,14 @@ const char *log_line_color(enum vma_log_level level)
 }
 
 /* Returns the length; every part is bounded, so LOG_HEAD_MAX is never reached. */
-static size_t write_head(char *head, enum vma_log_level level, unsigned details, const char *color)
+static size_t log_write_head(char *head, enum vma_log_level level, unsigned details, const char *color)
 {
 	size_t len = 0;
 
 	if (color != NULL)
 		len += (size_t)snprintf(head + len, LOG_HEAD_MAX - len, "%s", color);
 	if (details >= 3) {
-		uint64_t us = (log_now_ns() - start_ns) / 1000;
+		uint64_t us = (log_now_ns() - log_start_ns) / 1000;
 		len += (size_t)snprintf(head + len, LOG_HEAD_MAX - len, "Time: %llu.%03llu ",
 		                        (unsigned long long)(us / 1000), (unsigned long long)(us % 1000));
 	}
@@ -97,7 +97,7 @@ const char *log_line_finish(struct log_line *line, enum vma_log_level level, uns
 	const char *color = terminal ? log_line_color(level) : NULL;
 	const char *tail = color != NULL ? COLOR_END "\n" : "\n";
 	char head[LOG_HEAD_MAX];
-	size_t head_len = write_head(head, level, details, color);
+	size_t head_len = log_write_head(head, level, details, color);
 	char *start = line->bytes + LOG_HEAD_MAX - head_len;
 
 	memcpy(start, head, head_len);

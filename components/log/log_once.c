@@ -22,7 +22,7 @@ static uint64_t hash_text(const char *text, size_t len) /* FNV-1a, 64 bits */
 	return hash != 0 ? hash : 1; /* 0 is a free slot */
 }
 
-static bool first_time(uint64_t hash)
+static bool message_is_first_time(uint64_t hash)
 {
 	for (size_t i = 0; i < LOGGED_MAX; i++) {
 		_Atomic uint64_t *slot = &seen[(hash + i) % LOGGED_MAX];
@@ -49,7 +49,7 @@ bool vma_log_once(enum vma_log_level level, const char *fmt, ...)
 	va_start(args, fmt);
 	log_line_text(&line, fmt, args);
 	va_end(args);
-	first = first_time(hash_text(log_line_text_at(&line), line.text_len));
+	first = message_is_first_time(hash_text(log_line_text_at(&line), line.text_len));
 	if (first)
 		log_out_send(&line, level);
 	errno = saved;

@@ -25,10 +25,10 @@
 #define SIGNALS_OF_WRITE (SIGNAL_BIT(SIGPIPE) | SIGNAL_BIT(SIGXFSZ))
 
 /* Read by every thread that logs. */
-static _Atomic int out_fd = STDERR_FILENO;
-static _Atomic unsigned out_details;
-static _Atomic bool out_colors;
-static _Atomic unsigned lost_lines;
+static _Atomic int log_out_fd = STDERR_FILENO;
+static _Atomic unsigned log_out_details;
+static _Atomic bool log_out_colors;
+static _Atomic unsigned log_lost_lines;
 
 /* Of init and fini: the number that the file has, -1: none yet; and what we put there. */
 static int file_fd = -1;
@@ -70,7 +70,7 @@ static bool is_terminal(int fd)
 	return syscall(SYS_ioctl, fd, TCGETS, &termios) == 0;
 }
 
-static void wait_writable(int fd)
+static void log_wait_writable(int fd)
 {
 	struct pollfd pollfd = {.fd = fd, .events = POLLOUT};
 	struct timespec timeout = {.tv_nsec = FULL_WAIT_MSEC * 1000000L};
@@ -90,7 +90,7 @@ static int log_write_all(int fd, const char *bytes, size_t len)
 		} else if (n == 0) {
 			return -EIO;
 		} else if (errno == EAGAIN && !waited) {
-			wait_writable(fd);
+			log_wait_writable(fd);
 			waited = true;
 		} else if (errno != EINTR) {
 			return -errno;
@@ -129,7 +129,7 @@ static int write_without_signals(int fd, const char *bytes, size_t len)
 /* The number is taken out first, so of all threads one reports it. */
 static void report_lost_lines(int fd)
 {
-	unsigned lost = atomic_exchange_explicit(&lost_lines, 0, memory_order_relaxed);
+	unsigned lost = atomic_exchange_explicit(&log_lost_lines, 0, memory_order_relaxed);
 	char text[96];
 	int len;
 
@@ -138,7 +138,7 @@ static void report_lost_lines(int fd)
 	/* The newline first: the line that was given up may stand there by half. */
 	len = snprintf(text, sizeof(text), "\nVMA WARNING: %u lines of the log were lost: its output was full\n", lost);
 	if (write_without_signals(fd, text, (size_t)len) != 0)
-		atomic_fetch_add_explicit(&lost_lines, lost, memory_order_relaxed);
+		atomic_fetch_add_explicit(&log_lost_lines, lost, memory_order_relaxed);
 }
 
 /* The file failed in the middle of things. The thread that turns the log back to stderr says so. */
@@ -147,7 +147,7 @@ static void fall_back_to_stderr(int fd, int error)
 	char text[160];
 	int len;
 
-	if (!atomic_compare_exchange_strong_explicit(&out_fd, &fd, STDERR_FILENO, memory_order_relaxed,
+	if (!atomic_compare_exchange_strong_explicit(&log_out_fd, &fd, STDERR_FILENO, memory_order_relaxed,
 	                                             memory_order_relaxed))
 		return;
 	len = snprintf(text, sizeof(text), "VMA WARNING: cannot write to VMA_LOG_FILE: %s; the log goes to stderr\n",
@@ -157,15 +157,15 @@ static void fall_back_to_stderr(int fd, int error)
 
 void log_out_send(struct log_line *line, enum vma_log_level level)
 {
-	int fd = atomic_load_explicit(&out_fd, memory_order_relaxed);
-	bool colored = atomic_load_explicit(&out_colors, memory_order_relaxed) && log_line_color(level) != NULL &&
+	int fd = atomic_load_explicit(&log_out_fd, memory_order_relaxed);
+	bool colored = atomic_load_explicit(&log_out_colors, memory_order_relaxed) && log_line_color(level) != NULL &&
 	               is_terminal(fd);
 	size_t len;
-	const char *bytes =
-	        log_line_finish(line, level, atomic_load_explicit(&out_details, memory_order_relaxed), colored, &len);
+	const char *bytes = log_line_finish(line, level, atomic_load_explicit(&log_out_details, memory_order_relaxed),
+	                                    colored, &len);
 	int rc;
 
-	if (atomic_load_explicit(&lost_lines, memory_order_relaxed) != 0)
+	if (atomic_load_explicit(&log_lost_lines, memory_order_relaxed) != 0)
 		report_lost_lines(fd);
 	rc = write_without_signals(fd, bytes, len);
 	if (rc == 0)
@@ -175,11 +175,11 @@ void log_out_send(struct log_line *line, enum vma_log_level level)
 		rc = write_without_signals(STDERR_FILENO, bytes, len);
 	}
 	if (rc == -EAGAIN)
-		atomic_fetch_add_explicit(&lost_lines, 1, memory_order_relaxed);
+		atomic_fetch_add_explicit(&log_lost_lines, 1, memory_order_relaxed);
 }
 
 /* A single "%d" in the name becomes the pid; several, or any other %, are part of the name. */
-static int expand_name(const char *name, char *path, size_t size)
+static int log_expand_file_name(const char *name, char *path, size_t size)
 {
 	const char *mark = strstr(name, "%d");
 	int n;
@@ -248,23 +248,23 @@ static int install_log_fd(int fd)
 	return 0;
 }
 
-static int use_file(const char *name)
+static int log_use_file(const char *name)
 {
 	char path[PATH_MAX];
-	int rc = expand_name(name, path, sizeof(path));
+	int rc = log_expand_file_name(name, path, sizeof(path));
 
 	if (rc == 0)
 		rc = log_open_path(path);
 	if (rc >= 0)
 		rc = install_log_fd(rc);
 	if (rc == 0)
-		atomic_store_explicit(&out_fd, file_fd, memory_order_relaxed);
+		atomic_store_explicit(&log_out_fd, file_fd, memory_order_relaxed);
 	return rc;
 }
 
-static void use_stderr(void)
+static void log_use_stderr(void)
 {
-	atomic_store_explicit(&out_fd, STDERR_FILENO, memory_order_relaxed);
+	atomic_store_explicit(&log_out_fd, STDERR_FILENO, memory_order_relaxed);
 	if (file_fd_is_ours()) {
 		int null = log_open_path("/dev/null");
 		if (null >= 0)
@@ -274,20 +274,20 @@ static void use_stderr(void)
 
 void vma_log_set_details(unsigned details)
 {
-	atomic_store_explicit(&out_details, details, memory_order_relaxed);
+	atomic_store_explicit(&log_out_details, details, memory_order_relaxed);
 }
 
 int vma_log_init(const struct vma_log_attr *attr)
 {
 	int saved = errno, rc = 0;
 
-	atomic_store_explicit(&out_details, attr->details, memory_order_relaxed);
-	atomic_store_explicit(&out_colors, attr->colors, memory_order_relaxed);
+	atomic_store_explicit(&log_out_details, attr->details, memory_order_relaxed);
+	atomic_store_explicit(&log_out_colors, attr->colors, memory_order_relaxed);
 	vma_log_set_level(attr->level);
 	if (attr->file != NULL && attr->file[0] != '\0')
-		rc = use_file(attr->file);
+		rc = log_use_file(attr->file);
 	if (rc != 0 || attr->file == NULL || attr->file[0] == '\0')
-		use_stderr();
+		log_use_stderr();
 	if (rc != 0)
 		vma_log_once(VMA_LOG_WARN, "cannot open VMA_LOG_FILE '%s': %s; the log goes to stderr", attr->file,
 		             strerrordesc_np(-rc));
@@ -307,7 +307,7 @@ void vma_log_fini(void)
 {
 	int saved = errno;
 
-	atomic_store_explicit(&out_fd, STDERR_FILENO, memory_order_relaxed);
+	atomic_store_explicit(&log_out_fd, STDERR_FILENO, memory_order_relaxed);
 	if (file_fd_is_ours())
 		syscall(SYS_close, file_fd);
 	file_fd = -1;

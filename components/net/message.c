@@ -30,7 +30,7 @@ static void copy_address(uint8_t out[16], const struct nlattr *attr)
 		memcpy(out, nla_data(attr), nla_len(attr) < 16 ? (size_t)nla_len(attr) : 16);
 }
 
-static uint32_t u32_or(const struct nlattr *attr, uint32_t otherwise)
+static uint32_t nla_get_u32_or_default(const struct nlattr *attr, uint32_t otherwise)
 {
 	return attr != NULL ? nla_get_u32(attr) : otherwise;
 }
@@ -106,8 +106,8 @@ int net_msg_link(struct nlmsghdr *message, struct vma_net_link *out)
 	out->ifindex = (uint32_t)header->ifi_index;
 	out->flags = header->ifi_flags;
 	out->hw_type = header->ifi_type;
-	out->mtu = u32_or(attrs[IFLA_MTU], 0);
-	out->master = u32_or(attrs[IFLA_MASTER], 0);
+	out->mtu = nla_get_u32_or_default(attrs[IFLA_MTU], 0);
+	out->master = nla_get_u32_or_default(attrs[IFLA_MASTER], 0);
 	copy_link_name(out->name, attrs[IFLA_IFNAME]);
 	copy_mac(out->mac, attrs[IFLA_ADDRESS]);
 	copy_mac(out->broadcast, attrs[IFLA_BROADCAST]);
@@ -115,7 +115,7 @@ int net_msg_link(struct nlmsghdr *message, struct vma_net_link *out)
 		return -EINVAL;
 	/* A veth's IFLA_LINK is its peer, which is beside it, not below; elsewhere numbers mean other interfaces. */
 	if (attrs[IFLA_LINK_NETNSID] == NULL && strcmp(out->kind, "veth") != 0)
-		out->lower = u32_or(attrs[IFLA_LINK], 0);
+		out->lower = nla_get_u32_or_default(attrs[IFLA_LINK], 0);
 	if (out->lower == out->ifindex)
 		out->lower = 0;
 	return 0;
@@ -144,7 +144,7 @@ int net_msg_addr(struct nlmsghdr *message, struct vma_net_addr *out)
 	out->family = header->ifa_family;
 	out->prefix_len = header->ifa_prefixlen;
 	out->scope = header->ifa_scope;
-	out->secondary = (u32_or(attrs[IFA_FLAGS], header->ifa_flags) & IFA_F_SECONDARY) != 0;
+	out->secondary = (nla_get_u32_or_default(attrs[IFA_FLAGS], header->ifa_flags) & IFA_F_SECONDARY) != 0;
 	copy_address(out->address, attrs[IFA_LOCAL] != NULL ? attrs[IFA_LOCAL] : attrs[IFA_ADDRESS]);
 	copy_address(out->peer, attrs[IFA_ADDRESS] != NULL ? attrs[IFA_ADDRESS] : attrs[IFA_LOCAL]);
 	memset(out->address + 4, 0, 12);
@@ -212,9 +212,9 @@ static const struct nla_policy route_policy[RTA_MAX + 1] = {
         [RTA_METRICS] = {.type = NLA_NESTED},
 };
 
-static uint16_t u16_at_most(const struct nlattr *attr)
+static uint16_t nla_get_u16_clamped(const struct nlattr *attr)
 {
-	const uint32_t value = u32_or(attr, 0);
+	const uint32_t value = nla_get_u32_or_default(attr, 0);
 
 	return (uint16_t)(value < UINT16_MAX ? value : UINT16_MAX);
 }
@@ -229,10 +229,10 @@ static void read_metrics(struct nlattr *metrics, struct vma_net_route *out)
 
 	if (metrics == NULL || nla_parse_nested(attrs, RTAX_MAX, metrics, policy) < 0)
 		return;
-	out->mtu = u32_or(attrs[RTAX_MTU], 0);
-	out->advmss = u16_at_most(attrs[RTAX_ADVMSS]);
-	out->initcwnd = u16_at_most(attrs[RTAX_INITCWND]);
-	out->quickack = u32_or(attrs[RTAX_QUICKACK], 0) != 0;
+	out->mtu = nla_get_u32_or_default(attrs[RTAX_MTU], 0);
+	out->advmss = nla_get_u16_clamped(attrs[RTAX_ADVMSS]);
+	out->initcwnd = nla_get_u16_clamped(attrs[RTAX_INITCWND]);
+	out->quickack = nla_get_u32_or_default(attrs[RTAX_QUICKACK], 0) != 0;
 }
 
 int net_msg_route(struct nlmsghdr *message, const struct vma_net_key *key, struct vma_net_route *out)
@@ -247,8 +247,8 @@ int net_msg_route(struct nlmsghdr *message, const struct vma_net_key *key, struc
 	memset(out, 0, sizeof(*out));
 	out->type = header->rtm_type;
 	out->family = header->rtm_family;
-	out->oif = u32_or(attrs[RTA_OIF], 0);
-	out->table = u32_or(attrs[RTA_TABLE], header->rtm_table);
+	out->oif = nla_get_u32_or_default(attrs[RTA_OIF], 0);
+	out->table = nla_get_u32_or_default(attrs[RTA_TABLE], header->rtm_table);
 	read_metrics(attrs[RTA_METRICS], out);
 	out->encap = attrs[RTA_ENCAP] != NULL;
 	if (attrs[RTA_PREFSRC] != NULL)

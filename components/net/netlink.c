@@ -56,7 +56,7 @@ static int create_netlink_socket(int flags)
 	return fd;
 }
 
-static int open_on(int fd, struct nl_sock **out)
+static int nl_sock_open_on_fd(int fd, struct nl_sock **out)
 {
 	struct nl_sock *sock;
 
@@ -75,12 +75,12 @@ static int open_on(int fd, struct nl_sock **out)
 
 int net_nl_open(struct nl_sock **out)
 {
-	return open_on(create_netlink_socket(0), out);
+	return nl_sock_open_on_fd(create_netlink_socket(0), out);
 }
 
 int net_nl_open_events(uint32_t event_bytes, struct nl_sock **out)
 {
-	int rc = open_on(create_netlink_socket(SOCK_NONBLOCK), out);
+	int rc = nl_sock_open_on_fd(create_netlink_socket(SOCK_NONBLOCK), out);
 
 	if (rc < 0)
 		return rc;

@@ -15,7 +15,7 @@ static struct path *path_priv(struct vma_net_path *path)
 /* ---- memory ---- */
 
 /* A path without holder, not found for longest: the first of the queue that was not used since it was passed over. */
-static void evict_one(struct vma_net *net)
+static void path_evict_least_recent(struct vma_net *net)
 {
 	struct path *path = TAILQ_FIRST(&net->paths);
 
@@ -37,7 +37,7 @@ static struct path *path_allocate(struct vma_net *net)
 	struct path *path;
 
 	if (net->paths_idle >= NET_PATHS_IDLE_MAX)
-		evict_one(net);
+		path_evict_least_recent(net);
 	path = TAILQ_FIRST(&net->free_paths);
 	if (path != NULL) {
 		TAILQ_REMOVE(&net->free_paths, path, all);
@@ -90,7 +90,7 @@ void net_paths_fini(struct vma_net *net)
  * The lock is held, so what the table finds is not reused meanwhile. A path that lost its place in the table to another
  * one of the same hash is found by nobody: its holder is its only one.
  */
-static struct path *find_locked(struct vma_net *net, const struct vma_net_key *key)
+static struct path *path_find_locked(struct vma_net *net, const struct vma_net_key *key)
 {
 	struct vma_net_path *path = path_table_find(&net->table, key);
 
@@ -137,7 +137,7 @@ int vma_net_path_get(struct vma_net *net, const struct vma_net_key *requested, s
 	net_lock(net, &hold);
 	net_catch_up(net);
 	key = net_rules_key(net, requested);
-	path = find_locked(net, &key);
+	path = path_find_locked(net, &key);
 	if (path == NULL)
 		path = path_create(net, &key);
 	if (path != NULL) {
@@ -194,7 +194,7 @@ static struct vma_net_path *path_find(struct vma_net *net, const struct vma_net_
 	return path;
 }
 
-bool vma_net_find(struct vma_net *net, const struct vma_net_key *key, struct vma_net_template *out)
+bool vma_net_find_template(struct vma_net *net, const struct vma_net_key *key, struct vma_net_template *out)
 {
 	return path_find(net, key, out) != NULL;
 }
@@ -214,11 +214,11 @@ void vma_net_request(struct vma_net *net, const struct vma_net_key *key, unsigne
 		path_post_request(net, path, what);
 }
 
-bool vma_net_want(struct vma_net *net, const struct vma_net_key *requested)
+bool vma_net_request_path(struct vma_net *net, const struct vma_net_key *requested)
 {
 	const struct vma_net_key key = net_rules_key(net, requested);
 
-	if (check_path_key(&key) < 0 || !want_board_post(&net->wants, &key))
+	if (check_path_key(&key) < 0 || !path_request_board_post(&net->wants, &key))
 		return false;
 	net_wake(net);
 	return true;
@@ -230,8 +230,8 @@ int net_paths_take_wants(struct vma_net *net)
 	unsigned at = 0;
 	int n = 0;
 
-	while (want_board_take(&net->wants, &at, &key)) {
-		struct path *path = find_locked(net, &key);
+	while (path_request_board_take(&net->wants, &at, &key)) {
+		struct path *path = path_find_locked(net, &key);
 
 		if (path == NULL)
 			path = path_create(net, &key);

@@ -18,7 +18,7 @@ struct path_table_block {
 /* ck's allocator gets no argument: this is the table that the calling thread is changing. */
 static _Thread_local struct path_table *changing;
 
-static void *block_alloc(size_t bytes)
+static void *path_table_block_alloc(size_t bytes)
 {
 	struct path_table_block *block =
 	        aligned_alloc(_Alignof(struct path_table_block), (sizeof(*block) + bytes + 63) & ~(size_t)63);
@@ -43,7 +43,7 @@ static void path_block_free(void *memory, size_t bytes, bool readers)
 	changing->outgrown = block;
 }
 
-static struct ck_malloc allocator = {.malloc = block_alloc, .free = path_block_free};
+static struct ck_malloc allocator = {.malloc = path_table_block_alloc, .free = path_block_free};
 
 int path_table_init(struct path_table *table)
 {

@@ -14,14 +14,14 @@
 #define TAG_BYTES 4
 #define IP4_BYTES 20
 
-static enum plan_need use_os(struct vma_net_template *out, enum vma_net_reason reason)
+static enum plan_need net_template_use_os(struct vma_net_template *out, enum vma_net_reason reason)
 {
 	out->state = VMA_NET_USE_OS;
 	out->reason = (uint8_t)reason;
 	return PLAN_NOTHING;
 }
 
-static enum vma_net_reason os_reason(const struct plan_facts *facts)
+static enum vma_net_reason path_os_reason_of_facts(const struct plan_facts *facts)
 {
 	const struct vma_net_route *route = facts->route;
 	const struct vma_net_link *link = facts->link;
@@ -117,7 +117,7 @@ enum plan_need plan_path(const struct plan_facts *facts, struct vma_net_template
 
 	memset(out, 0, sizeof(*out));
 	if (facts->refused == PLAN_NOT_ASKED)
-		return use_os(out, VMA_NET_REASON_NOT_ASKED);
+		return net_template_use_os(out, VMA_NET_REASON_NOT_ASKED);
 	if (facts->refused < 0) {
 		out->state = VMA_NET_ERROR;
 		out->error = -facts->refused;
@@ -136,9 +136,9 @@ enum plan_need plan_path(const struct plan_facts *facts, struct vma_net_template
 	out->initcwnd = route->initcwnd;
 	if (route->quickack)
 		out->flags |= VMA_NET_QUICKACK;
-	reason = os_reason(facts);
+	reason = path_os_reason_of_facts(facts);
 	if (reason != VMA_NET_REASON_NONE)
-		return use_os(out, reason);
+		return net_template_use_os(out, reason);
 	/* One tag is ours to write; below a second one the VLAN interface itself has to do it. */
 	if (link->vlan != 0 && lower != NULL && lower->vlan == 0 && lower->hw_type == ARPHRD_ETHER) {
 		out->vlan = link->vlan;

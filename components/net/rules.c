@@ -32,7 +32,7 @@ static bool rules_name_ports(struct vma_net *net)
 }
 
 /* fib_multipath_hash_policy: 0 looks at addresses only. */
-static bool hash_takes_ports(const struct vma_net *net)
+static bool multipath_hash_uses_ports(const struct vma_net *net)
 {
 	char policy = '?';
 
@@ -48,7 +48,7 @@ int net_rules_open(void)
 
 void net_rules_read(struct vma_net *net)
 {
-	const bool by_ports = hash_takes_ports(net) || rules_name_ports(net);
+	const bool by_ports = multipath_hash_uses_ports(net) || rules_name_ports(net);
 
 	if (atomic_exchange_explicit(&net->by_ports, by_ports, memory_order_relaxed) != by_ports)
 		net_paths_all_dirty(net);

@@ -21,16 +21,16 @@
 #define WANT_PLACES 64
 #define WANT_PLACES_EACH 4 /* that one key may take: a busy sender posts it again and again until it is made */
 
-enum want_state { WANT_FREE, WANT_FILLING, WANT_READY };
+enum path_request_place_state { WANT_FREE, WANT_FILLING, WANT_READY };
 
 struct want_board {
-	struct want_place {
+	struct path_request_place {
 		_Alignas(64) _Atomic uint32_t state;
 		struct vma_net_key key;
 	} places[WANT_PLACES];
 };
 
-static inline unsigned want_board_home(const struct vma_net_key *key)
+static inline unsigned path_request_board_home(const struct vma_net_key *key)
 {
 	uint32_t words[sizeof(*key) / 4], hash = 0;
 
@@ -40,12 +40,12 @@ static inline unsigned want_board_home(const struct vma_net_key *key)
 	return hash >> 16;
 }
 
-static inline bool want_board_post(struct want_board *board, const struct vma_net_key *key)
+static inline bool path_request_board_post(struct want_board *board, const struct vma_net_key *key)
 {
-	const unsigned home = want_board_home(key);
+	const unsigned home = path_request_board_home(key);
 
 	for (unsigned i = 0; i < WANT_PLACES_EACH; i++) {
-		struct want_place *place = &board->places[(home + i) % WANT_PLACES];
+		struct path_request_place *place = &board->places[(home + i) % WANT_PLACES];
 		uint32_t state = WANT_FREE;
 
 		if (atomic_load_explicit(&place->state, memory_order_relaxed) != WANT_FREE ||
@@ -60,10 +60,10 @@ static inline bool want_board_post(struct want_board *board, const struct vma_ne
 }
 
 /* The next key from place *at on; false: no more. One taker at a time. */
-static inline bool want_board_take(struct want_board *board, unsigned *at, struct vma_net_key *key)
+static inline bool path_request_board_take(struct want_board *board, unsigned *at, struct vma_net_key *key)
 {
 	for (; *at < WANT_PLACES; (*at)++) {
-		struct want_place *place = &board->places[*at];
+		struct path_request_place *place = &board->places[*at];
 
 		if (atomic_load_explicit(&place->state, memory_order_acquire) != WANT_READY)
 			continue;

@@ -16,11 +16,11 @@ static int auto_open(const char *name, const struct vma_nic_attr *attr, struct v
 	return rc == 0 ? 0 : vma_nic_xdp_ops.open(name, attr, out);
 }
 
-static int auto_look(const char *name, const struct vma_nic_attr *attr)
+static int nic_auto_probe(const char *name, const struct vma_nic_attr *attr)
 {
 	const int rc = vma_nic_verbs_ops.look(name, attr);
 
 	return rc >= 0 ? rc : vma_nic_xdp_ops.look(name, attr);
 }
 
-const struct vma_nic_ops vma_nic_auto_ops = {.name = "auto", .open = auto_open, .look = auto_look};
+const struct vma_nic_ops vma_nic_auto_ops = {.name = "auto", .open = auto_open, .look = nic_auto_probe};

@@ -7,12 +7,12 @@
 
 #include "os.h"
 
-void (*vma_nic_fd_made)(int fd, bool on);
+void (*vma_nic_fd_hook)(int fd, bool on);
 
 /* Where programs do not look: they take the lowest number that is free, and some count on getting it. */
 #define FIRST 1000
 
-static int dup_high(int fd)
+static int dup_fd_above_program_range(int fd)
 {
 	struct rlimit limit;
 	int high = os_fcntl(fd, F_DUPFD_CLOEXEC, FIRST);
@@ -23,43 +23,43 @@ static int dup_high(int fd)
 	return os_fcntl(fd, F_DUPFD_CLOEXEC, (long)(limit.rlim_cur / 2));
 }
 
-static void report_fd(int fd, bool on)
+static void report_internal_fd(int fd, bool on)
 {
-	if (vma_nic_fd_made != NULL)
-		vma_nic_fd_made(fd, on);
+	if (vma_nic_fd_hook != NULL)
+		vma_nic_fd_hook(fd, on);
 }
 
 int nic_fd_dup(int fd)
 {
-	const int high = dup_high(fd);
+	const int high = dup_fd_above_program_range(fd);
 
 	if (high >= 0)
-		report_fd(high, true);
+		report_internal_fd(high, true);
 	return high;
 }
 
-int nic_fd_keep(int fd)
+int nic_fd_move_high(int fd)
 {
 	int high;
 
 	if (fd < 0)
 		return fd;
-	high = fd >= FIRST ? fd : dup_high(fd);
+	high = fd >= FIRST ? fd : dup_fd_above_program_range(fd);
 	if (high < 0)
 		high = fd;
 	else if (high != fd)
 		os_close(fd);
-	report_fd(high, true);
+	report_internal_fd(high, true);
 	return high;
 }
 
-void nic_fd_forget(int fd)
+void nic_fd_unreport(int fd)
 {
-	report_fd(fd, false);
+	report_internal_fd(fd, false);
 }
 
 void nic_fd_close(int fd)
 {
-	nic_fd_forget(fd);
+	nic_fd_unreport(fd);
 	os_close(fd);
 }

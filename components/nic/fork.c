@@ -13,32 +13,32 @@
 #include "fork.h"
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct nic_forked *registry;
+static struct nic_fork_entry *registry;
 static _Atomic(_Atomic uint32_t *) fork_guard;
-static bool fork_guard_is_wiped; /* by the kernel, in a child */
+static bool fork_guard_is_wipeonfork; /* by the kernel, in a child */
 static bool hooked;
 
 /* Every lock, so that the child finds whole lists. Order: the registry's before any nic's. */
 static void nic_before_fork(void)
 {
 	pthread_mutex_lock(&registry_lock);
-	for (struct nic_forked *forked = registry; forked != NULL; forked = forked->next)
+	for (struct nic_fork_entry *forked = registry; forked != NULL; forked = forked->next)
 		pthread_mutex_lock(forked->lock);
 }
 
 static void nic_after_fork_parent(void)
 {
-	for (struct nic_forked *forked = registry; forked != NULL; forked = forked->next)
+	for (struct nic_fork_entry *forked = registry; forked != NULL; forked = forked->next)
 		pthread_mutex_unlock(forked->lock);
 	pthread_mutex_unlock(&registry_lock);
 }
 
 static __attribute__((cold)) void nic_after_fork_child(void)
 {
-	for (struct nic_forked *forked = registry; forked != NULL; forked = forked->next)
+	for (struct nic_fork_entry *forked = registry; forked != NULL; forked = forked->next)
 		forked->give_up(forked);
 	registry = NULL;
-	if (fork_guard != NULL && !fork_guard_is_wiped)
+	if (fork_guard != NULL && !fork_guard_is_wipeonfork)
 		atomic_store_explicit(fork_guard, 0, memory_order_relaxed);
 	fork_guard = NULL; /* what the child opens itself gets a page of its own */
 	registry_lock =
@@ -61,7 +61,7 @@ static void detect_raw_clone(void)
 		nic_after_fork_child();
 }
 
-const _Atomic uint32_t *nic_fork_guard(void)
+const _Atomic uint32_t *nic_get_fork_guard(void)
 {
 	const _Atomic uint32_t *page;
 
@@ -72,7 +72,7 @@ const _Atomic uint32_t *nic_fork_guard(void)
 		void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 		if (map != MAP_FAILED) {
-			fork_guard_is_wiped = madvise(map, bytes, MADV_WIPEONFORK) == 0;
+			fork_guard_is_wipeonfork = madvise(map, bytes, MADV_WIPEONFORK) == 0;
 			fork_guard = map;
 			atomic_store_explicit(fork_guard, 1, memory_order_relaxed);
 		}
@@ -82,7 +82,7 @@ const _Atomic uint32_t *nic_fork_guard(void)
 	return page;
 }
 
-void nic_fork_register(struct nic_forked *forked)
+void nic_fork_register(struct nic_fork_entry *forked)
 {
 	pthread_mutex_lock(&registry_lock);
 	forked->next = registry;
@@ -90,9 +90,9 @@ void nic_fork_register(struct nic_forked *forked)
 	pthread_mutex_unlock(&registry_lock);
 }
 
-void nic_fork_unregister(struct nic_forked *forked)
+void nic_fork_unregister(struct nic_fork_entry *forked)
 {
-	struct nic_forked **place = &registry;
+	struct nic_fork_entry **place = &registry;
 
 	pthread_mutex_lock(&registry_lock);
 	while (*place != NULL && *place != forked)

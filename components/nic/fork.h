@@ -1,6 +1,6 @@
 /*
- * fork - a child after fork has nothing of its parent's nics. What every backend with descriptors or a device of its own
- * registers here.
+ * fork - a child after fork has nothing of its parent's nics. What every backend with descriptors or a device of its
+ * own registers here.
  *
  * Threads: any. Progress: registering waits for another registration, and for a fork.
  * Memory: an entry is part of its nic, registered until the nic is freed.
@@ -14,15 +14,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct nic_forked {
-	struct nic_forked *next;
+struct nic_fork_entry {
+	struct nic_fork_entry *next;
 	pthread_mutex_t *lock; /* held over a fork, so that the child finds whole lists */
 	/* In the child: closes what it has inherited. Only calls that are safe there: no malloc, no log. */
-	void (*give_up)(struct nic_forked *forked);
+	void (*give_up)(struct nic_fork_entry *forked);
 };
 
-const _Atomic uint32_t *nic_fork_guard(void); /* a word that is 1 here and 0 in every child; NULL: no memory */
-void nic_fork_register(struct nic_forked *forked);
-void nic_fork_unregister(struct nic_forked *forked);
+const _Atomic uint32_t *nic_get_fork_guard(void); /* a word that is 1 here and 0 in every child; NULL: no memory */
+void nic_fork_register(struct nic_fork_entry *forked);
+void nic_fork_unregister(struct nic_fork_entry *forked);
 
 #endif

@@ -22,7 +22,7 @@ static bool is_connection(const struct kernel_sock *socket)
 	       socket->state != TCP_TIME_WAIT;
 }
 
-static void search_check(const struct kernel_sock *socket, void *arg)
+static void conn_search_check_socket(const struct kernel_sock *socket, void *arg)
 {
 	const struct search *search = arg;
 	struct vma_flow_key connection = *search->key;
@@ -41,7 +41,7 @@ int vma_nic_kernel_connections(const struct vma_nic *nic, const struct vma_flow_
 {
 	struct search search = {.nic = nic, .key = key, .see = see, .arg = arg};
 
-	return kernel_sock_walk(NULL, IPPROTO_TCP, ntohs(key->local_port_be), false, search_check, &search);
+	return kernel_sock_walk(NULL, IPPROTO_TCP, ntohs(key->local_port_be), false, conn_search_check_socket, &search);
 }
 
 struct question {
@@ -49,7 +49,7 @@ struct question {
 	bool *has;
 };
 
-static void question_answer(const struct kernel_sock *socket, void *arg)
+static void conn_question_check_socket(const struct kernel_sock *socket, void *arg)
 {
 	const struct question *question = arg;
 
@@ -57,7 +57,7 @@ static void question_answer(const struct kernel_sock *socket, void *arg)
 	                 memcmp(socket->peer, question->key->peer, sizeof(socket->peer)) == 0;
 }
 
-int vma_nic_kernel_has(const struct vma_nic *nic, const struct vma_flow_key *keys, unsigned n, bool *has)
+int vma_nic_kernel_has_connections(const struct vma_nic *nic, const struct vma_flow_key *keys, unsigned n, bool *has)
 {
 	int fd = -1, rc = 0;
 
@@ -65,7 +65,7 @@ int vma_nic_kernel_has(const struct vma_nic *nic, const struct vma_flow_key *key
 		struct question question = {.key = &keys[i], .has = &has[i]};
 
 		has[i] = false;
-		rc = kernel_sock_connection(&fd, &keys[i], nic->info.ifindex, question_answer, &question);
+		rc = kernel_sock_connection(&fd, &keys[i], nic->info.ifindex, conn_question_check_socket, &question);
 		if (rc == -ENOENT)
 			rc = 0;
 	}

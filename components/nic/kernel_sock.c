@@ -50,7 +50,7 @@ struct request {
  * For each range: "port >= first, else the next range; port <= last, else the next range; jump to the end". A
  * comparison is followed by an op that carries the port. The end accepts a socket, and four bytes behind it refuse it.
  */
-static void fill_range(struct inet_diag_bc_op *op, uint16_t first, uint16_t last, uint16_t bytes_left)
+static void diag_filter_add_range(struct inet_diag_bc_op *op, uint16_t first, uint16_t last, uint16_t bytes_left)
 {
 	const uint16_t refused = bytes_left == OPS_EACH * sizeof(*op) ? sizeof(*op) : 0;
 
@@ -79,8 +79,8 @@ static void fill_request(struct request *request, uint8_t family, uint8_t proto,
 	if (ranges == 0)
 		return;
 	for (uint32_t i = 0; i < ranges; i++)
-		fill_range(request->op + i * OPS_EACH, walk->ranges->first[i], walk->ranges->last[i],
-		           (uint16_t)((ranges - i) * each));
+		diag_filter_add_range(request->op + i * OPS_EACH, walk->ranges->first[i], walk->ranges->last[i],
+		                      (uint16_t)((ranges - i) * each));
 	request->attr = (struct nlattr){.nla_len = (uint16_t)(sizeof(request->attr) + ranges * each),
 	                                .nla_type = INET_DIAG_REQ_BYTECODE};
 	request->head.nlmsg_len += request->attr.nla_len;
@@ -184,7 +184,7 @@ static void report_diag_socket(const struct walk *walk, uint8_t proto, const str
 }
 
 /* One message of a dump: 1 more to come, 0 the end, -errno. */
-static int receive_dump(int fd, const struct walk *walk, uint8_t proto)
+static int diag_receive_dump(int fd, const struct walk *walk, uint8_t proto)
 {
 	_Alignas(struct nlmsghdr) char buffer[16384];
 	int left; /* of a message whose length is not aligned it may be less than nothing */
@@ -212,7 +212,7 @@ static int receive_dump(int fd, const struct walk *walk, uint8_t proto)
 	return 1;
 }
 
-static int walk_family(int fd, const struct walk *walk, uint8_t family, uint8_t proto)
+static int walk_sockets_of_family(int fd, const struct walk *walk, uint8_t family, uint8_t proto)
 {
 	struct request request;
 	int rc;
@@ -221,7 +221,7 @@ static int walk_family(int fd, const struct walk *walk, uint8_t family, uint8_t 
 	if (os_send(fd, &request, request.head.nlmsg_len, 0) < 0)
 		return -errno;
 	do
-		rc = receive_dump(fd, walk, proto);
+		rc = diag_receive_dump(fd, walk, proto);
 	while (rc > 0);
 	return rc;
 }
@@ -233,7 +233,7 @@ static int open_diag(int *kept)
 
 	if (kept != NULL && *kept >= 0)
 		return *kept;
-	fd = nic_fd_keep(os_socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
+	fd = nic_fd_move_high(os_socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
 	if (fd < 0)
 		return -errno;
 	os_setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
@@ -243,7 +243,7 @@ static int open_diag(int *kept)
 }
 
 /* rc: of the conversation. What was not heard to its end may have left something to read: that one is not kept. */
-static void finish_diag(int *kept, int fd, int rc)
+static void diag_socket_release(int *kept, int fd, int rc)
 {
 	if (kept != NULL && (rc >= 0 || rc == -ENOENT))
 		return;
@@ -252,21 +252,21 @@ static void finish_diag(int *kept, int fd, int rc)
 		*kept = -1;
 }
 
-static int walk_both(int *kept, uint8_t proto, const struct walk *walk)
+static int walk_sockets_of_both_families(int *kept, uint8_t proto, const struct walk *walk)
 {
 	int fd = open_diag(kept), rc;
 
 	if (fd < 0)
 		return fd;
-	rc = walk_family(fd, walk, AF_INET, proto);
+	rc = walk_sockets_of_family(fd, walk, AF_INET, proto);
 	if (rc == 0)
-		rc = walk_family(fd, walk, AF_INET6, proto);
-	finish_diag(kept, fd, rc);
+		rc = walk_sockets_of_family(fd, walk, AF_INET6, proto);
+	diag_socket_release(kept, fd, rc);
 	return rc == -ENOENT ? 0 : rc; /* a kernel without IPv6 */
 }
 
 /* TIME_WAIT owns no packets that a new connection would not get as well. */
-static uint32_t states_of(bool listeners)
+static uint32_t diag_states_mask(bool listeners)
 {
 	return listeners ? 1u << TCP_LISTEN : ~(1u << TCP_TIME_WAIT);
 }
@@ -276,17 +276,17 @@ int kernel_sock_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
 {
 	const struct port_ranges one = {.n = 1, .first = {port}, .last = {port}};
 	const struct walk walk = {
-	        .ranges = port != 0 ? &one : NULL, .states = states_of(listeners), .visit = visit, .arg = arg};
+	        .ranges = port != 0 ? &one : NULL, .states = diag_states_mask(listeners), .visit = visit, .arg = arg};
 
-	return walk_both(kept, proto, &walk);
+	return walk_sockets_of_both_families(kept, proto, &walk);
 }
 
 int kernel_sock_walk_ranges(int *kept, uint8_t proto, const struct port_ranges *ranges, bool listeners,
                             void (*visit)(const struct kernel_sock *socket, void *arg), void *arg)
 {
-	const struct walk walk = {.ranges = ranges, .states = states_of(listeners), .visit = visit, .arg = arg};
+	const struct walk walk = {.ranges = ranges, .states = diag_states_mask(listeners), .visit = visit, .arg = arg};
 
-	return walk_both(kept, proto, &walk);
+	return walk_sockets_of_both_families(kept, proto, &walk);
 }
 
 int kernel_sock_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
@@ -300,8 +300,8 @@ int kernel_sock_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
 
 	if (fd < 0)
 		return fd;
-	rc = walk_family(fd, &walk, family, proto);
-	finish_diag(kept, fd, rc);
+	rc = walk_sockets_of_family(fd, &walk, family, proto);
+	diag_socket_release(kept, fd, rc);
 	return rc;
 }
 
@@ -330,8 +330,8 @@ int kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned i
 	if (os_send(fd, &request, request.head.nlmsg_len, 0) < 0)
 		rc = -errno;
 	while (rc == 0)
-		rc = receive_dump(fd, &walk, key->proto);
-	finish_diag(kept, fd, rc);
+		rc = diag_receive_dump(fd, &walk, key->proto);
+	diag_socket_release(kept, fd, rc);
 	return rc == -ENOENT || rc > 0 ? 0 : rc;
 }
 

@@ -56,18 +56,18 @@ bool kernel_sock_conflicts(const struct vma_flow_rule *rule, const struct kernel
  * call that names it to its flow it looks like one, too. A flow suspects one socket at a time, and no other during the
  * same look: of several one is seen again.
  */
-struct kernel_sock_suspect {
+struct kernel_sock_suspected_before {
 	uint64_t cookie; /* 0: none */
 	uint32_t look;   /* that saw it first */
 };
 /* `look`: the number of this look. True: the socket was suspected at an earlier one. */
-static inline bool kernel_sock_suspect(struct kernel_sock_suspect *suspect, const struct kernel_sock *socket,
-                                       uint32_t look)
+static inline bool kernel_sock_suspected_before(struct kernel_sock_suspected_before *suspect,
+                                                const struct kernel_sock *socket, uint32_t look)
 {
 	if (suspect->cookie == socket->cookie)
 		return suspect->look != look;
 	if (suspect->cookie == 0 || suspect->look != look)
-		*suspect = (struct kernel_sock_suspect){.cookie = socket->cookie, .look = look};
+		*suspect = (struct kernel_sock_suspected_before){.cookie = socket->cookie, .look = look};
 	return false;
 }
 

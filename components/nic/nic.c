@@ -44,7 +44,7 @@ int vma_nic_open(const char *spec, const struct vma_nic_attr *attr, struct vma_n
 	return rc < 0 ? rc : ops->open(arg, attr, out);
 }
 
-int vma_nic_look(const char *spec, const struct vma_nic_attr *attr)
+int vma_nic_probe(const char *spec, const struct vma_nic_attr *attr)
 {
 	const struct vma_nic_ops *ops;
 	const char *arg;
@@ -94,7 +94,7 @@ static bool all_zero(const uint8_t *bytes, size_t n)
 	return sum == 0;
 }
 
-static bool rule_is_block(const struct vma_flow_key *key)
+static bool flow_key_is_port_block(const struct vma_flow_key *key)
 {
 	return key->proto == VMA_FLOW_TCP_PORTS && key->peer_port_be == 0 &&
 	       ntohs(key->local_port_be) % VMA_FLOW_PORTS == 0;
@@ -104,7 +104,7 @@ int vma_flow_key_check(const struct vma_flow_key *key)
 {
 	if (key->family != AF_INET)
 		return key->family == AF_INET6 ? -EAFNOSUPPORT : -EINVAL;
-	if (key->proto != IPPROTO_UDP && key->proto != IPPROTO_TCP && !rule_is_block(key))
+	if (key->proto != IPPROTO_UDP && key->proto != IPPROTO_TCP && !flow_key_is_port_block(key))
 		return -EINVAL;
 	if (key->vlan > 4094 || key->local_port_be == 0 || all_zero(key->local, 4))
 		return -EINVAL;
@@ -124,7 +124,7 @@ int vma_nic_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule)
 	return rc != 0 ? rc : qp->ops->flow_add(qp, rule);
 }
 
-int vma_nic_flow_retire(struct vma_nic_qp *qp, const struct vma_flow_key *key)
+int vma_nic_flow_stop_new_connections(struct vma_nic_qp *qp, const struct vma_flow_key *key)
 {
 	const int rc = vma_flow_key_check(key);
 
@@ -151,12 +151,12 @@ int vma_nic_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const stru
 	return from->ops->flow_move != NULL ? from->ops->flow_move(from, to, key) : -EOPNOTSUPP;
 }
 
-bool vma_nic_port_is_named(const struct vma_nic_qp *qp, uint16_t local_port_be)
+bool vma_nic_port_has_rule(const struct vma_nic_qp *qp, uint16_t local_port_be)
 {
 	return qp->ops->port_is_named == NULL || qp->ops->port_is_named(qp, local_port_be);
 }
 
-bool vma_nic_qp_is_alone(const struct vma_nic_qp *qp)
+bool vma_nic_qp_is_only_tenant(const struct vma_nic_qp *qp)
 {
 	return qp->ops->is_alone == NULL || qp->ops->is_alone(qp);
 }
@@ -180,7 +180,7 @@ int vma_nic_pace(struct vma_nic_qp *qp, uint64_t bytes_per_sec, uint32_t burst_b
 	return qp->ops->pace(qp, bytes_per_sec, burst_bytes);
 }
 
-int vma_nic_stamp(struct vma_nic *nic)
+int vma_nic_enable_hw_timestamps(struct vma_nic *nic)
 {
 	if (nic->ops->stamp == NULL || (nic->info.caps & VMA_NIC_CAP_HW_TIMESTAMP) == 0)
 		return -EOPNOTSUPP;

@@ -102,7 +102,7 @@ static inline uint64_t os_now_ms(void)
 	return os_now_ns() / 1000000;
 }
 /* One descriptor, for so long altogether, whatever signals come: >0 ready, 0 not. */
-static inline int os_await(int fd, short events, int timeout_ms)
+static inline int os_poll_one_fd(int fd, short events, int timeout_ms)
 {
 	struct pollfd what = {.fd = fd, .events = events};
 	const uint64_t until_ms = os_now_ms() + (uint64_t)timeout_ms;
@@ -145,13 +145,13 @@ static inline int os_close(int fd)
 	return (int)syscall(SYS_close, fd);
 }
 
-/* ---- fd.c: what stays open (nic.h, vma_nic_fd_made) ---- */
+/* ---- fd.c: what stays open (nic.h, vma_nic_fd_hook) ---- */
 
 /* The descriptor that a call has just returned: its new number, 1000 or above, close-on-exec; the old one is closed.
  * Where the limit of open files forbids that: itself. A negative one is passed through, errno as it is. */
-int nic_fd_keep(int fd);
+int nic_fd_move_high(int fd);
 int nic_fd_dup(int fd); /* a copy to keep, or -1 and errno */
 void nic_fd_close(int fd);
-void nic_fd_forget(int fd); /* another library closes it next */
+void nic_fd_unreport(int fd); /* another library closes it next */
 
 #endif

@@ -49,10 +49,10 @@ static uint64_t coarse_now_ns(void)
 }
 
 /*
- * As nic_route_type, of at most a second ago; what failed for another reason than that there is no route is asked again.
- * A peer that forges sources has the kernel asked for each packet.
+ * As nic_route_type, of at most a second ago; what failed for another reason than that there is no route is asked
+ * again. A peer that forges sources has the kernel asked for each packet.
  */
-static int address_type(struct vma_reinject_addrs *addrs, const uint8_t *address)
+static int reinject_cached_route_type(struct vma_reinject_addrs *addrs, const uint8_t *address)
 {
 	const uint64_t now_ns = coarse_now_ns();
 	struct vma_reinject_addr *at;
@@ -74,7 +74,7 @@ static int address_type(struct vma_reinject_addrs *addrs, const uint8_t *address
 }
 
 /* The source of what comes from outside; a destination that is one host's. */
-static bool addresses_are_refused(const uint8_t *ip)
+static bool reinject_addresses_are_martian(const uint8_t *ip)
 {
 	static const uint8_t none[4] = {0};
 
@@ -83,11 +83,11 @@ static bool addresses_are_refused(const uint8_t *ip)
 }
 
 /* No route back to the source is no fault: that is for rp_filter, which looks at packets from outside only. */
-static bool routes_refuse(struct vma_reinject_addrs *addrs, const uint8_t *ip)
+static bool reinject_routes_are_martian(struct vma_reinject_addrs *addrs, const uint8_t *ip)
 {
-	const int source = address_type(addrs, ip + 12);
+	const int source = reinject_cached_route_type(addrs, ip + 12);
 
-	return (source >= 0 && source != RTN_UNICAST) || address_type(addrs, ip + 16) != RTN_LOCAL;
+	return (source >= 0 && source != RTN_UNICAST) || reinject_cached_route_type(addrs, ip + 16) != RTN_LOCAL;
 }
 
 /* ---- packets ---- */
@@ -102,7 +102,7 @@ static int reinject_pieces(int fd, struct vma_reinject_addrs *addrs, struct iove
 
 	if (len < IP_BYTES || ip[0] >> 4 != 4)
 		return -EINVAL;
-	if (addresses_are_refused(ip) || (addrs != NULL && routes_refuse(addrs, ip)))
+	if (reinject_addresses_are_martian(ip) || (addrs != NULL && reinject_routes_are_martian(addrs, ip)))
 		return -EADDRNOTAVAIL;
 	memcpy(&to.sin_addr, ip + 16, 4);
 	sent = os_sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);

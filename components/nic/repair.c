@@ -25,7 +25,7 @@
 #endif
 
 /* The kernel's struct tcp_repair_opt. */
-struct repair_option {
+struct saved_socket_option {
 	uint32_t code, value;
 };
 
@@ -80,7 +80,7 @@ static void repair_grow_buffer(int fd, int now, int name, uint64_t bytes)
 /* ---- what the kernel is told ---- */
 
 /* As the socket's family has it: IPv4, or IPv4 behind ::ffff:. */
-static socklen_t repair_name_of(int domain, const uint8_t *ip, uint16_t port_be, struct sockaddr_storage *out)
+static socklen_t repair_sockaddr_of(int domain, const uint8_t *ip, uint16_t port_be, struct sockaddr_storage *out)
 {
 	struct sockaddr_in *in = (struct sockaddr_in *)out;
 	struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)out;
@@ -119,7 +119,7 @@ static int bind_repaired(int fd, const struct vma_repair *what, const struct soc
 }
 
 /* To take a binding to an interface back needs CAP_NET_RAW, to make it nothing. */
-static bool try_unbind(void)
+static bool may_unbind_from_device(void)
 {
 	const int fd = os_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	const bool may = fd >= 0 && set_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, VMA_NIC_LOOPBACK) == 0 &&
@@ -135,11 +135,11 @@ static bool try_unbind(void)
  * one that is transparent no address. Both are taken back, and with them what the kernel has noted of the way: it looks
  * for one when it sends, as for each connection whose interface has gone.
  */
-static int connect_unrouted(int fd, const struct sockaddr *peer, socklen_t len)
+static int repair_connect_without_route(int fd, const struct sockaddr *peer, socklen_t len)
 {
 	int bound = 0, transparent = 0, rc;
 
-	if (!try_unbind())
+	if (!may_unbind_from_device())
 		return -EPERM;
 	repair_get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, &bound);
 	repair_get_int(fd, IPPROTO_IP, IP_TRANSPARENT, &transparent);
@@ -154,7 +154,7 @@ static int connect_unrouted(int fd, const struct sockaddr *peer, socklen_t len)
 }
 
 /* The kernel chooses an address where only a port was bound. That of another interface is another connection's. */
-static int check_local(int fd, const struct vma_repair *what)
+static int repair_check_local_address(int fd, const struct vma_repair *what)
 {
 	struct sockaddr_storage name = {0};
 	const uint8_t *ip = (const uint8_t *)&((struct sockaddr_in *)&name)->sin_addr;
@@ -183,18 +183,18 @@ static int connect_repaired(int fd, const struct vma_repair *what)
 		return rc;
 	if (syscall(SYS_getsockname, fd, &bound, &len) != 0)
 		return -errno;
-	len = repair_name_of(domain, what->local, what->local_port_be, &name);
+	len = repair_sockaddr_of(domain, what->local, what->local_port_be, &name);
 	if (bound.sin6_port == 0)
 		rc = bind_repaired(fd, what, (struct sockaddr *)&name, len);
 	if (rc < 0)
 		return rc;
 	if (bound.sin6_port != 0 && bound.sin6_port != what->local_port_be)
 		return -EADDRINUSE;
-	len = repair_name_of(domain, what->peer, what->peer_port_be, &name);
+	len = repair_sockaddr_of(domain, what->peer, what->peer_port_be, &name);
 	rc = os_connect(fd, (struct sockaddr *)&name, len) != 0 ? -errno : 0;
-	if (rc < 0 && what->interface_gone && connect_unrouted(fd, (struct sockaddr *)&name, len) == 0)
+	if (rc < 0 && what->interface_gone && repair_connect_without_route(fd, (struct sockaddr *)&name, len) == 0)
 		rc = 0;
-	return rc == 0 ? check_local(fd, what) : rc;
+	return rc == 0 ? repair_check_local_address(fd, what) : rc;
 }
 
 /*
@@ -212,16 +212,17 @@ static void recompute_segment_size(int fd)
 
 static int repair_set_options(int fd, const struct vma_repair *what)
 {
-	struct repair_option options[4];
+	struct saved_socket_option options[4];
 	unsigned n = 0;
 
-	options[n++] = (struct repair_option){TCPOPT_MAXSEG, what->mss};
+	options[n++] = (struct saved_socket_option){TCPOPT_MAXSEG, what->mss};
 	if (what->has_scale)
-		options[n++] = (struct repair_option){TCPOPT_WINDOW, what->snd_scale | (uint32_t)what->rcv_scale << 16};
+		options[n++] =
+		        (struct saved_socket_option){TCPOPT_WINDOW, what->snd_scale | (uint32_t)what->rcv_scale << 16};
 	if (what->has_sack)
-		options[n++] = (struct repair_option){TCPOPT_SACK_PERMITTED, 0};
+		options[n++] = (struct saved_socket_option){TCPOPT_SACK_PERMITTED, 0};
 	if (what->has_ts)
-		options[n++] = (struct repair_option){TCPOPT_TIMESTAMP, 0};
+		options[n++] = (struct saved_socket_option){TCPOPT_TIMESTAMP, 0};
 	if (vma_repair_setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_OPTIONS, options, (socklen_t)(n * sizeof(options[0]))) !=
 	    0)
 		return -errno;
@@ -243,7 +244,7 @@ static int repair_set_window(int fd, const struct vma_repair *what)
 
 /* ---- queues ---- */
 
-static int queue_bytes(int fd, const struct vma_repair_bytes *bytes, uint64_t from, uint64_t to)
+static int repair_write_queue_bytes(int fd, const struct vma_repair_bytes *bytes, uint64_t from, uint64_t to)
 {
 	while (from < to) {
 		struct iovec span;
@@ -261,16 +262,16 @@ static int queue_bytes(int fd, const struct vma_repair_bytes *bytes, uint64_t fr
 }
 
 /* While it is repaired, what is put into the send queue counts as sent. */
-static int queue_repaired(int fd, const struct vma_repair *what, const struct vma_repair_bytes *bytes)
+static int repair_fill_both_queues(int fd, const struct vma_repair *what, const struct vma_repair_bytes *bytes)
 {
 	int rc = set_int(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, TCP_RECV_QUEUE);
 
 	if (rc == 0)
-		rc = queue_bytes(fd, bytes, 0, what->unread);
+		rc = repair_write_queue_bytes(fd, bytes, 0, what->unread);
 	if (rc == 0)
 		rc = set_int(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, TCP_SEND_QUEUE);
 	if (rc == 0)
-		rc = queue_bytes(fd, bytes, what->unread, (uint64_t)what->unread + what->sent);
+		rc = repair_write_queue_bytes(fd, bytes, what->unread, (uint64_t)what->unread + what->sent);
 	return rc;
 }
 
@@ -280,7 +281,7 @@ static int queue_repaired(int fd, const struct vma_repair *what, const struct vm
  * given as bytes that have not been sent, and leaves at once. It must leave whole: what the peer acknowledges beyond is
  * ignored.
  */
-static void repair_send_again(int fd, struct vma_repair *what)
+static void repair_lower_unacked_to_unsent(int fd, struct vma_repair *what)
 {
 	struct tcp_info info = {0};
 	socklen_t len = sizeof(info);
@@ -323,9 +324,9 @@ int vma_repair_socket(int fd, const struct vma_repair *state, const struct vma_r
 	if (rc == 0)
 		rc = repair_set_options(fd, what);
 	if (rc == 0)
-		repair_send_again(fd, what);
+		repair_lower_unacked_to_unsent(fd, what);
 	if (rc == 0)
-		rc = queue_repaired(fd, what, bytes);
+		rc = repair_fill_both_queues(fd, what, bytes);
 	if (rc == 0)
 		rc = repair_set_window(fd, what);
 	if (rc < 0) {
@@ -334,8 +335,8 @@ int vma_repair_socket(int fd, const struct vma_repair *state, const struct vma_r
 		/* The kernel has it: what is left to do cannot be undone, and may fail as a connection may. */
 		*incomplete = set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP);
 		if (*incomplete == 0)
-			*incomplete = queue_bytes(fd, bytes, (uint64_t)what->unread + what->sent,
-			                          (uint64_t)what->unread + what->unacked);
+			*incomplete = repair_write_queue_bytes(fd, bytes, (uint64_t)what->unread + what->sent,
+			                                       (uint64_t)what->unread + what->unacked);
 	}
 	restore_options(fd, &saved_options);
 	return rc;

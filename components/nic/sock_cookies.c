@@ -20,14 +20,14 @@ bool nic_cookies_has(const struct nic_cookies *set, uint64_t cookie)
 	return false;
 }
 
-struct prune_walk {
+struct cookie_prune_walk {
 	struct nic_cookies *set;
 	uint32_t present; /* the first ones of the list */
 };
 
-static void prune_check_socket(const struct kernel_sock *socket, void *arg)
+static void cookie_prune_check_socket(const struct kernel_sock *socket, void *arg)
 {
-	struct prune_walk *walk = arg;
+	struct cookie_prune_walk *walk = arg;
 	uint64_t *list = walk->set->list;
 
 	for (uint32_t i = walk->present; i < walk->set->n; i++) {
@@ -41,10 +41,10 @@ static void prune_check_socket(const struct kernel_sock *socket, void *arg)
 
 void nic_cookies_prune(struct nic_cookies *set, const struct vma_flow_key *key, int *kept_fd)
 {
-	struct prune_walk walk = {.set = set};
+	struct cookie_prune_walk walk = {.set = set};
 
-	if (set->n > 0 &&
-	    kernel_sock_walk(kept_fd, key->proto, ntohs(key->local_port_be), false, prune_check_socket, &walk) == 0)
+	if (set->n > 0 && kernel_sock_walk(kept_fd, key->proto, ntohs(key->local_port_be), false,
+	                                   cookie_prune_check_socket, &walk) == 0)
 		set->n = walk.present;
 }
 

@@ -2,13 +2,13 @@
  * tap - packets are copied on their way between a backend and its user.
  *
  * A queue pair's `ops` is the backend's table or the tap's, which differs in poll_rx and tx. Either is right at any
- * moment: so it is changed under the lock, but not under the queue pair's halves, and a call that has read the old table
- * goes on with it. Tables are constant once they are seen, and there is one for each backend.
+ * moment: so it is changed under the lock, but not under the queue pair's halves, and a call that has read the old
+ * table goes on with it. Tables are constant once they are seen, and there is one for each backend.
  *
  * A queue pair is in the list from create to destroy. Both take the lock, so whoever has it may change `ops` of all.
  *
  * A packet in pieces is put when its last piece has come, so that its length is known. What came in an earlier burst is
- * kept in the queue pair's `tap_part`, as its user may give the buffers back meanwhile.
+ * kept in the queue pair's `tap_partial_packet`, as its user may give the buffers back meanwhile.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@
 enum { TAP_TABLES = 4, TAP_PIECES = 64 };
 
 /* The pieces of a packet of which the last is yet to come. */
-struct tap_part {
+struct tap_partial_packet {
 	uint64_t session; /* that they were seen in */
 	bool is_open;     /* there are some */
 	struct vma_capture_info info;
@@ -33,11 +33,11 @@ struct tap_part {
 	uint8_t bytes[VMA_CAPTURE_DATA_MAX];
 };
 
-struct vma_capture *_Atomic vma_nic_tapped;
+struct vma_capture *_Atomic vma_nic_tap_capture;
 
 static pthread_mutex_t tap_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct vma_nic_qp *tap_list;
-static _Atomic uint64_t tap_session; /* how often taps were put on while none were */
+static _Atomic uint64_t tap_session_count; /* how often taps were put on while none were */
 static struct tap_table {
 	const struct vma_nic_ops *of; /* NULL: free */
 	struct vma_nic_ops ops;
@@ -47,15 +47,15 @@ static struct tap_table {
 
 static void untap_all(void)
 {
-	atomic_store_explicit(&vma_nic_tapped, NULL, memory_order_relaxed);
+	atomic_store_explicit(&vma_nic_tap_capture, NULL, memory_order_relaxed);
 	for (struct vma_nic_qp *qp = tap_list; qp != NULL; qp = qp->next_of_all)
 		atomic_store_explicit(&qp->ops, qp->backend_ops, memory_order_release);
 }
 
 /* The capture, if it is still wanted; else all taps come off. */
-static struct vma_capture *tap_capture(void)
+static struct vma_capture *tap_current_capture(void)
 {
-	struct vma_capture *capture = atomic_load_explicit(&vma_nic_tapped, memory_order_acquire);
+	struct vma_capture *capture = atomic_load_explicit(&vma_nic_tap_capture, memory_order_acquire);
 
 	if (capture == NULL || vma_capture_wanted(capture))
 		return capture;
@@ -77,7 +77,8 @@ static uint64_t tap_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static struct vma_capture_info tap_info(const struct vma_nic_qp *qp, const struct vma_buf *buf, uint8_t kind)
+static struct vma_capture_info tap_fill_capture_info(const struct vma_nic_qp *qp, const struct vma_buf *buf,
+                                                     uint8_t kind)
 {
 	struct vma_capture_info info = {.id = vma_buf_index(qp->arena, buf), .kind = kind, .time_ns = tap_now_ns()};
 
@@ -85,8 +86,8 @@ static struct vma_capture_info tap_info(const struct vma_nic_qp *qp, const struc
 	return info;
 }
 
-static void part_keep(struct tap_part *part, const struct vma_capture_info *info, const struct iovec *pieces,
-                      unsigned n)
+static void tap_keep_partial_packet(struct tap_partial_packet *part, const struct vma_capture_info *info,
+                                    const struct iovec *pieces, unsigned n)
 {
 	if (!part->is_open)
 		part->kept = 0;
@@ -105,8 +106,8 @@ static void part_keep(struct tap_part *part, const struct vma_capture_info *info
 static unsigned tap_packet(struct vma_capture *capture, const struct vma_nic_qp *qp, struct vma_buf *const *bufs,
                            unsigned n)
 {
-	struct tap_part *part = qp->tap_part;
-	struct vma_capture_info info = tap_info(qp, bufs[0], VMA_CAPTURE_IN);
+	struct tap_partial_packet *part = qp->tap_partial_packet;
+	struct vma_capture_info info = tap_fill_capture_info(qp, bufs[0], VMA_CAPTURE_IN);
 	struct iovec pieces[1 + TAP_PIECES];
 	unsigned k = 0, i = 0;
 	bool goes_on = true;
@@ -123,7 +124,7 @@ static unsigned tap_packet(struct vma_capture *capture, const struct vma_nic_qp 
 		goes_on = bufs[i]->flags & VMA_BUF_RX_MORE;
 	}
 	if (goes_on) {
-		part_keep(part, &info, pieces, k);
+		tap_keep_partial_packet(part, &info, pieces, k);
 	} else {
 		vma_capture_put(capture, &info, pieces, k);
 		part->is_open = false;
@@ -135,25 +136,25 @@ static unsigned tap_packet(struct vma_capture *capture, const struct vma_nic_qp 
 static unsigned tap_poll_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	const unsigned got = qp->backend_ops->poll_rx(qp, bufs, n);
-	struct vma_capture *capture = got != 0 ? tap_capture() : NULL;
-	const uint64_t session = atomic_load_explicit(&tap_session, memory_order_relaxed);
+	struct vma_capture *capture = got != 0 ? tap_current_capture() : NULL;
+	const uint64_t session = atomic_load_explicit(&tap_session_count, memory_order_relaxed);
 
 	if (capture == NULL)
 		return got;
-	if (qp->tap_part->session != session) { /* packets have passed unseen */
-		qp->tap_part->session = session;
-		qp->tap_part->is_open = false;
+	if (qp->tap_partial_packet->session != session) { /* packets have passed unseen */
+		qp->tap_partial_packet->session = session;
+		qp->tap_partial_packet->is_open = false;
 	}
 	for (unsigned i = 0; i < got;)
 		i += tap_packet(capture, qp, bufs + i, got - i);
 	return got;
 }
 
-static void tap_sent(struct vma_capture *capture, const struct vma_nic_qp *qp, const struct vma_nic_seg *segs,
-                     unsigned n)
+static void tap_capture_sent(struct vma_capture *capture, const struct vma_nic_qp *qp, const struct vma_nic_seg *segs,
+                             unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
-		struct vma_capture_info info = tap_info(qp, segs[i].buf, VMA_CAPTURE_OUT);
+		struct vma_capture_info info = tap_fill_capture_info(qp, segs[i].buf, VMA_CAPTURE_OUT);
 		struct iovec pieces[TAP_PIECES];
 		unsigned k = 0;
 
@@ -174,7 +175,7 @@ static void tap_sent(struct vma_capture *capture, const struct vma_nic_qp *qp, c
 /* A backend may give a buffer back at once, so each is held until it has been copied. Only what was taken is. */
 static unsigned tap_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n)
 {
-	struct vma_capture *capture = tap_capture();
+	struct vma_capture *capture = tap_current_capture();
 	unsigned taken;
 
 	if (capture == NULL)
@@ -182,7 +183,7 @@ static unsigned tap_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, un
 	for (unsigned i = 0; i < n; i++)
 		vma_buf_ref(segs[i].buf);
 	taken = qp->backend_ops->tx(qp, segs, n);
-	tap_sent(capture, qp, segs, taken);
+	tap_capture_sent(capture, qp, segs, taken);
 	for (unsigned i = 0; i < n; i++)
 		vma_buf_put(qp->arena, segs[i].buf);
 	return taken;
@@ -190,8 +191,8 @@ static unsigned tap_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, un
 
 void vma_nic_tap_note_drop(const struct vma_nic_qp *qp, const struct vma_buf *packet, const char *reason)
 {
-	struct vma_capture *capture = tap_capture();
-	struct vma_capture_info info = tap_info(qp, packet, VMA_CAPTURE_DROP);
+	struct vma_capture *capture = tap_current_capture();
+	struct vma_capture_info info = tap_fill_capture_info(qp, packet, VMA_CAPTURE_DROP);
 
 	snprintf(info.text, sizeof(info.text), "%s", reason);
 	if (capture != NULL)
@@ -200,8 +201,8 @@ void vma_nic_tap_note_drop(const struct vma_nic_qp *qp, const struct vma_buf *pa
 
 void vma_nic_tap_note_copy(const struct vma_nic_qp *qp, const struct vma_buf *packet, const struct vma_buf *copy)
 {
-	struct vma_capture *capture = tap_capture();
-	struct vma_capture_info info = tap_info(qp, packet, VMA_CAPTURE_MOVED);
+	struct vma_capture *capture = tap_current_capture();
+	struct vma_capture_info info = tap_fill_capture_info(qp, packet, VMA_CAPTURE_MOVED);
 
 	info.len = vma_buf_index(qp->arena, copy);
 	if (capture != NULL)
@@ -232,9 +233,9 @@ static void tap_qp(struct vma_nic_qp *qp)
 {
 	const struct vma_nic_ops *table = tap_table_of(qp->backend_ops);
 
-	if (qp->tap_part == NULL)
-		qp->tap_part = calloc(1, sizeof(*qp->tap_part));
-	if (table != NULL && qp->tap_part != NULL)
+	if (qp->tap_partial_packet == NULL)
+		qp->tap_partial_packet = calloc(1, sizeof(*qp->tap_partial_packet));
+	if (table != NULL && qp->tap_partial_packet != NULL)
 		atomic_store_explicit(&qp->ops, table, memory_order_release);
 	else
 		vma_log_warn("%s: packets cannot be captured: no memory", qp->nic->info.name);
@@ -246,7 +247,7 @@ void nic_tap_add(struct vma_nic_qp *qp)
 	qp->backend_ops = qp->ops;
 	qp->next_of_all = tap_list;
 	tap_list = qp;
-	if (atomic_load_explicit(&vma_nic_tapped, memory_order_relaxed) != NULL)
+	if (atomic_load_explicit(&vma_nic_tap_capture, memory_order_relaxed) != NULL)
 		tap_qp(qp);
 	pthread_mutex_unlock(&tap_lock);
 }
@@ -261,25 +262,26 @@ void nic_tap_remove(struct vma_nic_qp *qp)
 	if (*place != NULL)
 		*place = qp->next_of_all;
 	pthread_mutex_unlock(&tap_lock);
-	free(qp->tap_part);
-	qp->tap_part = NULL;
+	free(qp->tap_partial_packet);
+	qp->tap_partial_packet = NULL;
 }
 
 void vma_nic_tap(struct vma_capture *capture)
 {
 	pthread_mutex_lock(&tap_lock);
-	if (atomic_load_explicit(&vma_nic_tapped, memory_order_relaxed) == NULL)
-		atomic_fetch_add_explicit(&tap_session, 1, memory_order_relaxed);
-	atomic_store_explicit(&vma_nic_tapped, capture, memory_order_release);
+	if (atomic_load_explicit(&vma_nic_tap_capture, memory_order_relaxed) == NULL)
+		atomic_fetch_add_explicit(&tap_session_count, 1, memory_order_relaxed);
+	atomic_store_explicit(&vma_nic_tap_capture, capture, memory_order_release);
 	for (struct vma_nic_qp *qp = tap_list; qp != NULL; qp = qp->next_of_all)
 		tap_qp(qp);
 	pthread_mutex_unlock(&tap_lock);
 }
 
-/* Another thread of the parent may have had the lock, and have been in the middle of the list: all of it is abandoned. */
-void vma_nic_tap_forked(void)
+/* Another thread of the parent may have had the lock, and have been in the middle of the list: all of it is abandoned.
+ * */
+void vma_nic_tap_stop_in_child(void)
 {
 	pthread_mutex_init(&tap_lock, NULL);
-	atomic_store_explicit(&vma_nic_tapped, NULL, memory_order_relaxed);
+	atomic_store_explicit(&vma_nic_tap_capture, NULL, memory_order_relaxed);
 	tap_list = NULL;
 }

@@ -34,7 +34,7 @@ static inline uint64_t checksum_load64(const uint8_t *p)
  * The one to seven bytes at p as the low bytes of a word: a missing odd one counts as zero (RFC 1071). Where eight
  * bytes end there, they are one load, and the wrong ones of them are shifted out.
  */
-static inline uint64_t load_rest(const uint8_t *p, size_t rest, bool eight_before)
+static inline uint64_t checksum_load_tail(const uint8_t *p, size_t rest, bool eight_before)
 {
 	uint64_t w = 0;
 
@@ -64,7 +64,7 @@ static inline uint64_t checksum_add(uint64_t sum, const void *data, size_t len)
 		p += 8;
 	}
 	if (len & 7)
-		sum = add_carry(sum, load_rest(p, len & 7, len >= 8));
+		sum = add_carry(sum, checksum_load_tail(p, len & 7, len >= 8));
 	/* A caller may go on adding plainly: stay far from the overflow. */
 	return (sum & 0xffffffff) + (sum >> 32);
 }

@@ -12,10 +12,11 @@
  *
  * The biased flag
  *
- * A flag of VMA_THREAD_SINGLE is *biased* to its *owner*, the thread that made the ring: the owner takes and releases it
- * without a locked instruction. Any other thread pays for both: it has the kernel make a barrier in all threads of the
- * process (membarrier, the *heavy barrier*). After a heavy barrier there is a point in the owner's program such that all
- * that the owner did before the point is visible here, and all that it does after it sees what was written here before.
+ * A flag of VMA_THREAD_SINGLE is *biased* to its *owner*, the thread that made the ring: the owner takes and releases
+ * it without a locked instruction. Any other thread pays for both: it has the kernel make a barrier in all threads of
+ * the process (membarrier, the *heavy barrier*). After a heavy barrier there is a point in the owner's program such
+ * that all that the owner did before the point is visible here, and all that it does after it sees what was written
+ * here before.
  *
  *   owner    owner_in = 1 (1); holder is BIASED? (2)    it is: the flag is its own
  *            release: owner_in = 0 (3)                  it is not: owner_in = 0, full barrier, look once more
@@ -24,8 +25,9 @@
  *
  * Never both. Two others exclude each other by the exchange (4). For the owner and another thread, look at the point of
  * the heavy barrier after 4. If 1 comes after it, 2 sees what 4 wrote. If 1 comes before it, 5 sees it, unless 3 has
- * followed before the point, or the owner has given up. What the owner did before 3 is visible to the other thread then.
- * What the other thread did before 6 is visible to the owner when 2 finds BIASED again: 6 releases and 2 acquires.
+ * followed before the point, or the owner has given up. What the owner did before 3 is visible to the other thread
+ * then. What the other thread did before 6 is visible to the owner when 2 finds BIASED again: 6 releases and 2
+ * acquires.
  *
  * No try fails for nothing, which command_queue.h and the sleepers rely on: A comes before the failed try, and the
  * thread that made it fail comes to a D that sees A.
@@ -47,7 +49,8 @@
  * The bias ends when threads of the program other than the owner have taken the flag UNBIAS_AFTER times: the last of
  * them takes BIASED out of the word while it holds the flag, and releases to 0. The owner finds at 2 that BIASED has
  * gone, gives up, and forgets that it is the owner. From then on the flag is an ordinary one. The library's own threads
- * do not count (vma_ring_help). If the kernel has no such barrier, and under ThreadSanitizer, no flag is biased.
+ * do not count (vma_ring_thread_is_helper). If the kernel has no such barrier, and under ThreadSanitizer, no flag is
+ * biased.
  *
  * The owner does not count its holds: a thread that idles beside it sleeps a little sooner.
  *
@@ -97,8 +100,8 @@ bool drive_acquire(struct drive *drive);
 void drive_wake(struct drive *drive) __attribute__((cold));
 /* Steps aside for a control-path waiter; true: do not try now. */
 bool drive_yields(struct drive *drive) __attribute__((cold));
-/* See vma_ring_idle. */
-bool drive_idle(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t timeout_ns);
+/* See vma_ring_wait_for_holder. */
+bool drive_wait_with_backoff(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t timeout_ns);
 /* The rest of drive_try: the owner has met another thread; another thread comes to a biased flag. */
 bool drive_try_met(struct drive *drive, uint32_t tid) __attribute__((cold));
 bool drive_try_biased(struct drive *drive, uint32_t tid) __attribute__((cold));

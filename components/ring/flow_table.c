@@ -10,16 +10,18 @@ enum { FIRST_SIZE = 16 };
 
 /* Without random numbers from the kernel (early boot, a sandbox) the clock and an address are what an outsider lacks.
  */
-static void choose_secret(uint64_t secret[4])
+static void flow_hash_choose_secret(uint64_t secret[4])
 {
 	struct timespec now;
 
 	if (getrandom(secret, 4 * sizeof(secret[0]), GRND_NONBLOCK) == 4 * (ssize_t)sizeof(secret[0]))
 		return;
 	clock_gettime(CLOCK_MONOTONIC, &now);
-	secret[0] = flow_mix((uint64_t)now.tv_nsec ^ 0x9e3779b97f4a7c15, (uintptr_t)secret ^ 0xbf58476d1ce4e5b9);
+	secret[0] = flow_hash_multiply_fold((uint64_t)now.tv_nsec ^ 0x9e3779b97f4a7c15,
+	                                    (uintptr_t)secret ^ 0xbf58476d1ce4e5b9);
 	for (int i = 1; i < 4; i++)
-		secret[i] = flow_mix(secret[i - 1] ^ 0x94d049bb133111eb, (uint64_t)now.tv_sec + 0x2545f4914f6cdd1d);
+		secret[i] = flow_hash_multiply_fold(secret[i - 1] ^ 0x94d049bb133111eb,
+		                                    (uint64_t)now.tv_sec + 0x2545f4914f6cdd1d);
 }
 
 int flow_table_init(struct flow_table *table)
@@ -29,7 +31,7 @@ int flow_table_init(struct flow_table *table)
 		return -ENOMEM;
 	table->mask = FIRST_SIZE - 1;
 	table->used = 0;
-	choose_secret(table->secret);
+	flow_hash_choose_secret(table->secret);
 	return 0;
 }
 

@@ -57,7 +57,7 @@ static inline uint64_t flow_word0(uint8_t family, uint8_t proto, uint16_t vlan, 
 	       (uint64_t)peer_port_be << 48;
 }
 
-static inline uint64_t flow_mix(uint64_t a, uint64_t b)
+static inline uint64_t flow_hash_multiply_fold(uint64_t a, uint64_t b)
 {
 	unsigned __int128 product = (unsigned __int128)a * b;
 
@@ -67,10 +67,11 @@ static inline uint64_t flow_mix(uint64_t a, uint64_t b)
 /* An IPv4 key has its addresses in the low halves of words 1 and 3, and takes one multiplication. */
 static inline uint32_t flow_hash(const struct flow_table *table, const struct flow_words *k)
 {
-	uint64_t h = flow_mix(k->w[0] ^ table->secret[0], k->w[1] ^ (k->w[3] << 32 | k->w[3] >> 32) ^ table->secret[1]);
+	uint64_t h = flow_hash_multiply_fold(k->w[0] ^ table->secret[0],
+	                                     k->w[1] ^ (k->w[3] << 32 | k->w[3] >> 32) ^ table->secret[1]);
 
 	if ((k->w[2] | k->w[4]) != 0)
-		h ^= flow_mix(k->w[2] ^ table->secret[2], k->w[4] ^ table->secret[3]);
+		h ^= flow_hash_multiply_fold(k->w[2] ^ table->secret[2], k->w[4] ^ table->secret[3]);
 	return (uint32_t)(h ^ h >> 32);
 }
 

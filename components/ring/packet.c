@@ -34,7 +34,7 @@ static inline uint16_t packet_load16(const uint8_t *p)
  * Whether a sum that holds its own checksum folds to 0xffff. Folding keeps the remainder modulo 0xffff, and a sum that
  * is not zero (both headers have a byte that is not) folds to 0xffff when that remainder is zero: one multiplication.
  */
-static inline bool sum_is_right(uint64_t sum)
+static inline bool checksum_is_valid(uint64_t sum)
 {
 	return sum % 0xffff == 0;
 }
@@ -45,7 +45,7 @@ static inline uint32_t packet_load32(const uint8_t *p)
 }
 
 /* Headers that the packet has, but not in its first buffer, are the NIC's or the sender's mischief. */
-static unsigned __attribute__((cold)) too_short(const struct vma_buf *packet, uint32_t needed)
+static unsigned __attribute__((cold)) packet_headers_too_short(const struct vma_buf *packet, uint32_t needed)
 {
 	return packet->next != NULL && packet->packet_len >= needed ? PACKET_DROP(chain) : PACKET_DROP(runt);
 }
@@ -61,7 +61,7 @@ static unsigned __attribute__((cold)) check_chain(const struct vma_buf *packet)
 
 /* Sums `len` bytes of the chain from `off` in its first buffer; a piece may end at an odd byte. */
 static uint64_t __attribute__((noinline))
-sum_chain(const struct vma_bufarena *arena, const struct vma_buf *buf, uint32_t off, uint32_t len)
+checksum_packet_chain(const struct vma_bufarena *arena, const struct vma_buf *buf, uint32_t off, uint32_t len)
 {
 	uint64_t sum = 0;
 	bool odd = false;
@@ -81,7 +81,7 @@ sum_chain(const struct vma_bufarena *arena, const struct vma_buf *buf, uint32_t 
 /* Whether `field` is what `pseudo` folds to: neither is 0, so it is enough that they agree modulo 0xffff. */
 static inline bool is_pseudo_sum(uint16_t field, uint64_t pseudo)
 {
-	return sum_is_right(pseudo + 0xffff - field);
+	return checksum_is_valid(pseudo + 0xffff - field);
 }
 
 static inline bool l4_checksum_right(const struct packet_rules *rules, const struct vma_buf *packet,
@@ -94,8 +94,8 @@ static inline bool l4_checksum_right(const struct packet_rules *rules, const str
 	if (packet->next == NULL)
 		sum = vma_csum_add(sum, l4, l4_len);
 	else
-		sum += sum_chain(rules->arena, packet, packet->l4_off, l4_len);
-	return sum_is_right(sum);
+		sum += checksum_packet_chain(rules->arena, packet, packet->l4_off, l4_len);
+	return checksum_is_valid(sum);
 }
 
 /* Whether the L4 checksum, of which the field's value is at hand, is acceptable. */
@@ -116,7 +116,7 @@ static inline unsigned check_udp(const struct packet_rules *rules, struct vma_bu
 	if (l4_len < VMA_PKT_UDP_HLEN)
 		return PACKET_DROP(l4_length);
 	if (packet->len < packet->l4_off + (uint32_t)VMA_PKT_UDP_HLEN)
-		return too_short(packet, packet->l4_off + VMA_PKT_UDP_HLEN);
+		return packet_headers_too_short(packet, packet->l4_off + VMA_PKT_UDP_HLEN);
 	udp_len = __builtin_bswap16(packet_load16(l4 + 4));
 	if (udp_len < VMA_PKT_UDP_HLEN || udp_len > l4_len)
 		return PACKET_DROP(l4_length);
@@ -137,12 +137,12 @@ static inline unsigned check_tcp(const struct packet_rules *rules, struct vma_bu
 	if (l4_len < VMA_PKT_TCP_HLEN)
 		return PACKET_DROP(l4_length);
 	if (packet->len < packet->l4_off + (uint32_t)VMA_PKT_TCP_HLEN)
-		return too_short(packet, packet->l4_off + VMA_PKT_TCP_HLEN);
+		return packet_headers_too_short(packet, packet->l4_off + VMA_PKT_TCP_HLEN);
 	header_len = (packet_load8(l4 + 12) >> 4) * 4u;
 	if (header_len < VMA_PKT_TCP_HLEN || header_len > l4_len)
 		return PACKET_DROP(l4_length);
 	if (packet->len < packet->l4_off + header_len)
-		return too_short(packet, packet->l4_off + header_len);
+		return packet_headers_too_short(packet, packet->l4_off + header_len);
 	if (!l4_checksum_ok(rules, packet, info, l4, l4_len, packet_load16(l4 + 16)))
 		return PACKET_DROP(l4_checksum);
 	packet->payload_off = (uint16_t)(packet->l4_off + header_len);
@@ -158,7 +158,7 @@ static inline bool ip4_checksum_right(const uint8_t *ip, uint32_t header_len)
 
 	for (uint32_t i = VMA_PKT_IP4_HLEN; i < header_len; i += 4)
 		sum += packet_load32(ip + i);
-	return sum_is_right(sum);
+	return checksum_is_valid(sum);
 }
 
 /* A source route, or what cannot be read: the kernel drops it, unless it is told to obey such packets. */
@@ -189,13 +189,13 @@ static inline unsigned check_ip4(const struct packet_rules *rules, struct vma_bu
 	uint8_t version;
 
 	if (packet->len < l3_off + VMA_PKT_IP4_HLEN)
-		return too_short(packet, l3_off + VMA_PKT_IP4_HLEN);
+		return packet_headers_too_short(packet, l3_off + VMA_PKT_IP4_HLEN);
 	version = packet_load8(ip);
 	header_len = (version & 15) * 4u;
 	if (version >> 4 != 4 || header_len < VMA_PKT_IP4_HLEN)
 		return PACKET_DROP(ip_version);
 	if (packet->len < l3_off + header_len)
-		return too_short(packet, l3_off + header_len);
+		return packet_headers_too_short(packet, l3_off + header_len);
 	total_len = __builtin_bswap16(packet_load16(ip + 2));
 	if (total_len < header_len || l3_off + total_len > packet_len)
 		return PACKET_DROP(ip_length);
@@ -246,8 +246,8 @@ static inline bool plain_ip_right(const struct packet_rules *rules, const struct
                                   uint64_t addresses)
 {
 	return !rules->sw_csum || packet->flags & VMA_BUF_RX_L3_CSUM_OK ||
-	       sum_is_right(addresses + packet_load32(frame + PLAIN_IP) + packet_load32(frame + PLAIN_IP + 4) +
-	                    packet_load32(frame + PLAIN_IP + 8));
+	       checksum_is_valid(addresses + packet_load32(frame + PLAIN_IP) + packet_load32(frame + PLAIN_IP + 4) +
+	                         packet_load32(frame + PLAIN_IP + 8));
 }
 
 static inline bool plain_l4_right(const struct packet_rules *rules, const struct vma_buf *packet, const uint8_t *frame,
@@ -256,7 +256,7 @@ static inline bool plain_l4_right(const struct packet_rules *rules, const struct
 	if (!rules->sw_csum || packet->flags & VMA_BUF_RX_L4_CSUM_OK)
 		return true;
 	return (rules->memory_link && field != 0 && is_pseudo_sum(field, pseudo)) ||
-	       sum_is_right(checksum_add(pseudo, frame + PLAIN_L4, l4_len));
+	       checksum_is_valid(checksum_add(pseudo, frame + PLAIN_L4, l4_len));
 }
 
 static inline void parse_plain(struct vma_buf *packet, struct vma_rx_info *info, const uint8_t *frame, uint8_t proto,
@@ -323,8 +323,8 @@ static inline bool check_plain_tcp(const struct packet_rules *rules, struct vma_
 	return true;
 }
 
-static unsigned __attribute__((noinline))
-check_any(const struct packet_rules *rules, struct vma_buf *packet, struct vma_rx_info *info, const uint8_t *frame)
+static unsigned __attribute__((noinline)) check_packet_slow(const struct packet_rules *rules, struct vma_buf *packet,
+                                                            struct vma_rx_info *info, const uint8_t *frame)
 {
 	const uint8_t *l4;
 	uint32_t l3_off = VMA_PKT_ETH_HLEN, l4_len = 0;
@@ -333,14 +333,14 @@ check_any(const struct packet_rules *rules, struct vma_buf *packet, struct vma_r
 	if (__builtin_expect(packet->next != NULL, 0) && check_chain(packet) != PACKET_PASS)
 		return PACKET_DROP(chain);
 	if (packet->len < VMA_PKT_ETH_HLEN)
-		return too_short(packet, VMA_PKT_ETH_HLEN);
+		return packet_headers_too_short(packet, VMA_PKT_ETH_HLEN);
 	info->vlan = 0;
 	if (__builtin_expect(packet_load16(frame + 12) != ETHERTYPE_IP4_BE, 0)) {
 		if (packet_load16(frame + 12) != ETHERTYPE_VLAN_BE)
 			return PACKET_DROP(ethertype);
 		l3_off += VMA_PKT_VLAN_HLEN;
 		if (packet->len < l3_off)
-			return too_short(packet, l3_off);
+			return packet_headers_too_short(packet, l3_off);
 		if (packet_load16(frame + 16) != ETHERTYPE_IP4_BE)
 			return PACKET_DROP(ethertype);
 		info->vlan = __builtin_bswap16(packet_load16(frame + 14)) & 0xfff;
@@ -368,7 +368,7 @@ static unsigned __attribute__((noinline)) check_tcp_first(const struct packet_ru
 {
 	if (__builtin_expect(check_plain_tcp(rules, packet, info, frame), 1))
 		return PACKET_PASS;
-	return check_any(rules, packet, info, frame);
+	return check_packet_slow(rules, packet, info, frame);
 }
 
 unsigned packet_check(const struct packet_rules *rules, struct vma_buf *packet, const uint8_t *frame,
@@ -385,5 +385,5 @@ unsigned packet_check(const struct packet_rules *rules, struct vma_buf *packet, 
 		if (proto == PLAIN_PROTO(IPPROTO_TCP))
 			return check_tcp_first(rules, packet, info, frame);
 	}
-	return check_any(rules, packet, info, frame);
+	return check_packet_slow(rules, packet, info, frame);
 }

@@ -15,7 +15,7 @@
 
 /* At create and after a rebind, which may have found another MTU. Senders read without a flag: what was checked by the
  * old one is the NIC's to drop. */
-static void settle_lengths(struct vma_ring *ring)
+static void ring_update_packet_lengths(struct vma_ring *ring)
 {
 	const uint32_t frame_max = vma_nic_info(ring->nic)->mtu + VMA_PKT_ETH_HLEN;
 
@@ -43,14 +43,14 @@ static void ring_rebind_flows(struct vma_ring *ring)
 		return;
 	}
 	vma_cq_rebind(ring->cq);
-	settle_lengths(ring);
+	ring_update_packet_lengths(ring);
 	ring->unreaped = 0;
 	if (proto_ops != NULL && proto_ops->rebound != NULL)
 		proto_ops->rebound(proto_ops);
 	vma_log_info("ring %s: offloaded again", ring->name);
 }
 
-static void on_lost(struct vma_ring *ring)
+static void ring_on_device_lost(struct vma_ring *ring)
 {
 	drive_acquire(&ring->rx);
 	drive_acquire(&ring->tx);
@@ -132,7 +132,7 @@ static void ring_run_adopt(struct vma_ring_command *command)
 	free(a);
 }
 
-static void on_adopt(struct vma_nic_qp *qp, const struct vma_pending *pending, void *arg)
+static void ring_on_adopt_event(struct vma_nic_qp *qp, const struct vma_pending *pending, void *arg)
 {
 	struct vma_ring *ring = arg;
 	struct adoption *a;
@@ -159,7 +159,7 @@ static void ring_on_event(struct vma_nic_qp *qp, enum vma_nic_event event, const
 	if (atomic_load(&ring->closing))
 		return;
 	if (event == VMA_NIC_EVENT_LOST)
-		on_lost(ring);
+		ring_on_device_lost(ring);
 	else if (event == VMA_NIC_EVENT_FLOW_REVOKED && key != NULL)
 		ring_on_revoked(ring, key);
 }
@@ -175,7 +175,7 @@ static int create_queues(struct vma_ring *ring, const struct vma_ring_attr *attr
 	        .tx_batching = attr->tx_wre_batching,
 	        .name = ring->name,
 	        .event = ring_on_event,
-	        .adopt = on_adopt,
+	        .adopt = ring_on_adopt_event,
 	        .event_arg = ring,
 	};
 	struct vma_cq_attr cq = attr->cq;
@@ -199,7 +199,7 @@ static void ring_dismantle(struct vma_ring *ring)
 	flow_table_fini(&ring->five_tuples);
 	flow_table_fini(&ring->three_tuples);
 	if (ring->stats != NULL)
-		vma_stats_drop(ring->stats_home, ring->stats);
+		vma_stats_block_free(ring->stats_home, ring->stats);
 	free(ring->slots);
 	free(ring);
 }
@@ -228,7 +228,7 @@ static void ring_settle_attr(struct vma_ring *ring, const struct vma_ring_attr *
 	ring->flags_special = unable | VMA_NIC_SEG_MORE | VMA_NIC_SEG_TSO;
 	ring->segs_max = segs_max_of(info, ring->qp->tx_depth);
 	ring->buf_size = UINT32_C(1) << ring->qp->arena->frame_shift;
-	settle_lengths(ring);
+	ring_update_packet_lengths(ring);
 	ring_fragments_init(&ring->fragments, ring->qp,
 	                    ring->qp->rx_quota != 0 ? ring->qp->rx_quota : ring->qp->rx_depth);
 	ring->reap_at = batching < most ? batching : most;
@@ -258,7 +258,7 @@ static struct vma_ring *ring_allocate(const struct vma_ring_attr *attr)
 	ring_exempts_init(ring);
 	ring_ports_init(ring);
 	ring->slots = aligned_alloc(64, (slots_size + 63) / 64 * 64);
-	ring->stats = vma_stats_grab(attr->stats, VMA_STATS_TYPE_RING, ring->name);
+	ring->stats = vma_stats_block_alloc(attr->stats, VMA_STATS_TYPE_RING, ring->name);
 	if (ring->slots == NULL || ring->stats == NULL || flow_table_init(&ring->five_tuples) != 0 ||
 	    flow_table_init(&ring->three_tuples) != 0) {
 		ring_dismantle(ring);

@@ -18,7 +18,7 @@
 
 #include <vma/ring.h>
 
-struct vma_ring_key vma_ring_key(enum vma_ring_logic logic, const struct vma_ring_where *where)
+struct vma_ring_key vma_ring_key(enum vma_ring_logic logic, const struct vma_ring_requester *where)
 {
 	struct vma_ring_key key;
 

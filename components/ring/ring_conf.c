@@ -10,7 +10,7 @@
 
 #define WINDOW_FRAMES (1U << 18) /* address space for windows, beside the ordinary memory */
 
-static uint32_t at_most_conf(int64_t value, int64_t limit)
+static uint32_t min_conf_value(int64_t value, int64_t limit)
 {
 	return (uint32_t)(value < limit ? value : limit);
 }
@@ -25,8 +25,8 @@ void vma_ring_conf_memory(const struct vma_conf *conf, struct vma_bufarena_attr 
 
 void vma_ring_conf_nic(const struct vma_conf *conf, struct vma_nic_attr *nic)
 {
-	static const enum vma_nic_caches caches[] = {VMA_NIC_CACHES_NONE, VMA_NIC_CACHES_RECLAIMED,
-	                                             VMA_NIC_CACHES_KEPT};
+	static const enum vma_nic_thread_caches caches[] = {VMA_NIC_CACHES_NONE, VMA_NIC_CACHES_RECLAIMED,
+	                                                    VMA_NIC_CACHES_KEPT};
 
 	nic->caches = caches[conf->buffer_batching_mode];
 	nic->huge_pages = conf->mem_alloc_type == VMA_MEM_HUGE;
@@ -47,7 +47,7 @@ int vma_ring_conf_device(const struct vma_conf *conf, const char *ifname, char *
 }
 
 /* An adaptive moderation that nobody asks for would hold back what comes today at once. */
-static bool aim_is_asked_for(const struct vma_conf *conf)
+static bool adaptive_moderation_is_wanted(const struct vma_conf *conf)
 {
 	return conf->given[VMA_CONF_AT_cq_moderation_enable] || conf->given[VMA_CONF_AT_cq_aim_max_count] ||
 	       conf->given[VMA_CONF_AT_cq_aim_max_period_usec] || conf->given[VMA_CONF_AT_cq_aim_interval_msec] ||
@@ -60,10 +60,10 @@ static void conf_moderation(const struct vma_conf *conf, struct vma_cq_attr *cq)
 	const bool is_fixed =
 	        conf->given[VMA_CONF_AT_cq_moderation_count] || conf->given[VMA_CONF_AT_cq_moderation_period_usec];
 
-	cq->aim = (struct vma_aim_params){
+	cq->aim = (struct vma_cq_aim_params){
 	        .max_count = (uint32_t)conf->cq_aim_max_count,
 	        .max_period_usec = (uint32_t)conf->cq_aim_max_period_usec,
-	        .interval_msec = aim_is_asked_for(conf) ? (uint32_t)conf->cq_aim_interval_msec : 0,
+	        .interval_msec = adaptive_moderation_is_wanted(conf) ? (uint32_t)conf->cq_aim_interval_msec : 0,
 	        .interrupts_per_sec = (uint32_t)conf->cq_aim_interrupts_rate_per_sec,
 	};
 	if (is_fixed)
@@ -74,8 +74,8 @@ static void conf_moderation(const struct vma_conf *conf, struct vma_cq_attr *cq)
 
 void vma_ring_conf(const struct vma_conf *conf, struct vma_ring_attr *ring)
 {
-	ring->rx_wre = at_most_conf(conf->rx_wre, conf->rx_bufs);
-	ring->tx_wre = at_most_conf(conf->tx_wre, conf->tx_bufs);
+	ring->rx_wre = min_conf_value(conf->rx_wre, conf->rx_bufs);
+	ring->tx_wre = min_conf_value(conf->tx_wre, conf->tx_bufs);
 	ring->tx_wre_batching = (uint32_t)conf->tx_wre_batching;
 	ring->tx_inline = (uint32_t)conf->tx_max_inline;
 	ring->thread_mode = (enum vma_thread_mode)conf->thread_mode;
@@ -90,8 +90,8 @@ void vma_ring_conf(const struct vma_conf *conf, struct vma_ring_attr *ring)
 	conf_moderation(conf, &ring->cq);
 }
 
-static void say_granted(const struct vma_conf *conf, enum vma_conf_at at, const char *name, const char *ifname,
-                        int64_t wanted, uint32_t granted)
+static void conf_tell_granted(const struct vma_conf *conf, enum vma_conf_at at, const char *name, const char *ifname,
+                              int64_t wanted, uint32_t granted)
 {
 	if (conf->given[at] && (int64_t)granted < wanted)
 		vma_log_once(VMA_LOG_INFO, "%s=%" PRId64 ": %s grants %u", name, wanted, ifname, granted);
@@ -99,6 +99,6 @@ static void say_granted(const struct vma_conf *conf, enum vma_conf_at at, const 
 
 void vma_ring_conf_granted(const struct vma_conf *conf, const char *ifname, const struct vma_nic_qp *qp)
 {
-	say_granted(conf, VMA_CONF_AT_rx_wre, "VMA_RX_WRE", ifname, conf->rx_wre, qp->rx_depth);
-	say_granted(conf, VMA_CONF_AT_tx_wre, "VMA_TX_WRE", ifname, conf->tx_wre, qp->tx_depth);
+	conf_tell_granted(conf, VMA_CONF_AT_rx_wre, "VMA_RX_WRE", ifname, conf->rx_wre, qp->rx_depth);
+	conf_tell_granted(conf, VMA_CONF_AT_tx_wre, "VMA_TX_WRE", ifname, conf->tx_wre, qp->tx_depth);
 }

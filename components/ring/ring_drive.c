@@ -24,16 +24,16 @@ enum {
 };
 
 __thread uint32_t drive_tid_cache __attribute__((tls_model("initial-exec")));
-static __thread bool is_helper __attribute__((tls_model("initial-exec")));
-static _Atomic bool has_biased; /* any flag has been */
-static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+static __thread bool thread_is_internal_driver __attribute__((tls_model("initial-exec")));
+static _Atomic bool any_drive_flag_is_biased; /* any flag has been */
+static pthread_once_t drive_atfork_once = PTHREAD_ONCE_INIT;
 
 static __attribute__((cold)) void reset_tid_cache(void)
 {
 	drive_tid_cache = 0; /* the child's thread has another one */
 }
 
-static void watch_forks(void)
+static void drive_register_atfork(void)
 {
 	pthread_atfork(NULL, NULL, reset_tid_cache);
 }
@@ -46,9 +46,9 @@ uint32_t drive_tid_slow(void)
 
 /* ---- the biased flag: see drive.h ---- */
 
-void vma_ring_help(void)
+void vma_ring_thread_is_helper(void)
 {
-	is_helper = true;
+	thread_is_internal_driver = true;
 }
 
 /* False: the kernel has none, or is not to be asked; ThreadSanitizer does not know it. */
@@ -79,18 +79,18 @@ static bool heavy_barrier(void)
 
 void vma_ring_barrier(void)
 {
-	if (atomic_load_explicit(&has_biased, memory_order_acquire))
+	if (atomic_load_explicit(&any_drive_flag_is_biased, memory_order_acquire))
 		heavy_barrier();
 }
 
-static bool is_of_owner(const struct drive *drive, uint32_t tid)
+static bool drive_is_biased_owner(const struct drive *drive, uint32_t tid)
 {
 	return atomic_load_explicit(&drive->owner, memory_order_relaxed) == tid;
 }
 
 static bool drive_is_mine(const struct drive *drive, uint32_t tid)
 {
-	if (is_of_owner(drive, tid))
+	if (drive_is_biased_owner(drive, tid))
 		return atomic_load_explicit(&drive->owner_in, memory_order_relaxed) != 0;
 	return (atomic_load_explicit(&drive->holder, memory_order_relaxed) & ~DRIVE_BIASED) == tid;
 }
@@ -119,11 +119,11 @@ bool drive_try_met(struct drive *drive, uint32_t tid)
 }
 
 /* With the flag, which this thread has just taken from its owner. */
-static void count_stranger(struct drive *drive, uint32_t tid)
+static void drive_count_non_owner_hold(struct drive *drive, uint32_t tid)
 {
 	const uint32_t strangers = atomic_load_explicit(&drive->strangers, memory_order_relaxed) + 1;
 
-	if (is_helper)
+	if (thread_is_internal_driver)
 		return;
 	atomic_store_explicit(&drive->strangers, strangers, memory_order_relaxed);
 	if (strangers >= UNBIAS_AFTER)
@@ -151,7 +151,7 @@ bool drive_try_biased(struct drive *drive, uint32_t tid)
 		}
 		if (atomic_load_explicit(&drive->owner_in, memory_order_acquire) == 0) {
 			drive_count_hold(drive);
-			count_stranger(drive, tid);
+			drive_count_non_owner_hold(drive, tid);
 			return true;
 		}
 		drive_give_up(drive);
@@ -162,11 +162,11 @@ bool drive_try_biased(struct drive *drive, uint32_t tid)
 
 void drive_init(struct drive *drive, enum vma_thread_mode mode)
 {
-	const bool biased = mode == VMA_THREAD_SINGLE && !is_helper && register_heavy_barrier();
+	const bool biased = mode == VMA_THREAD_SINGLE && !thread_is_internal_driver && register_heavy_barrier();
 
-	pthread_once(&fork_once, watch_forks);
+	pthread_once(&drive_atfork_once, drive_register_atfork);
 	if (biased)
-		atomic_store_explicit(&has_biased, true, memory_order_release);
+		atomic_store_explicit(&any_drive_flag_is_biased, true, memory_order_release);
 	atomic_init(&drive->both, biased ? DRIVE_BIASED : 0);
 	atomic_init(&drive->owner, biased ? drive_tid() : 0);
 	atomic_init(&drive->strangers, 0);
@@ -224,7 +224,7 @@ static void sleep_until_released(struct drive *drive, uint64_t timeout_ns)
  * Who spins gives up after more than any hold takes that runs: a holder that was descheduled may be waiting for this
  * very core, and got it back only when the scheduler took it from the spinner (4 ms per connect, with one core).
  */
-static void drive_wait(struct drive *drive, unsigned *tries)
+static void drive_spin_or_sleep(struct drive *drive, unsigned *tries)
 {
 	const unsigned pauses = drive->mode == VMA_THREAD_SPIN ? SPIN_TRIES : PAUSE_TRIES;
 
@@ -245,7 +245,7 @@ bool drive_acquire(struct drive *drive)
 		return false; /* only this thread can have stored its own id: no race */
 	while (!drive_try(drive, tid)) {
 		atomic_store_explicit(&drive->yield_budget, YIELD_BUDGET_TRIES, memory_order_relaxed);
-		drive_wait(drive, &tries);
+		drive_spin_or_sleep(drive, &tries);
 	}
 	atomic_store_explicit(&drive->yield_budget, 0, memory_order_relaxed);
 	return true;
@@ -272,7 +272,7 @@ bool drive_yields(struct drive *drive)
  * yield) is all it takes. One long hold means a holder that does not run: that costs those who wait a few microseconds
  * of pauses, then yields, then sleep, and the holder's release one wake.
  */
-bool drive_idle(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t timeout_ns)
+bool drive_wait_with_backoff(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t timeout_ns)
 {
 	uint32_t hold = atomic_load_explicit(&drive->hold, memory_order_relaxed);
 	bool held = drive_is_held(drive);
@@ -298,15 +298,15 @@ bool drive_idle(struct drive *drive, struct vma_ring_backoff *backoff, uint64_t 
 	return true;
 }
 
-static struct drive *side_of(struct vma_ring *ring, enum vma_ring_side side)
+static struct drive *drive_flag_of_side(struct vma_ring *ring, enum vma_ring_side side)
 {
 	return side == VMA_RING_RX ? &ring->rx : &ring->tx;
 }
 
-bool vma_ring_idle(struct vma_ring *ring, enum vma_ring_side side, struct vma_ring_backoff *backoff,
-                   uint64_t timeout_ns)
+bool vma_ring_wait_for_holder(struct vma_ring *ring, enum vma_ring_side side, struct vma_ring_backoff *backoff,
+                              uint64_t timeout_ns)
 {
-	return drive_idle(side_of(ring, side), backoff, timeout_ns);
+	return drive_wait_with_backoff(drive_flag_of_side(ring, side), backoff, timeout_ns);
 }
 
 /* The first step of `hold` may be that of the hold under way; so at the third a whole hold is over since the call. */
@@ -317,13 +317,13 @@ bool vma_ring_await(struct vma_ring *ring, uint64_t timeout_ns)
 
 	while ((atomic_load_explicit(&ring->rx.both, memory_order_acquire) & ~(uint64_t)DRIVE_BIASED) != 0 &&
 	       atomic_load_explicit(&ring->rx.hold, memory_order_acquire) - first < 3) {
-		if (drive_is_mine(&ring->rx, drive_tid()) || !drive_idle(&ring->rx, &backoff, timeout_ns))
+		if (drive_is_mine(&ring->rx, drive_tid()) || !drive_wait_with_backoff(&ring->rx, &backoff, timeout_ns))
 			return false;
 	}
 	return true;
 }
 
-uint32_t vma_ring_holder(const struct vma_ring *ring, enum vma_ring_side side)
+uint32_t vma_ring_drive_holder_tid(const struct vma_ring *ring, enum vma_ring_side side)
 {
 	const struct drive *drive = side == VMA_RING_RX ? &ring->rx : &ring->tx;
 	const uint32_t holder = atomic_load_explicit(&drive->holder, memory_order_relaxed) & ~DRIVE_BIASED;
@@ -345,7 +345,7 @@ int vma_ring_arm(struct vma_ring *ring)
 	return rc;
 }
 
-static uint64_t drive_now_ns(void)
+static uint64_t drive_clock_ns(void)
 {
 	struct timespec now;
 
@@ -355,7 +355,7 @@ static uint64_t drive_now_ns(void)
 
 static uint64_t ns_until(uint64_t deadline_ns)
 {
-	uint64_t now = deadline_ns == UINT64_MAX ? 0 : drive_now_ns();
+	uint64_t now = deadline_ns == UINT64_MAX ? 0 : drive_clock_ns();
 
 	return deadline_ns == UINT64_MAX ? UINT64_MAX : now < deadline_ns ? deadline_ns - now : 0;
 }
@@ -366,7 +366,7 @@ static uint64_t ns_until(uint64_t deadline_ns)
  */
 int vma_ring_wait(struct vma_ring *ring, uint64_t timeout_ns)
 {
-	uint64_t start = timeout_ns == 0 || timeout_ns == UINT64_MAX ? 0 : drive_now_ns();
+	uint64_t start = timeout_ns == 0 || timeout_ns == UINT64_MAX ? 0 : drive_clock_ns();
 	uint64_t deadline = timeout_ns >= UINT64_MAX - start ? UINT64_MAX : start + timeout_ns;
 	struct vma_ring_backoff backoff = {0};
 	int rc;
@@ -380,7 +380,7 @@ int vma_ring_wait(struct vma_ring *ring, uint64_t timeout_ns)
 			return -EDEADLK; /* in a sink: this thread is the one to wait for */
 		if (left == 0)
 			return 0;
-		drive_idle(&ring->rx, &backoff, left);
+		drive_wait_with_backoff(&ring->rx, &backoff, left);
 	}
 	return rc != 0 ? rc : vma_cq_wait(ring->cq, ns_until(deadline));
 }

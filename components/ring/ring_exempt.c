@@ -2,17 +2,17 @@
  * ring_exempt.c - exemptions: connections of TCP that the kernel has, although a rule of the NIC brings them here.
  *
  * The NIC matches headers, so a listener's rule takes what comes for the kernel's connections of the same port, too
- * (VMA_NIC_CAP_TO_KERNEL). Whatever such a connection gets is the kernel's, a SYN as well: so it has a flow of its own in
- * the ring's table, without a rule, whose sink gives its packets to the kernel.
+ * (VMA_NIC_CAP_TO_KERNEL). Whatever such a connection gets is the kernel's, a SYN as well: so it has a flow of its own
+ * in the ring's table, without a rule, whose sink gives its packets to the kernel.
  *
- * No event tells that the kernel has a connection no more. So the kernel is asked, by vma_ring_exempt_sweep, without the
- * receive flag. An exemption that comes too late, or for which there is no room, costs little: what a listener does not
- * know it gives to the kernel anyway (tcp/listener.c).
+ * No event tells that the kernel has a connection no more. So the kernel is asked, by vma_ring_exempt_sweep, without
+ * the receive flag. An exemption that comes too late, or for which there is no room, costs little: what a listener does
+ * not know it gives to the kernel anyway (tcp/listener.c).
  *
  * The sweep holds the flag for SWEEP_BURST exemptions at a time, each found by its key: packets wait for no more.
  *
- * A NIC that can is asked to leave the connection to the kernel by itself (vma_nic_exempt), without the flag. What comes
- * before that, or if the NIC has let go of it, meets the entry in the table.
+ * A NIC that can is asked to leave the connection to the kernel by itself (vma_nic_exempt), without the flag. What
+ * comes before that, or if the NIC has let go of it, meets the entry in the table.
  *
  * Threads: the list is changed with the receive flag. One that the sweep has read may only be gone by another sweep:
  * it names them by key.
@@ -34,7 +34,7 @@ struct ring_exempt {
 static bool exempt_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	(void)info;
-	if (!vma_ring_to_kernel(flow->ring, packet))
+	if (!vma_ring_reinject_packet(flow->ring, packet))
 		return false;
 	vma_buf_put_chain(flow->ring->rules.arena, packet);
 	return true;
@@ -42,7 +42,7 @@ static bool exempt_sink(struct vma_flow *flow, struct vma_buf *packet, const str
 
 /* ---- with the receive flag ---- */
 
-static bool has_cover(struct vma_ring *ring, const struct vma_flow_key *key)
+static bool exempt_is_covered_by_flow(struct vma_ring *ring, const struct vma_flow_key *key)
 {
 	struct vma_flow_key any = *key;
 
@@ -58,7 +58,7 @@ static int exempt_add(struct vma_ring *ring, const struct vma_flow_key *key)
 
 	if (vma_ring_flow(ring, key) != NULL)
 		return -EEXIST;
-	if (!has_cover(ring, key))
+	if (!exempt_is_covered_by_flow(ring, key))
 		return -ENOENT;
 	if (ring->exempts_count == RING_EXEMPTS_MAX)
 		return -ENOSPC;
@@ -117,7 +117,7 @@ struct found {
 	unsigned n, room;
 };
 
-static void found_add(const struct vma_flow_key *connection, void *arg)
+static void exempt_found_add(const struct vma_flow_key *connection, void *arg)
 {
 	struct found *found = arg;
 
@@ -178,7 +178,7 @@ bool vma_ring_exempt(struct vma_ring *ring, const struct vma_flow_key *key)
 		return any;
 	}
 	found.keys = malloc(found.room * sizeof(*found.keys));
-	if (found.keys == NULL || vma_nic_kernel_connections(ring->nic, key, found_add, &found) < 0)
+	if (found.keys == NULL || vma_nic_kernel_connections(ring->nic, key, exempt_found_add, &found) < 0)
 		found.n = 0;
 	any = exempt_all(ring, found.keys, found.n);
 	exempt_all_in_nic(ring, found.keys, found.n);
@@ -201,10 +201,10 @@ static unsigned exempts_collect(struct vma_ring *ring, struct vma_flow_key *keys
  * Those that the kernel has no more, and those that nothing covers: these the NIC leaves to the kernel. has[i]: whether
  * the kernel has it; from now on whether the NIC is to be told of its end.
  */
-static void exempts_end_burst(struct vma_ring *ring, const struct vma_flow_key *keys, bool *has, unsigned n)
+static void exempts_end_stale(struct vma_ring *ring, const struct vma_flow_key *keys, bool *has, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
-		const bool goes_on = has[i] && has_cover(ring, &keys[i]);
+		const bool goes_on = has[i] && exempt_is_covered_by_flow(ring, &keys[i]);
 		struct ring_exempt *exempt = goes_on ? NULL : exempt_find(ring, &keys[i]);
 
 		has[i] = exempt != NULL && exempt->in_nic;
@@ -222,13 +222,13 @@ bool vma_ring_exempt_sweep(struct vma_ring *ring)
 	if (keys != NULL && has != NULL && drive_acquire(&ring->rx)) {
 		n = exempts_collect(ring, keys);
 		ring_rx_release(ring, drive_tid());
-		if (n != 0 && vma_nic_kernel_has(ring->nic, keys, n, has) < 0)
+		if (n != 0 && vma_nic_kernel_has_connections(ring->nic, keys, n, has) < 0)
 			memset(has, 1, n * sizeof(*has)); /* not known */
 		do {
 			const unsigned burst = n - at < SWEEP_BURST ? n - at : SWEEP_BURST;
 
 			drive_acquire(&ring->rx);
-			exempts_end_burst(ring, keys + at, has + at, burst);
+			exempts_end_stale(ring, keys + at, has + at, burst);
 			any = !TAILQ_EMPTY(&ring->exempts);
 			ring_rx_release(ring, drive_tid());
 			for (unsigned i = 0; i < burst; i++)

@@ -2,12 +2,13 @@
  * ring_flows.c - flows come and go: the ring's tables, and what the NIC is told of them.
  *
  * The NIC has a rule for a key if and only if the key's entry says `steered`, or a call of steer is asking for it.
- * Everything here happens with the receive flag, except for that asking: it takes the time of a system call, of a card's
- * firmware, or of an answer of vmad, and packets are to go on meanwhile. Until attach or steer has taken the flag again,
- * a struct ring_steering in the ring's list makes it known to others. From there detach takes its flow out. Then steer
- * touches the flow no more, and takes the rule back itself, unless it is needed by then: by an entry that is steered, or
- * by a later steer of the same key, which inherits it. A rule that is already there (-EEXIST) is this queue pair's own,
- * added by one of those. For a rule that goes see ring_leave.c. Only a sink, which has the flag, asks with it.
+ * Everything here happens with the receive flag, except for that asking: it takes the time of a system call, of a
+ * card's firmware, or of an answer of vmad, and packets are to go on meanwhile. Until attach or steer has taken the
+ * flag again, a struct ring_steering in the ring's list makes it known to others. From there detach takes its flow out.
+ * Then steer touches the flow no more, and takes the rule back itself, unless it is needed by then: by an entry that is
+ * steered, or by a later steer of the same key, which inherits it. A rule that is already there (-EEXIST) is this queue
+ * pair's own, added by one of those. For a rule that goes see ring_leave.c. Only a sink, which has the flag, asks with
+ * it.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -38,7 +39,7 @@ static struct ring_steering *steering_of(const struct vma_ring *ring, const stru
 	return steering;
 }
 
-static struct vma_flow_rule rule_of(const struct vma_flow *flow)
+static struct vma_flow_rule flow_nic_rule_of(const struct vma_flow *flow)
 {
 	return (struct vma_flow_rule){.key = flow->key,
 	                              .flags = flow->flags & ~(uint32_t)VMA_FLOW_RING_ONLY,
@@ -52,7 +53,7 @@ static struct vma_flow_rule rule_of(const struct vma_flow *flow)
  * The NIC steers once per key. It hears of later members too if they have a shadow: that kernel socket is none of the
  * strangers for whose sake a flow is given up.
  */
-static bool has_to_ask(const struct vma_flow *flow, const struct flow_entry *entry)
+static bool flow_needs_nic_request(const struct vma_flow *flow, const struct flow_entry *entry)
 {
 	return !(flow->flags & VMA_FLOW_RING_ONLY) && (!entry->steered || flow->shadow_cookie != 0);
 }
@@ -64,7 +65,7 @@ static void link_steering(struct vma_ring *ring, struct vma_flow *flow, struct r
 }
 
 /* 1: it is attached, and the NIC is to be asked; -EAGAIN: not before the NIC has answered, see ring_leave.c. */
-static int begin_attaching(struct vma_ring *ring, struct vma_flow *flow, struct ring_steering *steering)
+static int flow_attach_begin(struct vma_ring *ring, struct vma_flow *flow, struct ring_steering *steering)
 {
 	struct flow_table *table = ring_table_of(ring, &flow->key);
 	struct flow_entry *entry;
@@ -89,7 +90,7 @@ static int begin_attaching(struct vma_ring *ring, struct vma_flow *flow, struct 
 		ring_detach_held(ring, flow, stale == NULL);
 		return -EADDRINUSE;
 	}
-	if (!has_to_ask(flow, entry))
+	if (!flow_needs_nic_request(flow, entry))
 		return 0;
 	link_steering(ring, flow, steering);
 	return 1;
@@ -122,13 +123,13 @@ struct vma_flow *vma_ring_flow(struct vma_ring *ring, const struct vma_flow_key 
  * A TCP connection's shadow is none: it is bound, but the kernel has no connection of it. (One that becomes the
  * kernel's gives its rule back.) So a port that is used again costs no question.
  */
-static bool has_to_name_shadow(const struct vma_flow *flow)
+static bool flow_needs_shadow_told(const struct vma_flow *flow)
 {
 	return flow->shadow_cookie != 0 && !(flow->key.proto == IPPROTO_TCP && flow->key.peer_port_be != 0);
 }
 
 /* 1: the NIC is to be asked; -EAGAIN: later, see ring_leave.c. */
-static int begin_steering(struct vma_ring *ring, struct vma_flow *flow, struct ring_steering *steering)
+static int flow_steering_begin(struct vma_ring *ring, struct vma_flow *flow, struct ring_steering *steering)
 {
 	const struct flow_entry *entry;
 
@@ -137,7 +138,7 @@ static int begin_steering(struct vma_ring *ring, struct vma_flow *flow, struct r
 	entry = ring_entry_of(ring, &flow->key);
 	if (entry->revoked)
 		return -EADDRINUSE;
-	if (entry->steered && (!entry->inherited || !has_to_name_shadow(flow)))
+	if (entry->steered && (!entry->inherited || !flow_needs_shadow_told(flow)))
 		return 0;
 	if (ring_rule_is_leaving(ring, &flow->key))
 		return -EAGAIN;
@@ -155,7 +156,8 @@ static void unlink_steering(struct vma_ring *ring, const struct ring_steering *s
 }
 
 /* The NIC has said rc. */
-static int end_steering(struct vma_ring *ring, struct ring_steering *steering, int rc, struct ring_stale_rule **memory)
+static int flow_steering_end(struct vma_ring *ring, struct ring_steering *steering, int rc,
+                             struct ring_stale_rule **memory)
 {
 	struct flow_entry *entry = ring_entry_of(ring, &steering->key);
 	struct ring_steering *other;
@@ -175,13 +177,13 @@ static int end_steering(struct vma_ring *ring, struct ring_steering *steering, i
 	return steering->flow != NULL ? rc : -EINVAL;
 }
 
-/* A refusal ends what begin_attaching has begun. */
-static int end_attaching(struct vma_ring *ring, struct vma_flow *flow, struct ring_steering *steering, int rc)
+/* A refusal ends what flow_attach_begin has begun. */
+static int flow_attach_end(struct vma_ring *ring, struct vma_flow *flow, struct ring_steering *steering, int rc)
 {
 	const bool is_attached = steering->flow != NULL;
 	struct ring_stale_rule *none = NULL;
 
-	rc = end_steering(ring, steering, rc, &none);
+	rc = flow_steering_end(ring, steering, rc, &none);
 	if (rc != 0 && is_attached)
 		ring_detach_held(ring, flow, false);
 	return rc;
@@ -198,11 +200,11 @@ int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow)
 		return rc;
 	for (;;) {
 		acquired = drive_acquire(&ring->rx);
-		rc = begin_attaching(ring, flow, &steering);
+		rc = flow_attach_begin(ring, flow, &steering);
 		if (rc > 0)
-			rule = rule_of(flow);
+			rule = flow_nic_rule_of(flow);
 		if (rc > 0 && !acquired)
-			return end_attaching(ring, flow, &steering, vma_nic_flow_add(ring->qp, &rule));
+			return flow_attach_end(ring, flow, &steering, vma_nic_flow_add(ring->qp, &rule));
 		if (acquired)
 			ring_rx_release(ring, drive_tid());
 		if (rc != -EAGAIN || !acquired)
@@ -213,7 +215,7 @@ int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow)
 		return rc;
 	rc = vma_nic_flow_add(ring->qp, &rule);
 	drive_acquire(&ring->rx);
-	rc = end_attaching(ring, flow, &steering, rc);
+	rc = flow_attach_end(ring, flow, &steering, rc);
 	ring_rx_release(ring, drive_tid());
 	return rc;
 }
@@ -228,9 +230,9 @@ int vma_ring_steer(struct vma_ring *ring, struct vma_flow *flow)
 	do {
 		if (!drive_acquire(&ring->rx))
 			return -EDEADLK;
-		rc = begin_steering(ring, flow, &steering);
+		rc = flow_steering_begin(ring, flow, &steering);
 		if (rc > 0)
-			rule = rule_of(flow);
+			rule = flow_nic_rule_of(flow);
 		ring_rx_release(ring, drive_tid());
 		if (rc == -EAGAIN)
 			ring_rule_await(ring);
@@ -240,7 +242,7 @@ int vma_ring_steer(struct vma_ring *ring, struct vma_flow *flow)
 	stale = malloc(sizeof(*stale)); /* without one, its end has to ask the NIC at once */
 	rc = vma_nic_flow_add(ring->qp, &rule);
 	drive_acquire(&ring->rx);
-	rc = end_steering(ring, &steering, rc, &stale);
+	rc = flow_steering_end(ring, &steering, rc, &stale);
 	ring_rx_release(ring, drive_tid());
 	free(stale);
 	return rc;
@@ -283,7 +285,8 @@ bool vma_ring_retire(struct vma_ring *ring, const struct vma_flow *flow)
 {
 	const struct vma_nic_accept_page *member = ring->qp->member;
 
-	if (member == NULL || atomic_load(&member->groups) == 0 || vma_nic_flow_retire(ring->qp, &flow->key) != 0)
+	if (member == NULL || atomic_load(&member->groups) == 0 ||
+	    vma_nic_flow_stop_new_connections(ring->qp, &flow->key) != 0)
 		return false;
 	if (drive_acquire(&ring->rx)) {
 		ring_rx_drain(ring);
@@ -299,7 +302,7 @@ bool vma_ring_has_rule(struct vma_ring *ring, const struct vma_flow *flow)
 	return entry != NULL && entry->head == flow && flow->next == NULL && entry->steered && !entry->revoked;
 }
 
-static bool is_alone_in_nic(struct vma_ring *ring, const struct vma_flow *flow)
+static bool flow_is_only_nic_member(struct vma_ring *ring, const struct vma_flow *flow)
 {
 	const struct flow_entry *entry = ring_entry_of(ring, &flow->key);
 
@@ -307,8 +310,8 @@ static bool is_alone_in_nic(struct vma_ring *ring, const struct vma_flow *flow)
 }
 
 /*
- * The rule goes first or last: without `drained` the flow leaves the table before the NIC is asked; with it, it takes what
- * has come until the NIC has answered. While the queue is emptied, its own sink may detach it.
+ * The rule goes first or last: without `drained` the flow leaves the table before the NIC is asked; with it, it takes
+ * what has come until the NIC has answered. While the queue is emptied, its own sink may detach it.
  */
 static void detach_flow(struct vma_ring *ring, struct vma_flow *flow, bool drained)
 {
@@ -321,7 +324,7 @@ static void detach_flow(struct vma_ring *ring, struct vma_flow *flow, bool drain
 		}
 		if (drained && flow->ring == ring)
 			ring_rx_drain(ring);
-		if (flow->ring != ring || !is_alone_in_nic(ring, flow)) {
+		if (flow->ring != ring || !flow_is_only_nic_member(ring, flow)) {
 			ring_detach_held(ring, flow, false);
 			ring_rx_release(ring, drive_tid());
 			return;

@@ -38,17 +38,17 @@ static uint16_t fragment_load16(const uint8_t *p)
 /* ---- a held fragment: where it lies in its datagram is noted in fields that nobody needs before the header checks
  * ---- */
 
-static uint32_t offset_of(const struct vma_buf *fragment)
+static uint32_t fragment_offset(const struct vma_buf *fragment)
 {
 	return fragment->l4_off;
 }
 
-static uint32_t end_of(const struct vma_buf *fragment)
+static uint32_t fragment_end_offset(const struct vma_buf *fragment)
 {
 	return (uint32_t)fragment->l4_off + fragment->payload_len;
 }
 
-static void set_piece_offsets(struct vma_buf *fragment, const struct piece *piece)
+static void fragment_set_offsets(struct vma_buf *fragment, const struct piece *piece)
 {
 	fragment->l3_off = (uint16_t)piece->ip_off;
 	fragment->payload_off = (uint16_t)piece->payload_off;
@@ -58,7 +58,7 @@ static void set_piece_offsets(struct vma_buf *fragment, const struct piece *piec
 }
 
 /* packet_check has found an Ethernet header, perhaps a tag, and an IPv4 header. */
-static bool read_piece(struct piece *piece, const struct vma_buf *packet, const uint8_t *frame)
+static bool fragment_parse_header(struct piece *piece, const struct vma_buf *packet, const uint8_t *frame)
 {
 	const uint32_t ip_off =
 	        VMA_PKT_ETH_HLEN + (fragment_load16(frame + 12) == ETHERTYPE_VLAN ? VMA_PKT_VLAN_HLEN : 0);
@@ -87,7 +87,7 @@ static bool read_piece(struct piece *piece, const struct vma_buf *packet, const 
 	return (piece->is_last || piece->len % 8 == 0) && piece->offset + piece->len <= LONGEST_IP - VMA_PKT_IP4_HLEN;
 }
 
-static uint32_t bufs_of(const struct vma_buf *packet)
+static uint32_t packet_count_buffers(const struct vma_buf *packet)
 {
 	uint32_t n = 0;
 
@@ -100,7 +100,7 @@ static uint32_t bufs_of(const struct vma_buf *packet)
 
 static void fragment_drop(struct ring_fragments *fragments, struct vma_bufarena *arena, struct vma_buf *fragment)
 {
-	vma_nic_tap_dropped(fragments->qp, fragment, "rx_drop_ip_fragment");
+	vma_nic_tap_on_drop(fragments->qp, fragment, "rx_drop_ip_fragment");
 	fragments->dropped++;
 	vma_buf_put_chain(arena, fragment);
 }
@@ -117,7 +117,7 @@ static void datagram_drop(struct ring_fragments *fragments, struct vma_bufarena 
 	*datagram = (struct ring_datagram){0};
 }
 
-static bool piece_is_of(const struct ring_datagram *datagram, const struct piece *piece, uint16_t vlan)
+static bool fragment_belongs_to_datagram(const struct ring_datagram *datagram, const struct piece *piece, uint16_t vlan)
 {
 	return datagram->first != NULL && datagram->id == piece->id && datagram->proto == piece->proto &&
 	       datagram->src == piece->src && datagram->dst == piece->dst && datagram->vlan == vlan;
@@ -125,10 +125,10 @@ static bool piece_is_of(const struct ring_datagram *datagram, const struct piece
 
 static struct ring_datagram *datagram_find(struct ring_fragments *fragments, const struct piece *piece, uint16_t vlan)
 {
-	if (piece_is_of(&fragments->at[fragments->recent], piece, vlan))
+	if (fragment_belongs_to_datagram(&fragments->at[fragments->recent], piece, vlan))
 		return &fragments->at[fragments->recent];
 	for (unsigned i = 0; i < RING_DATAGRAMS; i++) {
-		if (piece_is_of(&fragments->at[i], piece, vlan)) {
+		if (fragment_belongs_to_datagram(&fragments->at[i], piece, vlan)) {
 			fragments->recent = i;
 			return &fragments->at[i];
 		}
@@ -186,9 +186,10 @@ static struct vma_buf *fragment_before(const struct ring_datagram *datagram, con
 {
 	struct vma_buf *before = NULL;
 
-	if (datagram->last != NULL && offset_of(datagram->last) <= offset_of(fragment))
+	if (datagram->last != NULL && fragment_offset(datagram->last) <= fragment_offset(fragment))
 		return datagram->last;
-	for (struct vma_buf *at = datagram->first; at != NULL && offset_of(at) <= offset_of(fragment); at = at->user)
+	for (struct vma_buf *at = datagram->first; at != NULL && fragment_offset(at) <= fragment_offset(fragment);
+	     at = at->user)
 		before = at;
 	return before;
 }
@@ -198,15 +199,15 @@ static enum added datagram_add(struct ring_datagram *datagram, struct vma_buf *f
 	struct vma_buf *before = fragment_before(datagram, fragment);
 	struct vma_buf *after = before != NULL ? before->user : datagram->first;
 
-	if (before != NULL && end_of(before) > offset_of(fragment))
-		return end_of(before) >= end_of(fragment) ? NOTHING_NEW : BROKEN;
-	if (after != NULL && offset_of(after) < end_of(fragment))
+	if (before != NULL && fragment_end_offset(before) > fragment_offset(fragment))
+		return fragment_end_offset(before) >= fragment_end_offset(fragment) ? NOTHING_NEW : BROKEN;
+	if (after != NULL && fragment_offset(after) < fragment_end_offset(fragment))
 		return BROKEN;
 	if ((is_last && (datagram->total != 0 || after != NULL)) ||
-	    (datagram->total != 0 && end_of(fragment) > datagram->total))
+	    (datagram->total != 0 && fragment_end_offset(fragment) > datagram->total))
 		return BROKEN;
 	if (is_last)
-		datagram->total = end_of(fragment);
+		datagram->total = fragment_end_offset(fragment);
 	fragment->user = after;
 	if (before != NULL)
 		before->user = fragment;
@@ -235,7 +236,7 @@ static bool write_datagram_header(const struct ring_datagram *datagram, uint8_t 
 }
 
 /* Cuts what lies behind the fragment's bytes. The buffer that has the last of them. */
-static struct vma_buf *cut_padding(struct vma_bufarena *arena, struct vma_buf *fragment, uint32_t len)
+static struct vma_buf *fragment_trim_padding(struct vma_bufarena *arena, struct vma_buf *fragment, uint32_t len)
 {
 	struct vma_buf *at = fragment;
 
@@ -256,7 +257,7 @@ static struct vma_buf *datagram_join(struct ring_datagram *datagram, struct vma_
 {
 	struct vma_buf *first = datagram->first, *fragment = first->user, *next;
 	const uint32_t ip_off = first->l3_off, payload_off = first->payload_off;
-	struct vma_buf *tail = cut_padding(arena, first, payload_off + first->payload_len);
+	struct vma_buf *tail = fragment_trim_padding(arena, first, payload_off + first->payload_len);
 
 	if (!write_datagram_header(datagram, (uint8_t *)vma_buf_data(arena, first) + ip_off, payload_off - ip_off))
 		return NULL;
@@ -266,7 +267,7 @@ static struct vma_buf *datagram_join(struct ring_datagram *datagram, struct vma_
 		fragment->data_off += fragment->payload_off;
 		fragment->len -= fragment->payload_off;
 		tail->next = fragment;
-		tail = cut_padding(arena, fragment, fragment->payload_len);
+		tail = fragment_trim_padding(arena, fragment, fragment->payload_len);
 	}
 	first->user = NULL;
 	first->flags &= (uint16_t)~PER_PACKET_FLAGS;
@@ -312,7 +313,7 @@ struct vma_buf *ring_fragments_add(struct ring_fragments *fragments, struct vma_
 	struct piece piece;
 	uint32_t bufs;
 
-	if (!read_piece(&piece, packet, (const uint8_t *)vma_buf_data(arena, packet)))
+	if (!fragment_parse_header(&piece, packet, (const uint8_t *)vma_buf_data(arena, packet)))
 		return drop_alone(fragments, arena, packet);
 	datagram = datagram_find(fragments, &piece, vlan);
 	if (datagram != NULL && now_ms - datagram->begun_ms > AGE_MS) {
@@ -321,8 +322,8 @@ struct vma_buf *ring_fragments_add(struct ring_fragments *fragments, struct vma_
 	}
 	if (datagram == NULL)
 		datagram = datagram_begin(fragments, arena, &piece, vlan, now_ms);
-	set_piece_offsets(packet, &piece);
-	bufs = bufs_of(packet);
+	fragment_set_offsets(packet, &piece);
+	bufs = packet_count_buffers(packet);
 	added = datagram_add(datagram, packet, piece.is_last);
 	if (added != ADDED) {
 		drop_alone(fragments, arena, packet);

@@ -1,10 +1,10 @@
 /*
  * ring_leave.c - rules of the NIC that outlive their flows, until a thread has the time to have them deleted.
  *
- * Deleting one takes a system call, the time of a card's firmware, or a conversation with vmad. A connection ends with the receive flag held, in the
- * middle of all packets. So its flow leaves the table at once, and in its place comes a *stale rule*: a flow of the
- * ring's own, whose packets go on to the flow that covers the key (a listener's), as if there were nothing. It keeps
- * the entry `steered`. Then one of two things happens:
+ * Deleting one takes a system call, the time of a card's firmware, or a conversation with vmad. A connection ends with
+ * the receive flag held, in the middle of all packets. So its flow leaves the table at once, and in its place comes a
+ * *stale rule*: a flow of the ring's own, whose packets go on to the flow that covers the key (a listener's), as if
+ * there were nothing. It keeps the entry `steered`. Then one of two things happens:
  *
  *   a flow of the same key is attached ── inherits the rule; the stale rule is a spare one again
  *   vma_ring_prune ── the stale rule goes, its key is noted in `deleting`, and the NIC is asked without the flag
@@ -91,7 +91,7 @@ struct ring_stale_rule *ring_stale_rule_of(const struct flow_entry *entry)
 	                                                                       : NULL;
 }
 
-static void stale_take_out(struct vma_ring *ring, struct ring_stale_rule *stale)
+static void stale_rule_unlink(struct vma_ring *ring, struct ring_stale_rule *stale)
 {
 	ring->last.word0 = 0;
 	TAILQ_REMOVE(&ring->stale_rules.waiting, stale, link);
@@ -100,13 +100,13 @@ static void stale_take_out(struct vma_ring *ring, struct ring_stale_rule *stale)
 
 void ring_stale_rule_inherit(struct vma_ring *ring, struct ring_stale_rule *stale)
 {
-	stale_take_out(ring, stale);
+	stale_rule_unlink(ring, stale);
 	TAILQ_INSERT_HEAD(&ring->stale_rules.spare, stale, link);
 }
 
 void ring_stale_rule_free(struct vma_ring *ring, struct ring_stale_rule *stale)
 {
-	stale_take_out(ring, stale);
+	stale_rule_unlink(ring, stale);
 	free(stale);
 }
 
@@ -186,7 +186,7 @@ static struct ring_stale_rule *stale_rule_due(const struct ring_stale_rules *sta
 	return stale != NULL && stale->left_ns <= until_ns ? stale : NULL;
 }
 
-static void collect_deleting(struct vma_ring *ring, unsigned most, uint64_t until_ns)
+static void stale_rules_collect_deleted(struct vma_ring *ring, unsigned most, uint64_t until_ns)
 {
 	struct ring_stale_rules *stale_rules = &ring->stale_rules;
 
@@ -216,7 +216,7 @@ bool vma_ring_prune(struct vma_ring *ring, unsigned most, uint64_t until_ns, uns
 			ring_rx_release(ring, drive_tid());
 			return true;
 		}
-		collect_deleting(ring, most - n < LEAVE_BURST ? most - n : LEAVE_BURST, until_ns);
+		stale_rules_collect_deleted(ring, most - n < LEAVE_BURST ? most - n : LEAVE_BURST, until_ns);
 		n += stale_rules->deleting_count;
 		more = !TAILQ_EMPTY(&stale_rules->waiting);
 		due = stale_rule_due(stale_rules, until_ns) != NULL;

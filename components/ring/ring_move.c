@@ -104,7 +104,7 @@ static uint64_t move_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static bool sends_are_over(struct vma_ring *ring)
+static bool ring_tx_is_drained(struct vma_ring *ring)
 {
 	bool over;
 
@@ -120,7 +120,7 @@ bool vma_ring_drain_sends(struct vma_ring *ring, uint64_t timeout_ns)
 {
 	const uint64_t until_ns = move_now_ns() + timeout_ns;
 
-	while (!sends_are_over(ring)) {
+	while (!ring_tx_is_drained(ring)) {
 		if (move_now_ns() >= until_ns)
 			return false;
 		sched_yield();

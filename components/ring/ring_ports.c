@@ -5,7 +5,7 @@
  * rule for 256 ports. It keeps no process off a port. So a connection may do without a rule of its own if
  *
  *   (A) a kernel socket is bound to the port, and shares it with no other, and then
- *   (B) no rule names the port (vma_nic_port_is_named).
+ *   (B) no rule names the port (vma_nic_port_has_rule).
  *
  * Another process that wants the port has a kernel socket bound to it (C) before it has a rule made (D). If B misses D,
  * then D comes after it, and so after A: as A shares the port with no other, there was no C. The kernel's own
@@ -30,7 +30,7 @@
 static _Atomic uint32_t rings_with_blocks; /* of this process */
 
 /* A ring that is the only one with blocks may have all. One that comes later has what is left. */
-static bool may_have_more(const struct vma_ring *ring)
+static bool ring_may_have_more_port_blocks(const struct vma_ring *ring)
 {
 	const uint32_t blocks = atomic_load(&ring->ports.blocks);
 
@@ -65,7 +65,7 @@ static unsigned port_block_index(uint16_t port_be)
 	return ntohs(port_be) / VMA_FLOW_PORTS;
 }
 
-static bool has_bit(const _Atomic uint64_t *bits, unsigned block)
+static bool port_block_bit_is_set(const _Atomic uint64_t *bits, unsigned block)
 {
 	return atomic_load_explicit(&bits[block / 64], memory_order_relaxed) >> block % 64 & 1;
 }
@@ -85,7 +85,7 @@ bool ring_ports_have(const struct vma_ring *ring, const struct vma_rx_info *info
 {
 	const struct ring_port_blocks *blocks = port_blocks_find(&ring->ports, info->dst, info->vlan);
 
-	return blocks != NULL && has_bit(blocks->mine, port_block_index(info->dst_port_be));
+	return blocks != NULL && port_block_bit_is_set(blocks->mine, port_block_index(info->dst_port_be));
 }
 
 void ring_ports_revoked(struct vma_ring *ring, const struct vma_flow_key *key)
@@ -102,7 +102,7 @@ void ring_ports_revoked(struct vma_ring *ring, const struct vma_flow_key *key)
 
 /* ---- asking; with the mutex ---- */
 
-static struct ring_port_blocks *find_or_add(struct ring_ports *ports, const struct vma_flow_key *key)
+static struct ring_port_blocks *port_blocks_find_or_add(struct ring_ports *ports, const struct vma_flow_key *key)
 {
 	struct ring_port_blocks *blocks = (struct ring_port_blocks *)port_blocks_find(ports, key->local, key->vlan);
 	const uint32_t n = atomic_load_explicit(&ports->addresses, memory_order_relaxed);
@@ -135,14 +135,14 @@ static int port_block_add(struct vma_ring *ring, const struct ring_port_blocks *
 	return rc == -EEXIST ? 0 : rc;
 }
 
-static int have_block(struct vma_ring *ring, struct ring_port_blocks *blocks, const struct vma_flow_key *key)
+static int port_block_ensure(struct vma_ring *ring, struct ring_port_blocks *blocks, const struct vma_flow_key *key)
 {
 	const unsigned block = port_block_index(key->local_port_be);
 	const uint64_t bit = UINT64_C(1) << block % 64;
 	struct timespec now;
 	int rc;
 
-	if (has_bit(blocks->mine, block))
+	if (port_block_bit_is_set(blocks->mine, block))
 		return 0;
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
 	if (blocks->refused_sec != (uint64_t)now.tv_sec) {
@@ -151,7 +151,7 @@ static int have_block(struct vma_ring *ring, struct ring_port_blocks *blocks, co
 	}
 	if (blocks->refused[block / 64] & bit)
 		return -EADDRINUSE;
-	if (!may_have_more(ring))
+	if (!ring_may_have_more_port_blocks(ring))
 		return -EADDRINUSE; /* or perhaps nobody's */
 	rc = port_block_add(ring, blocks, block);
 	if (rc == 0) {
@@ -163,15 +163,15 @@ static int have_block(struct vma_ring *ring, struct ring_port_blocks *blocks, co
 	return rc;
 }
 
-static int get_block(struct vma_ring *ring, const struct vma_flow_key *key)
+static int port_block_get(struct vma_ring *ring, const struct vma_flow_key *key)
 {
 	struct ring_port_blocks *blocks;
 	int rc = -EADDRINUSE;
 
 	pthread_mutex_lock(&ring->ports.nic_lock);
-	blocks = find_or_add(&ring->ports, key);
+	blocks = port_blocks_find_or_add(&ring->ports, key);
 	if (blocks != NULL)
-		rc = have_block(ring, blocks, key);
+		rc = port_block_ensure(ring, blocks, key);
 	pthread_mutex_unlock(&ring->ports.nic_lock);
 	return rc;
 }
@@ -183,13 +183,13 @@ int vma_ring_ports(struct vma_ring *ring, const struct vma_flow_key *key)
 
 	if (key->family != AF_INET || key->proto != IPPROTO_TCP || port_block_index(key->local_port_be) == 0)
 		return 0;
-	if (blocks == NULL || !has_bit(blocks->mine, port_block_index(key->local_port_be)))
-		rc = get_block(ring, key);
+	if (blocks == NULL || !port_block_bit_is_set(blocks->mine, port_block_index(key->local_port_be)))
+		rc = port_block_get(ring, key);
 	if (rc < 0)
 		return rc == -EADDRINUSE ? rc : 0;
 	if (!drive_acquire(&ring->rx))
 		return 0;
-	rc = vma_nic_qp_is_alone(ring->qp) && !vma_nic_port_is_named(ring->qp, key->local_port_be);
+	rc = vma_nic_qp_is_only_tenant(ring->qp) && !vma_nic_port_has_rule(ring->qp, key->local_port_be);
 	ring_rx_release(ring, drive_tid());
 	return rc;
 }

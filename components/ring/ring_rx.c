@@ -19,7 +19,7 @@ static void ring_count_drops(struct vma_ring *ring, unsigned reason, uint64_t n)
 }
 
 /* A reason is the place of its counter. */
-static const char *drop_name(unsigned reason)
+static const char *drop_reason_name(unsigned reason)
 {
 	static const char *const names[] = {
 #define X(name, text) [offsetof(struct vma_stats_ring_rx, name) / sizeof(uint64_t)] = #name,
@@ -32,13 +32,13 @@ static const char *drop_name(unsigned reason)
 
 static void __attribute__((cold)) ring_drop_packet(struct vma_ring *ring, struct vma_buf *packet, unsigned reason)
 {
-	VMA_PROBE3(dropped, drop_name(reason), 1, packet->packet_len);
-	vma_nic_tap_dropped(ring->qp, packet, drop_name(reason));
+	VMA_PROBE3(dropped, drop_reason_name(reason), 1, packet->packet_len);
+	vma_nic_tap_on_drop(ring->qp, packet, drop_reason_name(reason));
 	ring_count_drops(ring, reason, 1);
 	vma_buf_put_chain(ring->rules.arena, packet);
 }
 
-bool vma_ring_to_kernel(struct vma_ring *ring, const struct vma_buf *packet)
+bool vma_ring_reinject_packet(struct vma_ring *ring, const struct vma_buf *packet)
 {
 	const int rc = vma_nic_to_kernel(ring->qp, packet);
 
@@ -51,7 +51,8 @@ bool vma_ring_to_kernel(struct vma_ring *ring, const struct vma_buf *packet)
 }
 
 /* What to_kernel has said of the packet, or else this. */
-static unsigned __attribute__((cold)) reason_of(struct vma_ring *ring, const struct vma_buf *packet, unsigned otherwise)
+static unsigned __attribute__((cold))
+packet_drop_reason_of(struct vma_ring *ring, const struct vma_buf *packet, unsigned otherwise)
 {
 	const bool is_martian = ring->martian == packet;
 
@@ -60,14 +61,16 @@ static unsigned __attribute__((cold)) reason_of(struct vma_ring *ring, const str
 }
 
 /* Of the reasons for which it did not pass. */
-static void __attribute__((cold, noinline)) rx_refused(struct vma_ring *ring, struct vma_buf *packet, unsigned verdict)
+static void __attribute__((cold, noinline))
+ring_rx_drop_invalid(struct vma_ring *ring, struct vma_buf *packet, unsigned verdict)
 {
-	if (verdict == PACKET_TO_KERNEL && vma_ring_to_kernel(ring, packet))
+	if (verdict == PACKET_TO_KERNEL && vma_ring_reinject_packet(ring, packet))
 		vma_buf_put_chain(ring->rules.arena, packet);
 	else
 		ring_drop_packet(ring, packet,
-		                 verdict == PACKET_TO_KERNEL ? reason_of(ring, packet, PACKET_DROP(ip_fragment))
-		                                             : verdict);
+		                 verdict == PACKET_TO_KERNEL
+		                         ? packet_drop_reason_of(ring, packet, PACKET_DROP(ip_fragment))
+		                         : verdict);
 }
 
 static inline void ring_sink_packet(struct vma_ring *ring, struct vma_flow *flow, struct vma_buf *packet,
@@ -76,7 +79,7 @@ static inline void ring_sink_packet(struct vma_ring *ring, struct vma_flow *flow
 	if (__builtin_expect(flow->sink(flow, packet, info), 1))
 		tally->delivered++;
 	else
-		ring_drop_packet(ring, packet, reason_of(ring, packet, PACKET_DROP(sink)));
+		ring_drop_packet(ring, packet, packet_drop_reason_of(ring, packet, PACKET_DROP(sink)));
 }
 
 /* IPv4, which is all that packet_check lets pass: four bytes, and twelve that are zero. */
@@ -93,7 +96,7 @@ static inline struct flow_words dispatch_words_of(const struct vma_rx_info *info
 	return words;
 }
 
-static inline struct flow_words without_peer(struct flow_words words)
+static inline struct flow_words flow_words_without_peer(struct flow_words words)
 {
 	words.w[0] &= FLOW_WORD0_LOCAL;
 	words.w[3] = 0;
@@ -109,7 +112,7 @@ static inline __attribute__((always_inline)) struct vma_flow *flow_words_find(co
 }
 
 /* 5-tuples before 3-tuples. Packets come in trains: that of the one before is looked for at ring->last first. */
-static inline struct vma_flow *find_first(struct vma_ring *ring, const struct vma_rx_info *info)
+static inline struct vma_flow *find_first_flow(struct vma_ring *ring, const struct vma_rx_info *info)
 {
 	const struct flow_words words = dispatch_words_of(info);
 	const uint64_t addresses = words.w[1] | words.w[3] << 32;
@@ -119,7 +122,7 @@ static inline struct vma_flow *find_first(struct vma_ring *ring, const struct vm
 		return ring->last.flow;
 	flow = flow_words_find(&ring->five_tuples, words);
 	if (flow == NULL)
-		flow = flow_words_find(&ring->three_tuples, without_peer(words));
+		flow = flow_words_find(&ring->three_tuples, flow_words_without_peer(words));
 	ring->last.word0 = words.w[0];
 	ring->last.addresses = addresses;
 	ring->last.flow = flow;
@@ -170,8 +173,8 @@ deliver_to_group(struct vma_ring *ring, struct vma_buf *packet, const struct vma
 	const struct flow_words words = dispatch_words_of(info);
 	unsigned members = deliver_to_members(ring, flow_words_find(&ring->five_tuples, words), packet, info, tally);
 
-	members += deliver_to_members(ring, flow_words_find(&ring->three_tuples, without_peer(words)), packet, info,
-	                              tally);
+	members += deliver_to_members(ring, flow_words_find(&ring->three_tuples, flow_words_without_peer(words)),
+	                              packet, info, tally);
 	if (members == 0)
 		ring_drop_packet(ring, packet, PACKET_DROP(no_flow));
 	else
@@ -187,7 +190,7 @@ static inline void ring_dispatch(struct vma_ring *ring, struct vma_buf *packet, 
 		deliver_to_group(ring, packet, info, tally);
 		return;
 	}
-	flow = find_first(ring, info);
+	flow = find_first_flow(ring, info);
 	if (flow != NULL)
 		ring_sink_packet(ring, flow, packet, info, tally);
 	else
@@ -207,7 +210,7 @@ rx_fragment(struct vma_ring *ring, struct vma_buf *packet, struct vma_rx_info *i
 	whole = ring_fragments_add(&ring->fragments, arena, packet, info->vlan,
 	                           (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000);
 	if (ring->fragments.dropped != 0) {
-		VMA_PROBE3(dropped, drop_name(PACKET_DROP(ip_fragment)), ring->fragments.dropped, 0);
+		VMA_PROBE3(dropped, drop_reason_name(PACKET_DROP(ip_fragment)), ring->fragments.dropped, 0);
 		ring_count_drops(ring, PACKET_DROP(ip_fragment), ring->fragments.dropped);
 	}
 	ring->fragments.dropped = 0;
@@ -247,7 +250,7 @@ static void __attribute__((noinline)) rx_burst(struct vma_ring *ring, struct vma
 		else if (verdict == PACKET_DROP(ip_fragment))
 			rx_fragment(ring, packet, &info, &tally);
 		else
-			rx_refused(ring, packet, verdict);
+			ring_rx_drop_invalid(ring, packet, verdict);
 	}
 	vma_stats_add(&ring->stats->rx.rx_packets, n);
 	vma_stats_add(&ring->stats->rx.rx_bytes, tally.bytes);
@@ -270,7 +273,7 @@ static inline unsigned drive_burst(struct vma_ring *ring)
  * the kernel drops what has no room there. So the run also sees of each connection what belongs together: merged into
  * one piece, answered by one ACK; and the acknowledgement comes before the timer that waits for it.
  */
-static __attribute__((noinline)) unsigned drive_more(struct vma_ring *ring, unsigned n)
+static __attribute__((noinline)) unsigned drive_bursts_until_empty(struct vma_ring *ring, unsigned n)
 {
 	unsigned total = n;
 
@@ -286,7 +289,7 @@ static inline unsigned drive_bursts(struct vma_ring *ring)
 	const unsigned n = drive_burst(ring);
 
 	/* One alone was all that waited: a poll takes several. */
-	return __builtin_expect(n <= 1, 1) || proto_ops_of(ring) == NULL ? n : drive_more(ring, n);
+	return __builtin_expect(n <= 1, 1) || proto_ops_of(ring) == NULL ? n : drive_bursts_until_empty(ring, n);
 }
 
 /* Receive flag held. A command may post again, itself included: that one waits for the next round. */
@@ -305,7 +308,7 @@ static void __attribute__((cold)) run_commands(struct vma_ring *ring)
 	vma_stats_add(&ring->stats->rx.rx_commands, n);
 }
 
-void vma_ring_tell(struct vma_ring *ring)
+void vma_ring_notify_listener(struct vma_ring *ring)
 {
 	struct vma_ring_listener *listener = atomic_load_explicit(&ring->listener, memory_order_acquire);
 
@@ -322,7 +325,7 @@ static __attribute__((cold, noinline)) void run_proto_again(struct vma_ring *rin
 		n += drive_bursts(ring);
 	while (proto_ops->run(proto_ops, left == 1) && --left > 0);
 	if (n != 0)
-		vma_ring_tell(ring);
+		vma_ring_notify_listener(ring);
 }
 
 static inline void ring_run_proto(struct vma_ring *ring)
@@ -400,7 +403,7 @@ bool vma_ring_acquire(struct vma_ring *ring)
 	return drive_acquire(&ring->rx);
 }
 
-bool vma_ring_try(struct vma_ring *ring)
+bool vma_ring_try_acquire(struct vma_ring *ring)
 {
 	return drive_try(&ring->rx, drive_tid());
 }
@@ -423,7 +426,7 @@ void vma_ring_attach_proto(struct vma_ring *ring, struct vma_ring_proto_ops *pro
 		ring_rx_release(ring, drive_tid());
 }
 
-void vma_ring_listen(struct vma_ring *ring, struct vma_ring_listener *listener)
+void vma_ring_set_listener(struct vma_ring *ring, struct vma_ring_listener *listener)
 {
 	atomic_store_explicit(&ring->listener, listener, memory_order_release);
 }
@@ -445,7 +448,7 @@ void ring_rx_drain(struct vma_ring *ring)
 		polled += n;
 	}
 	if (polled != 0)
-		vma_ring_tell(ring);
+		vma_ring_notify_listener(ring);
 }
 
 void vma_ring_drain(struct vma_ring *ring)
@@ -495,11 +498,11 @@ int vma_ring_poll(struct vma_ring *ring)
 	return rx_progress(ring, false);
 }
 
-int vma_ring_progress_told(struct vma_ring *ring)
+int vma_ring_progress_and_notify(struct vma_ring *ring)
 {
 	const int n = vma_ring_progress(ring);
 
 	if (n > 0)
-		vma_ring_tell(ring);
+		vma_ring_notify_listener(ring);
 	return n;
 }

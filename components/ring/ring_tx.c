@@ -23,13 +23,13 @@ enum { WARM_LINES = 16 }; /* of each function of the data path: most have fewer 
 
 void ring_tx_init(struct vma_ring *ring)
 {
-	slots_init(ring);
+	tx_slots_init(ring);
 	command_queue_init(&ring->tx_queue);
 }
 
 /* ---- with the transmit flag ---- */
 
-static void update_tx_work(struct vma_ring *ring)
+static void ring_update_has_tx_work(struct vma_ring *ring)
 {
 	const bool work = ((uintptr_t)ring->backlog | ring->unkicked) != 0; /* without a branch */
 
@@ -37,7 +37,7 @@ static void update_tx_work(struct vma_ring *ring)
 		atomic_store_explicit(&ring->tx_work, work, memory_order_relaxed);
 }
 
-static void __attribute__((cold)) kick_went_wrong(struct vma_ring *ring, int rc)
+static void __attribute__((cold)) ring_on_kick_error(struct vma_ring *ring, int rc)
 {
 	if (!ring->kick_failed)
 		vma_log_warn("ring %s: kick: %s", ring->name, strerror(-rc));
@@ -55,7 +55,7 @@ static inline __attribute__((always_inline)) void tx_kick(struct vma_ring *ring)
 		return;
 	ring->unkicked = 0;
 	if (__builtin_expect(rc != 0, 0) && !vma_nic_qp_lost(ring->qp))
-		kick_went_wrong(ring, rc);
+		ring_on_kick_error(ring, rc);
 }
 
 static void tx_reap(struct vma_ring *ring)
@@ -114,7 +114,7 @@ static inline __attribute__((always_inline)) void kick_and_reap(struct vma_ring 
 		tx_kick(ring);
 	if (__builtin_expect(ring->unreaped >= ring->reap_at, 0))
 		tx_reap(ring);
-	update_tx_work(ring);
+	ring_update_has_tx_work(ring);
 }
 
 /* A queued packet of more segments than the NIC takes: gathered in place. False: no buffer now. */
@@ -154,9 +154,9 @@ static unsigned tx_collect_backlog(struct vma_ring *ring, struct vma_nic_seg seg
 	for (; entry != NULL; entry = ck_pr_load_ptr(&entry->next)) {
 		struct tx_slot *slot = (struct tx_slot *)entry;
 
-		if (slot_segs(slot) > ring->segs_max && !gather_slot(ring, slot))
+		if (tx_slot_count_segs(slot) > ring->segs_max && !gather_slot(ring, slot))
 			break;
-		if (n + slot_segs(slot) > TX_BURST)
+		if (n + tx_slot_count_segs(slot) > TX_BURST)
 			break;
 		for (struct tx_slot *part = slot; part != NULL; n += part->segs_count, part = part->more)
 			memcpy(segs + n, part->segs, part->segs_count * sizeof(*segs));
@@ -172,7 +172,7 @@ static unsigned tx_retire_sent(struct vma_ring *ring, const ck_stack_entry_t *en
 
 	while (ring->backlog != end) {
 		struct tx_slot *slot = (struct tx_slot *)ring->backlog;
-		unsigned k = slot_segs(slot);
+		unsigned k = tx_slot_count_segs(slot);
 
 		if (k > taken)
 			break;
@@ -281,7 +281,7 @@ send_queued(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, u
 	while (done < n) {
 		uint64_t len;
 		unsigned k = packet_extent(segs + done, n - done, &len);
-		struct tx_slot *slot = slots_fill(ring, segs + done, k, tid);
+		struct tx_slot *slot = tx_slots_fill(ring, segs + done, k, tid);
 
 		if (slot == NULL) {
 			count_refused(ring, &ring->refused);
@@ -393,7 +393,7 @@ unsigned vma_ring_send(struct vma_ring *ring, const struct vma_nic_seg *segs, un
 }
 
 /* What is prefetched as data is code to the second-level cache. */
-static void warm_code(const void *code)
+static void prefetch_code(const void *code)
 {
 	for (unsigned line = 0; line < WARM_LINES; line++)
 		__builtin_prefetch((const char *)code + 64 * line);
@@ -404,16 +404,16 @@ void vma_ring_send_dummy(struct vma_ring *ring, const struct vma_nic_seg *seg)
 {
 	const uint32_t tid = drive_tid();
 
-	warm_code((const void *)(uintptr_t)vma_ring_send);
-	warm_code((const void *)(uintptr_t)vma_nic_qp_ops(ring->qp)->tx);
-	warm_code((const void *)(uintptr_t)vma_nic_qp_ops(ring->qp)->kick);
+	prefetch_code((const void *)(uintptr_t)vma_ring_send);
+	prefetch_code((const void *)(uintptr_t)vma_nic_qp_ops(ring->qp)->tx);
+	prefetch_code((const void *)(uintptr_t)vma_nic_qp_ops(ring->qp)->kick);
 	if (seg->len - VMA_PKT_ETH_HLEN > atomic_load_explicit(&ring->plain_span, memory_order_relaxed) ||
 	    !drive_try(&ring->tx, tid))
 		return;
 	__builtin_prefetch(&ring->stats->tx, 1);
 	__builtin_prefetch(seg->buf, 1);
 	vma_nic_tx(ring->qp, seg, 0);
-	update_tx_work(ring);
+	ring_update_has_tx_work(ring);
 	tx_release(ring, tid);
 }
 
@@ -441,7 +441,7 @@ static inline struct vma_buf *get_tx_buf(struct vma_nic_qp *qp)
 }
 
 /* The pool is dry: what has been sent is looked for. */
-static struct vma_buf *__attribute__((cold, noinline)) reap_and_get(struct vma_ring *ring)
+static struct vma_buf *__attribute__((cold, noinline)) tx_buf_get_after_reap(struct vma_ring *ring)
 {
 	uint32_t tid = drive_tid();
 
@@ -457,7 +457,7 @@ struct vma_buf *vma_ring_tx_buf(struct vma_ring *ring)
 {
 	struct vma_buf *buf = get_tx_buf(ring->qp);
 
-	return __builtin_expect(buf != NULL, 1) ? buf : reap_and_get(ring);
+	return __builtin_expect(buf != NULL, 1) ? buf : tx_buf_get_after_reap(ring);
 }
 
 void ring_tx_fini(struct vma_ring *ring)

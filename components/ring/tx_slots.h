@@ -13,7 +13,7 @@
 
 #include "ring_priv.h"
 
-static void slots_init(struct vma_ring *ring)
+static void tx_slots_init(struct vma_ring *ring)
 {
 	for (uint32_t i = 0; i < TX_SLOTS; i++)
 		ring->slots[i].number = i;
@@ -51,7 +51,7 @@ static void slots_free(struct vma_ring *ring, struct tx_slot *slot)
 }
 
 /* Slots for one packet of n segments, filled; NULL: not enough are free. */
-static struct tx_slot *slots_fill(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, uint32_t tid)
+static struct tx_slot *tx_slots_fill(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, uint32_t tid)
 {
 	struct tx_slot *first = NULL, **link = &first;
 
@@ -75,7 +75,7 @@ static struct tx_slot *slots_fill(struct vma_ring *ring, const struct vma_nic_se
 }
 
 /* Of the whole packet. */
-static unsigned slot_segs(const struct tx_slot *slot)
+static unsigned tx_slot_count_segs(const struct tx_slot *slot)
 {
 	unsigned n = 0;
 

@@ -297,7 +297,7 @@ static void parse_use(struct parser *p)
 		add_rule(p, &rule);
 }
 
-static bool is_of_id(const struct word *id, const char *ours)
+static bool rule_id_matches_program(const struct word *id, const char *ours)
 {
 	if (id->len == 1 && *id->text == '*')
 		return true;
@@ -313,7 +313,7 @@ static void parse_application_id(struct parser *p, const char *at)
 	p->applies = false;
 	if (parse_word(p, "the program's name", &program) && parse_word(p, "the ID (or *)", &id) && parse_end(p))
 		p->applies = attr->program != NULL && rules_wildcard_match(program.text, program.len, attr->program) &&
-		             is_of_id(&id, attr->id);
+		             rule_id_matches_program(&id, attr->id);
 	else
 		parser_note(p, at, "what follows, up to the next application-id, holds for no program");
 }

@@ -13,7 +13,7 @@
 
 #include <vma/rules.h>
 
-static int check_kind(const struct stat *st)
+static int rules_check_file_type(const struct stat *st)
 {
 	if (S_ISDIR(st->st_mode))
 		return -EISDIR;
@@ -23,7 +23,7 @@ static int check_kind(const struct stat *st)
 }
 
 /* As many bytes as there are, up to `room`; -errno. */
-static ssize_t read_all(int fd, char *to, size_t room)
+static ssize_t read_file_up_to(int fd, char *to, size_t room)
 {
 	size_t len = 0;
 
@@ -50,7 +50,7 @@ static int read_text(int fd, char **text, size_t *size)
 
 	if (map == MAP_FAILED)
 		return -ENOMEM;
-	len = read_all(fd, map, ROOM);
+	len = read_file_up_to(fd, map, ROOM);
 	if (len > 0 && len < ROOM) {
 		*text = map;
 		*size = (size_t)len;
@@ -72,7 +72,7 @@ int vma_rules_read(const char *path, char **text, size_t *size)
 	if (fd < 0) {
 		rc = -errno;
 	} else {
-		rc = syscall(SYS_fstat, fd, &st) == 0 ? check_kind(&st) : -errno;
+		rc = syscall(SYS_fstat, fd, &st) == 0 ? rules_check_file_type(&st) : -errno;
 		if (rc == 0)
 			rc = read_text(fd, text, size);
 		syscall(SYS_close, fd);

@@ -26,10 +26,10 @@ struct clock {
 	uint64_t rate;                  /* nanoseconds per tick; 0: not known */
 	uint64_t since_ticks, since_ns; /* of the reading from which it is learned */
 };
-static __thread struct clock clock_of_thread __attribute__((tls_model("initial-exec")));
+static __thread struct clock tsc_clock_of_thread __attribute__((tls_model("initial-exec")));
 
 /* What is far from what it was, or from what any counter does, says that one of the two stood still meanwhile. */
-static uint64_t rate_of(uint64_t ns, uint64_t ticks, uint64_t before)
+static uint64_t tsc_rate_ns(uint64_t ns, uint64_t ticks, uint64_t before)
 {
 	const uint64_t rate = ticks != 0 ? (uint64_t)(((unsigned __int128)ns << FRACTION) / ticks) : 0;
 	const bool differs = before != 0 && (rate > before + before / 256 || rate < before - before / 256);
@@ -44,7 +44,7 @@ static void clock_calibrate(struct clock *clock)
 	if (ns < (clock->rate != 0 ? CALIBRATE_NS : GOOD_NS))
 		return;
 	if (ns < 2 * CALIBRATE_NS) /* in a longer time much may have happened */
-		clock->rate = rate_of(ns, clock->ticks - clock->since_ticks, clock->rate);
+		clock->rate = tsc_rate_ns(ns, clock->ticks - clock->since_ticks, clock->rate);
 	clock->since_ticks = clock->ticks;
 	clock->since_ns = clock->ns;
 }
@@ -66,7 +66,7 @@ static __attribute__((noinline)) uint64_t read_clock(struct clock *clock)
 
 uint64_t clock_ns(void)
 {
-	struct clock *clock = &clock_of_thread;
+	struct clock *clock = &tsc_clock_of_thread;
 	const uint64_t ticks = vma_tsc() - clock->ticks;
 
 	if (__builtin_expect(ticks < clock->good, 1))

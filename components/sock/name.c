@@ -112,7 +112,7 @@ static bool name_is_v6only(int fd)
 	return vma_sock_get_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0) != 0;
 }
 
-static void settle_any(int fd, union vma_name *name)
+static void name_resolve_wildcard_family(int fd, union vma_name *name)
 {
 	if (name->any.sa_family == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&name->in6.sin6_addr) && !name_is_v6only(fd))
 		name_unmap(name, INADDR_ANY);
@@ -123,7 +123,7 @@ int vma_name_read_local(int fd, int family, const struct sockaddr *addr, socklen
 	const int rc = vma_name_read(family, addr, len, name);
 
 	if (rc == 0)
-		settle_any(fd, name);
+		name_resolve_wildcard_family(fd, name);
 	return rc;
 }
 
@@ -137,7 +137,7 @@ int vma_shadow_name(int fd, union vma_name *name, int *family)
 	if (family != NULL)
 		*family = name->any.sa_family;
 	name_normalise(name);
-	settle_any(fd, name);
+	name_resolve_wildcard_family(fd, name);
 	return 0;
 }
 

@@ -15,7 +15,7 @@
 
 /* ---- sockets ---- */
 
-static socklen_t abstract_name(const char *text, struct sockaddr_un *name)
+static socklen_t unix_abstract_sockaddr(const char *text, struct sockaddr_un *name)
 {
 	*name = (struct sockaddr_un){.sun_family = AF_UNIX};
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
@@ -36,10 +36,10 @@ static int create_named_socket(void)
 	return fd;
 }
 
-int vma_unix_serve(const char *text)
+int vma_unix_bind_abstract(const char *text)
 {
 	struct sockaddr_un name;
-	const socklen_t len = abstract_name(text, &name);
+	const socklen_t len = unix_abstract_sockaddr(text, &name);
 	const int fd = create_named_socket();
 	int guarded, rc;
 
@@ -72,14 +72,14 @@ int vma_unix_open(void)
 
 void vma_unix_address(const char *text, struct vma_unix_message *message)
 {
-	message->name_len = abstract_name(text, &message->name);
+	message->name_len = unix_abstract_sockaddr(text, &message->name);
 }
 
 int vma_unix_connect(const char *text)
 {
 	const sa_family_t any = AF_UNIX;
 	struct sockaddr_un name;
-	const socklen_t len = abstract_name(text, &name);
+	const socklen_t len = unix_abstract_sockaddr(text, &name);
 	const int fd = create_named_socket();
 	int rc;
 

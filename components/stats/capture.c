@@ -14,13 +14,13 @@ struct capture_sink {
 	bool given_up; /* `slot` is another writer's */
 };
 
-static struct capture_slot *slot_of(struct vma_capture *capture, uint64_t number)
+static struct capture_slot *capture_slot_of(struct vma_capture *capture, uint64_t number)
 {
 	return &capture->slots[number % VMA_CAPTURE_SLOTS];
 }
 
 /* False: a thread that lost its core has it still. */
-static bool slot_claim(struct capture_slot *slot, uint64_t number)
+static bool capture_slot_claim(struct capture_slot *slot, uint64_t number)
 {
 	uint64_t state = atomic_load_explicit(&slot->state, memory_order_relaxed);
 
@@ -29,32 +29,32 @@ static bool slot_claim(struct capture_slot *slot, uint64_t number)
 	                                               memory_order_acq_rel, memory_order_relaxed);
 }
 
-static void slot_finish(struct capture_slot *slot, uint64_t number, enum capture_state state)
+static void capture_slot_finish(struct capture_slot *slot, uint64_t number, enum capture_state state)
 {
 	atomic_store_explicit(&slot->state, CAPTURE_STATES * number + state, memory_order_release);
 }
 
 /* The first slot is finished last (capture_priv.h). */
-static void sink_next_slot(struct capture_sink *sink)
+static void capture_sink_next_slot(struct capture_sink *sink)
 {
 	if (sink->number != sink->first)
-		slot_finish(sink->slot, sink->number, CAPTURE_MORE);
-	sink->slot = slot_of(sink->capture, ++sink->number);
+		capture_slot_finish(sink->slot, sink->number, CAPTURE_MORE);
+	sink->slot = capture_slot_of(sink->capture, ++sink->number);
 	sink->words = 0;
-	sink->given_up = !slot_claim(sink->slot, sink->number);
+	sink->given_up = !capture_slot_claim(sink->slot, sink->number);
 }
 
-static void sink_flush(struct capture_sink *sink)
+static void capture_sink_flush(struct capture_sink *sink)
 {
 	if (sink->words == CAPTURE_WORDS && !sink->given_up)
-		sink_next_slot(sink);
+		capture_sink_next_slot(sink);
 	if (!sink->given_up)
 		atomic_store_explicit(&sink->slot->words[sink->words++], sink->word, memory_order_release);
 	sink->bytes = 0;
 	sink->word = 0;
 }
 
-static void sink_write(struct capture_sink *sink, const void *data, size_t n)
+static void capture_sink_write(struct capture_sink *sink, const void *data, size_t n)
 {
 	const uint8_t *from = data;
 
@@ -66,17 +66,18 @@ static void sink_write(struct capture_sink *sink, const void *data, size_t n)
 		from += part;
 		n -= part;
 		if (sink->bytes == sizeof(sink->word))
-			sink_flush(sink);
+			capture_sink_flush(sink);
 	}
 }
 
-static void sink_end(struct capture_sink *sink)
+static void capture_sink_end(struct capture_sink *sink)
 {
 	if (sink->bytes != 0)
-		sink_flush(sink);
+		capture_sink_flush(sink);
 	if (sink->number != sink->first && !sink->given_up)
-		slot_finish(sink->slot, sink->number, CAPTURE_MORE);
-	slot_finish(slot_of(sink->capture, sink->first), sink->first, sink->given_up ? CAPTURE_MORE : CAPTURE_FIRST);
+		capture_slot_finish(sink->slot, sink->number, CAPTURE_MORE);
+	capture_slot_finish(capture_slot_of(sink->capture, sink->first), sink->first,
+	                    sink->given_up ? CAPTURE_MORE : CAPTURE_FIRST);
 }
 
 static uint16_t bytes_to_capture(const struct vma_capture *capture, const struct iovec *pieces, unsigned n)
@@ -101,18 +102,18 @@ void vma_capture_put(struct vma_capture *capture, struct vma_capture_info *info,
 	sink.first = sink.number = atomic_fetch_add_explicit(&capture->head, slots, memory_order_relaxed);
 	if (slots > 1)
 		atomic_fetch_add_explicit(&capture->more, slots - 1, memory_order_relaxed);
-	sink.slot = slot_of(capture, sink.first);
-	if (!slot_claim(sink.slot, sink.first))
+	sink.slot = capture_slot_of(capture, sink.first);
+	if (!capture_slot_claim(sink.slot, sink.first))
 		return;
-	sink_write(&sink, info, sizeof(*info));
+	capture_sink_write(&sink, info, sizeof(*info));
 	left = info->captured;
 	for (unsigned i = 0; i < n && left > 0; i++) {
 		const size_t part = pieces[i].iov_len < left ? pieces[i].iov_len : left;
 
-		sink_write(&sink, pieces[i].iov_base, part);
+		capture_sink_write(&sink, pieces[i].iov_base, part);
 		left -= part;
 	}
-	sink_end(&sink);
+	capture_sink_end(&sink);
 }
 
 bool vma_capture_wanted(const struct vma_capture *capture)

@@ -31,7 +31,7 @@ uint64_t vma_capture_grants(const struct vma_capture_reader *reader)
 }
 
 /* Words of the slot from `at` on. False: it is not, or not any more, in that state. */
-static bool slot_copy(const struct capture_slot *slot, uint64_t state, size_t at, size_t words, uint64_t *out)
+static bool capture_slot_copy(const struct capture_slot *slot, uint64_t state, size_t at, size_t words, uint64_t *out)
 {
 	for (size_t i = 0; i < words; i++)
 		out[i] = atomic_load_explicit(&slot->words[at + i], memory_order_acquire);
@@ -48,7 +48,7 @@ static bool frame_copy(const struct vma_capture *ring, uint64_t number, uint32_t
 		const size_t room = (CAPTURE_WORDS - at) * sizeof(uint64_t), part = captured < room ? captured : room;
 		const size_t n = (part + sizeof(uint64_t) - 1) / sizeof(uint64_t);
 
-		if (!slot_copy(&ring->slots[number % VMA_CAPTURE_SLOTS], state, at, n, words))
+		if (!capture_slot_copy(&ring->slots[number % VMA_CAPTURE_SLOTS], state, at, n, words))
 			return false;
 		memcpy(data, words, part);
 		data += part;
@@ -66,8 +66,8 @@ static uint64_t record_copy(const struct vma_capture *ring, uint64_t number, uin
 {
 	uint64_t words[CAPTURE_INFO_WORDS];
 
-	if (!slot_copy(&ring->slots[number % VMA_CAPTURE_SLOTS], CAPTURE_STATES * number + CAPTURE_FIRST, 0,
-	               CAPTURE_INFO_WORDS, words))
+	if (!capture_slot_copy(&ring->slots[number % VMA_CAPTURE_SLOTS], CAPTURE_STATES * number + CAPTURE_FIRST, 0,
+	                       CAPTURE_INFO_WORDS, words))
 		return 0;
 	memcpy(info, words, sizeof(*info));
 	if (info->kind >= VMA_CAPTURE_KINDS || info->captured > info->len ||
@@ -81,7 +81,7 @@ static uint64_t record_copy(const struct vma_capture *ring, uint64_t number, uin
 }
 
 /* Whether slot `next` may still come. A writer that gave it up leaves the slot as it was. */
-static bool may_still_come(struct vma_capture_reader *reader, uint64_t now_ns)
+static bool capture_slot_may_complete(struct vma_capture_reader *reader, uint64_t now_ns)
 {
 	if (reader->stuck_at != reader->next + 1) {
 		reader->stuck_at = reader->next + 1;
@@ -107,7 +107,7 @@ int vma_capture_next(struct vma_capture_reader *reader, uint64_t now_ns, struct 
 		const uint64_t state = atomic_load_explicit(&slot->state, memory_order_acquire);
 		uint64_t slots = 0;
 
-		if (state < CAPTURE_STATES * reader->next + CAPTURE_FIRST && may_still_come(reader, now_ns))
+		if (state < CAPTURE_STATES * reader->next + CAPTURE_FIRST && capture_slot_may_complete(reader, now_ns))
 			return 0;
 		if (state == CAPTURE_STATES * reader->next + CAPTURE_FIRST)
 			slots = record_copy(ring, reader->next, head, info, data);

@@ -11,7 +11,7 @@
 #include "stats_priv.h"
 
 /* Memory of this process's own: counting goes on unseen. */
-static int map_unseen(struct vma_stats *stats)
+static int stats_map_private(struct vma_stats *stats)
 {
 	void *map = mmap(NULL, sizeof(*stats->segment), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
@@ -34,7 +34,7 @@ static void fill_header(struct stats_segment *segment, uint64_t cookie)
  * File, memory and pipe; the file says where the others are when they are ready. If the kernel gives this process no
  * memfd, it cannot be offloaded at all, and is told so where that is found: not here as well.
  */
-static int map_seen(struct vma_stats *stats, const char *dir, enum vma_log_level *level)
+static int stats_map_shared(struct vma_stats *stats, const char *dir, enum vma_log_level *level)
 {
 	struct stats_locator locator = {.magic = STATS_MAGIC, .version = STATS_VERSION, .pid = getpid()};
 	int rc = stats_file_create(&stats->file, dir);
@@ -78,13 +78,13 @@ int vma_stats_create(const char *dir, struct vma_stats **out)
 		return -ENOMEM;
 	stats->file.held.fd = stats->memory.fd = stats->requests.fd = stats->capture_memory.fd = -1;
 	if (dir != NULL && dir[0] != '\0') {
-		rc = map_seen(stats, dir, &level);
+		rc = stats_map_shared(stats, dir, &level);
 		if (rc < 0)
 			vma_log_once(level, "cannot create the statistics file %s: %s; vma_stats will not see %s",
 			             stats->file.path, strerrordesc_np(-rc), "this process");
 	}
 	if (stats->segment == NULL) {
-		rc = map_unseen(stats);
+		rc = stats_map_private(stats);
 		if (rc < 0) {
 			free(stats);
 			return rc;
@@ -96,7 +96,7 @@ int vma_stats_create(const char *dir, struct vma_stats **out)
 }
 
 /* The memory stays sealed and readable for who has it; the file is not to be found any more. */
-void vma_stats_hide(struct vma_stats *stats)
+void vma_stats_remove_file(struct vma_stats *stats)
 {
 	stats_file_remove(&stats->file);
 }

@@ -14,7 +14,7 @@ static union stats_any_block nowhere;
  * acquires, the one that gives it back releases: all that the last owner wrote lies before what the next one writes.
  * The search may miss a block that comes free behind it; then the caller gets a private one, which is allowed.
  */
-static unsigned alloc_block(struct vma_stats *stats)
+static unsigned stats_block_alloc_index(struct vma_stats *stats)
 {
 	for (unsigned w = 0; w < STATS_BLOCKS / 64; w++) {
 		uint64_t used = atomic_load_explicit(&stats->used[w], memory_order_relaxed);
@@ -29,7 +29,7 @@ static unsigned alloc_block(struct vma_stats *stats)
 	return NO_BLOCK;
 }
 
-static void put_bit(struct vma_stats *stats, unsigned i)
+static void stats_block_free_index(struct vma_stats *stats, unsigned i)
 {
 	atomic_fetch_and_explicit(&stats->used[i / 64], ~(1ull << i % 64), memory_order_release);
 }
@@ -42,18 +42,18 @@ static void put_bit(struct vma_stats *stats, unsigned i)
  * other half. (ck_sequence is not used because its
  * reader spins while the value is odd: for a writer that died there, or wrote nonsense, that is for ever.)
  */
-static void begin_change(struct stats_entry *entry)
+static void stats_entry_write_begin(struct stats_entry *entry)
 {
-	/* Release: for vma_stats_drop, which has counted the drop before. */
+	/* Release: for vma_stats_block_free, which has counted the drop before. */
 	atomic_fetch_add_explicit(&entry->sequence, 1, memory_order_release);
 }
 
-static void end_change(struct stats_entry *entry)
+static void stats_entry_write_end(struct stats_entry *entry)
 {
 	atomic_fetch_add_explicit(&entry->sequence, 1, memory_order_release);
 }
 
-static void set_name(struct stats_entry *entry, const char *name)
+static void stats_entry_set_name(struct stats_entry *entry, const char *name)
 {
 	char text[VMA_STATS_NAME_MAX] = "";
 	uint64_t words[STATS_NAME_WORDS];
@@ -72,9 +72,9 @@ static void *private_block(void)
 	return block != NULL ? memset(block, 0, sizeof(union stats_any_block)) : &nowhere;
 }
 
-void *vma_stats_grab(struct vma_stats *stats, enum vma_stats_type type, const char *name)
+void *vma_stats_block_alloc(struct vma_stats *stats, enum vma_stats_type type, const char *name)
 {
-	unsigned i = stats != NULL ? alloc_block(stats) : NO_BLOCK;
+	unsigned i = stats != NULL ? stats_block_alloc_index(stats) : NO_BLOCK;
 	_Atomic uint64_t *words;
 	struct stats_entry *entry;
 
@@ -82,12 +82,12 @@ void *vma_stats_grab(struct vma_stats *stats, enum vma_stats_type type, const ch
 		return private_block();
 	entry = &stats->segment->entries[i];
 	words = (_Atomic uint64_t *)&stats->segment->blocks[i];
-	begin_change(entry);
-	set_name(entry, name);
+	stats_entry_write_begin(entry);
+	stats_entry_set_name(entry, name);
 	for (size_t w = 0; w < STATS_BLOCK_WORDS; w++)
 		atomic_store_explicit(&words[w], 0, memory_order_release);
 	atomic_store_explicit(&entry->type, type, memory_order_release);
-	end_change(entry);
+	stats_entry_write_end(entry);
 	return words;
 }
 
@@ -96,7 +96,7 @@ void stats_retired_init(struct stats_segment *segment)
 	for (unsigned type = VMA_STATS_TYPE_FREE + 1; type < VMA_STATS_TYPE_COUNT; type++) {
 		struct stats_entry *entry = &segment->entries[STATS_RETIRED(type)];
 
-		set_name(entry, "retired");
+		stats_entry_set_name(entry, "retired");
 		atomic_store_explicit(&entry->type, type, memory_order_release);
 		atomic_store_explicit(&entry->sequence, 2, memory_order_release); /* not 0: it has no base yet */
 	}
@@ -130,7 +130,7 @@ static void retire_counts(struct stats_segment *segment, size_t place)
  * The counts are in the block, then in both, then in the retired one only. A reader that sees any of that sees
  * drops.begun moved, because each of these stores releases; it sees drops.done moved only when all is over.
  */
-void vma_stats_drop(struct vma_stats *stats, void *block)
+void vma_stats_block_free(struct vma_stats *stats, void *block)
 {
 	union stats_any_block *mine = block;
 	struct stats_entry *entry;
@@ -146,9 +146,9 @@ void vma_stats_drop(struct vma_stats *stats, void *block)
 	entry = &stats->segment->entries[i];
 	atomic_fetch_add_explicit(&stats->segment->drops.begun, 1, memory_order_relaxed);
 	retire_counts(stats->segment, i);
-	begin_change(entry);
+	stats_entry_write_begin(entry);
 	atomic_store_explicit(&entry->type, VMA_STATS_TYPE_FREE, memory_order_release);
-	end_change(entry);
+	stats_entry_write_end(entry);
 	atomic_fetch_add_explicit(&stats->segment->drops.done, 1, memory_order_release);
-	put_bit(stats, (unsigned)i);
+	stats_block_free_index(stats, (unsigned)i);
 }

@@ -99,8 +99,8 @@ void vma_stats_copy(const struct vma_stats *stats, enum vma_stats_type type, con
 	memcpy(out, item.words, stats_type_bytes(type));
 }
 
-void vma_stats_each(const struct vma_stats *stats, enum vma_stats_type type, void (*fn)(void *arg, const void *block),
-                    void *arg)
+void vma_stats_for_each_block(const struct vma_stats *stats, enum vma_stats_type type,
+                              void (*fn)(void *arg, const void *block), void *arg)
 {
 	struct vma_stats_item item;
 

@@ -47,7 +47,7 @@ static const struct vma_stats_field iomux[] = {VMA_STATS_IOMUX(COUNTED) VMA_STAT
 #undef PRESENT
 
 #define TABLE(list) list, sizeof(list) / sizeof((list)[0])
-static const struct type_info {
+static const struct stats_type_info {
 	const struct vma_stats_field *fields;
 	size_t count;
 } types[VMA_STATS_TYPE_COUNT] = {
@@ -57,13 +57,13 @@ static const struct type_info {
         [VMA_STATS_TYPE_IOMUX] = {TABLE(iomux)},
 };
 
-static const char *const type_names[VMA_STATS_TYPE_COUNT] = {
+static const char *const stats_type_names[VMA_STATS_TYPE_COUNT] = {
 #define X(name, type, text) [VMA_STATS_TYPE_##name] = text,
         VMA_STATS_TYPES(X)
 #undef X
 };
 
-static const size_t type_sizes[VMA_STATS_TYPE_COUNT] = {
+static const size_t stats_type_sizes[VMA_STATS_TYPE_COUNT] = {
 #define X(name, type, text) [VMA_STATS_TYPE_##name] = sizeof(struct type),
         VMA_STATS_TYPES(X)
 #undef X
@@ -82,12 +82,12 @@ const struct vma_stats_field *vma_stats_fields(enum vma_stats_type type, size_t 
 
 const char *vma_stats_type_name(enum vma_stats_type type)
 {
-	return stats_type_is_known(type) ? type_names[type] : NULL;
+	return stats_type_is_known(type) ? stats_type_names[type] : NULL;
 }
 
 size_t stats_type_bytes(enum vma_stats_type type)
 {
-	return stats_type_is_known(type) ? type_sizes[type] : 0;
+	return stats_type_is_known(type) ? stats_type_sizes[type] : 0;
 }
 
 static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t len) /* FNV-1a, 64 bits */
@@ -123,5 +123,5 @@ void stats_header_fill(struct stats_header *header)
 	header->block_bytes = sizeof(union stats_any_block);
 	header->block_count = STATS_BLOCKS;
 	for (unsigned type = 0; type < VMA_STATS_TYPE_COUNT; type++)
-		header->type_bytes[type] = (uint32_t)type_sizes[type];
+		header->type_bytes[type] = (uint32_t)stats_type_sizes[type];
 }

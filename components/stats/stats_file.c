@@ -36,7 +36,7 @@ static void stats_close_file(int fd)
 	syscall(SYS_close, fd);
 }
 
-static bool path_is(const char *path, const struct stat *file)
+static bool path_names_same_file(const char *path, const struct stat *file)
 {
 	struct stat st;
 
@@ -52,7 +52,7 @@ int stats_file_remove_leftover(const char *path)
 		return fd == -ENOENT ? 0 : fd;
 	/* While we hold the lock of this file nobody else may unlink it, so the path cannot change hands in between. */
 	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0)
-		rc = !path_is(path, &st) || unlink(path) == 0 ? 0 : -errno;
+		rc = !path_names_same_file(path, &st) || unlink(path) == 0 ? 0 : -errno;
 	stats_close_file(fd);
 	return rc;
 }
@@ -81,7 +81,7 @@ static int create_locked(const char *path, struct stat *st)
 
 		/* Before it is locked another process may take it for a leftover and unlink it: then once more. */
 		if (fd >= 0) {
-			if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, st) == 0 && path_is(path, st))
+			if (flock(fd, LOCK_EX | LOCK_NB) == 0 && fstat(fd, st) == 0 && path_names_same_file(path, st))
 				return fd;
 			stats_close_file(fd);
 			continue;
@@ -147,7 +147,7 @@ void stats_file_remove(struct stats_file *file)
 	if (file->held.fd < 0)
 		return;
 	/* The path may be somebody else's by now (chroot). */
-	if (file->owner == getpid() && path_is(file->path, &ours))
+	if (file->owner == getpid() && path_names_same_file(file->path, &ours))
 		unlink(file->path);
 	stats_fd_close(&file->held);
 }

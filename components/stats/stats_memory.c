@@ -36,7 +36,7 @@ static int stats_memfd(const char *name)
 	return fd >= 0 ? (int)fd : -errno;
 }
 
-static int seal(int fd)
+static int stats_memfd_seal(int fd)
 {
 	const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -48,7 +48,7 @@ static int seal(int fd)
 }
 
 /* The kernel would end a process that may have no file so long (SIGXFSZ). */
-static bool may_be_so_long(size_t bytes)
+static bool file_size_limit_allows(size_t bytes)
 {
 	struct rlimit limit;
 
@@ -59,7 +59,7 @@ static int map_memory(int fd, struct stats_segment **segment)
 {
 	void *map;
 
-	if (!may_be_so_long(sizeof(**segment)))
+	if (!file_size_limit_allows(sizeof(**segment)))
 		return -EFBIG;
 	if (syscall(SYS_fchmod, fd, 0600) < 0 || syscall(SYS_ftruncate, fd, (long)sizeof(**segment)) < 0 ||
 	    syscall(SYS_fallocate, fd, 0, 0L, (long)STATS_RESERVED) < 0)
@@ -82,7 +82,7 @@ int stats_memory_create(struct stats_fd *memory, struct stats_segment **segment)
 		syscall(SYS_close, fd);
 		return rc;
 	}
-	rc = seal(fd);
+	rc = stats_memfd_seal(fd);
 	if (rc == 0)
 		rc = stats_fd_keep(memory, fd);
 	else
@@ -98,7 +98,7 @@ static int map_capture(int fd, struct vma_capture **out)
 {
 	void *map;
 
-	if (!may_be_so_long(sizeof(**out)))
+	if (!file_size_limit_allows(sizeof(**out)))
 		return -EFBIG;
 	if (syscall(SYS_fchmod, fd, 0600) < 0 || syscall(SYS_ftruncate, fd, (long)sizeof(**out)) < 0)
 		return -errno;
@@ -118,7 +118,7 @@ static int capture_create(struct stats_fd *memory, struct vma_capture **out)
 		return fd;
 	rc = map_capture(fd, &capture);
 	if (rc == 0)
-		rc = seal(fd);
+		rc = stats_memfd_seal(fd);
 	if (rc < 0)
 		syscall(SYS_close, fd);
 	else
@@ -187,7 +187,7 @@ static int capture_make(struct vma_stats *stats)
 }
 
 /* A reader that asks in time is heard in each period, so what it asked for holds until the end of the next one. */
-static uint32_t snap_of_readers(struct vma_stats *stats, uint64_t now_ns, int snap)
+static uint32_t capture_snaplen_of_readers(struct vma_stats *stats, uint64_t now_ns, int snap)
 {
 	const uint32_t wanted = snap > 0 && snap < (int)VMA_CAPTURE_DATA_MAX ? (uint32_t)snap : VMA_CAPTURE_DATA_MAX;
 
@@ -217,7 +217,8 @@ int vma_stats_capture(struct vma_stats *stats, int seconds, int snap, struct vma
 	}
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
 	now_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-	atomic_store_explicit(&stats->capture->snap, snap_of_readers(stats, now_ns, snap), memory_order_relaxed);
+	atomic_store_explicit(&stats->capture->snap, capture_snaplen_of_readers(stats, now_ns, snap),
+	                      memory_order_relaxed);
 	atomic_store_explicit(&stats->capture->until_ns, now_ns + (uint64_t)seconds * 1000000000, memory_order_relaxed);
 	*out = stats->capture;
 	return 0;

@@ -12,8 +12,8 @@
 #include "stats_priv.h"
 
 /* Both are in the order of places, so one pass finds all pairs. */
-static const struct vma_stats_item *same_item(const struct vma_stats_item *item,
-                                              const struct vma_stats_snapshot *before, size_t *at)
+static const struct vma_stats_item *stats_item_find_same(const struct vma_stats_item *item,
+                                                         const struct vma_stats_snapshot *before, size_t *at)
 {
 	while (*at < before->count && before->items[*at].place < item->place)
 		++*at;
@@ -44,7 +44,7 @@ void vma_stats_snapshot_subtract(struct vma_stats_snapshot *now, const struct vm
 	size_t at = 0;
 
 	for (size_t i = 0; i < now->count; i++) {
-		const struct vma_stats_item *then = same_item(&now->items[i], before, &at);
+		const struct vma_stats_item *then = stats_item_find_same(&now->items[i], before, &at);
 
 		if (then != NULL)
 			subtract_item(&now->items[i], then);

@@ -123,7 +123,7 @@ static int map_view(struct vma_stats_view *view, int fd)
 }
 
 /* A file under another process's number is nobody's: what it leads to would be taken for that process. */
-static bool name_fits(const char *path, pid_t pid)
+static bool stats_file_is_of_pid_owner(const char *path, pid_t pid)
 {
 	const char *const slash = strrchr(path, '/'), *const name = slash != NULL ? slash + 1 : path;
 	char own[32];
@@ -132,13 +132,13 @@ static bool name_fits(const char *path, pid_t pid)
 	return strncmp(name, "vmastat.", 8) != 0 || strcmp(name, own) == 0;
 }
 
-static int view_open(struct vma_stats_view *view, const char *path)
+static int stats_view_open_path(struct vma_stats_view *view, const char *path)
 {
 	struct stats_locator locator = {0};
 	uid_t owner = 0;
 	int rc = read_locator(path, &locator, &owner), fd;
 
-	if (rc == 0 && !name_fits(path, locator.pid))
+	if (rc == 0 && !stats_file_is_of_pid_owner(path, locator.pid))
 		rc = -EPROTO;
 	if (rc < 0)
 		return rc;
@@ -166,7 +166,7 @@ int vma_stats_view_open(const char *path, struct vma_stats_view **out)
 	if (view == NULL)
 		return -ENOMEM;
 	view->requests = -1;
-	rc = view_open(view, path);
+	rc = stats_view_open_path(view, path);
 	if (rc < 0) {
 		vma_stats_view_close(view);
 		return rc;
@@ -286,7 +286,7 @@ bool vma_stats_view_next(struct vma_stats_view *view, size_t *cursor, enum vma_s
 	return false;
 }
 
-static void read_places(const struct stats_segment *segment, struct vma_stats_snapshot *out)
+static void stats_read_blocks(const struct stats_segment *segment, struct vma_stats_snapshot *out)
 {
 	out->count = 0;
 	for (size_t place = 0; place < STATS_BLOCKS; place++)
@@ -301,16 +301,16 @@ static void read_places(const struct stats_segment *segment, struct vma_stats_sn
 
 /*
  * All drops that have begun are done, and none begins until the end: then each count was read once. `done` is read
- * first. Every load of read_places acquires, so the last look at `begun` is not older than any of them.
+ * first. Every load of stats_read_blocks acquires, so the last look at `begun` is not older than any of them.
  */
-static void read_whole(const struct stats_segment *segment, struct vma_stats_snapshot *out)
+static void stats_read_consistent(const struct stats_segment *segment, struct vma_stats_snapshot *out)
 {
 	out->whole = false;
 	for (int tries = 0; tries < TRIES_WHOLE && !out->whole; tries++) {
 		const uint64_t done = atomic_load_explicit(&segment->drops.done, memory_order_acquire);
 		const uint64_t begun = atomic_load_explicit(&segment->drops.begun, memory_order_acquire);
 
-		read_places(segment, out);
+		stats_read_blocks(segment, out);
 		out->whole =
 		        begun == done && atomic_load_explicit(&segment->drops.begun, memory_order_relaxed) == begun;
 	}
@@ -323,5 +323,5 @@ void vma_stats_view_read(const struct vma_stats_view *view, struct vma_stats_sna
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	out->pid = view->pid;
 	out->taken_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-	read_whole(view->segment, out);
+	stats_read_consistent(view->segment, out);
 }

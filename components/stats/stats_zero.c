@@ -12,7 +12,7 @@
 
 #include "stats_priv.h"
 
-static void zero_place(struct stats_segment *segment, size_t place)
+static void stats_zero_block(struct stats_segment *segment, size_t place)
 {
 	struct stats_entry *entry = &segment->entries[place];
 	const uint32_t sequence = atomic_load_explicit(&entry->sequence, memory_order_acquire);
@@ -56,6 +56,6 @@ int vma_stats_zero(struct vma_stats *stats)
 	const int rc = reserve_bases(stats);
 
 	for (size_t place = 0; rc == 0 && place < STATS_PLACES; place++)
-		zero_place(stats->segment, place);
+		stats_zero_block(stats->segment, place);
 	return rc;
 }

@@ -20,30 +20,30 @@
 /* ---- the queue ---- */
 
 /* The kernel's: one more than the backlog. */
-bool stream_accept_full(const struct stream_sock *listener)
+bool stream_accept_queue_is_full(const struct stream_sock *listener)
 {
 	return atomic_load_explicit(&listener->n_queued, memory_order_relaxed) >
 	       atomic_load_explicit(&listener->backlog, memory_order_relaxed);
 }
 
-static void name_both(struct stream_sock *child, const struct vma_tcp_conn *conn)
+static void accepted_conn_set_names(struct stream_sock *child, const struct vma_tcp_conn *conn)
 {
 	struct vma_flow_key key;
 
-	vma_tcp_tuple(conn, &key);
+	vma_tcp_conn_key(conn, &key);
 	child->name = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = key.local_port_be};
 	child->peer = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = key.peer_port_be};
 	memcpy(&child->name.sin_addr, key.local, 4);
 	memcpy(&child->peer.sin_addr, key.peer, 4);
 }
 
-bool stream_arrive(struct stream_sock *listener, struct vma_tcp_conn *conn, struct vma_ring_ctx *ring_ctx)
+bool stream_enqueue_accepted(struct stream_sock *listener, struct vma_tcp_conn *conn, struct vma_ring_ctx *ring_ctx)
 {
 	struct stream_sock *child = stream_create(listener->engine, listener->file.family, false);
 
 	if (child == NULL)
 		return false;
-	name_both(child, conn);
+	accepted_conn_set_names(child, conn);
 	atomic_fetch_add_explicit(&ring_ctx->refs, 1, memory_order_relaxed); /* the listener holds it */
 	child->ring_ctx = ring_ctx;
 	child->attempt = STREAM_REPORTED;
@@ -80,24 +80,24 @@ static struct stream_sock *listener_take_child(struct stream_sock *listener)
 }
 
 /* Never seen by the application: reset, and gone; or gone to another process that serves the listener. */
-static void child_drop(struct stream_sock *child, bool is_ours)
+static void accepted_conn_drop(struct stream_sock *child, bool is_ours)
 {
-	struct vma_tcp_conn *conn = stream_conn(child);
+	struct vma_tcp_conn *conn = stream_tcp_conn(child);
 
 	pthread_mutex_lock(&child->file.lock);
 	if (conn != NULL && is_ours)
 		vma_tcp_close(conn, true);
 	else if (conn != NULL)
-		vma_tcp_drop_moved(conn);
+		vma_tcp_drop_adopted_elsewhere(conn);
 	stream_conn_end(child);
 	pthread_mutex_unlock(&child->file.lock);
 	vma_file_put(&child->file);
 }
 
 /* It is this process's from now on, and has a rule of its own soon. False: another process has it. */
-static bool child_claim(struct stream_sock *child)
+static bool accepted_conn_claim(struct stream_sock *child)
 {
-	struct vma_tcp_conn *conn = stream_conn(child);
+	struct vma_tcp_conn *conn = stream_tcp_conn(child);
 
 	if (conn == NULL || !vma_tcp_is_pending(conn))
 		return true;
@@ -107,21 +107,21 @@ static bool child_claim(struct stream_sock *child)
 	return true;
 }
 
-static struct stream_sock *take_ours(struct stream_sock *listener)
+static struct stream_sock *accept_take_queued_child(struct stream_sock *listener)
 {
 	struct stream_sock *child;
 
-	while ((child = listener_take_child(listener)) != NULL && !child_claim(child))
-		child_drop(child, false);
+	while ((child = listener_take_child(listener)) != NULL && !accepted_conn_claim(child))
+		accepted_conn_drop(child, false);
 	return child;
 }
 
-void stream_accept_drop(struct stream_sock *listener)
+void stream_drop_unaccepted(struct stream_sock *listener)
 {
 	struct stream_sock *child;
 
 	while ((child = listener_take_child(listener)) != NULL)
-		child_drop(child, child_claim(child));
+		accepted_conn_drop(child, accepted_conn_claim(child));
 }
 
 /* ---- one of ours ---- */
@@ -130,17 +130,17 @@ void stream_accept_drop(struct stream_sock *listener)
  * The allocation logic goes by who accepts. A connection whose ring is not its listener's moves there before anybody
  * else knows of it. If it cannot move, it stays on its listener's ring.
  */
-static void child_move_to_own_ring(struct stream_sock *child, const struct stream_sock *listener)
+static void accepted_conn_move_to_own_ring(struct stream_sock *child, const struct stream_sock *listener)
 {
-	const struct vma_ring_where where = vma_file_where(&child->file, &child->name.sin_addr);
+	const struct vma_ring_requester where = vma_file_ring_key_input(&child->file, &child->name.sin_addr);
 	struct vma_ring_ctx *ring_ctx, *before = child->ring_ctx;
-	struct vma_tcp_conn *conn = stream_conn(child);
+	struct vma_tcp_conn *conn = stream_tcp_conn(child);
 	struct vma_tcp *tcp;
 
 	if (conn == NULL || before == NULL || !vma_ring_ctx_may_differ(child->engine, &child->file, &listener->file) ||
 	    vma_ring_ctx_get(before->device, VMA_RING_CTX_TCP, &where, &ring_ctx) < 0)
 		return;
-	if (ring_ctx == before || vma_ring_ctx_tcp(ring_ctx, &tcp) < 0 || vma_tcp_move(conn, tcp) < 0) {
+	if (ring_ctx == before || vma_ring_ctx_tcp(ring_ctx, &tcp) < 0 || vma_tcp_move_to_stack(conn, tcp) < 0) {
 		vma_ring_ctx_put(ring_ctx);
 		return;
 	}
@@ -149,15 +149,15 @@ static void child_move_to_own_ring(struct stream_sock *child, const struct strea
 	vma_ring_ctx_put(before);
 }
 
-static void child_settle(struct stream_sock *child, struct stream_sock *listener)
+static void accepted_conn_settle_options(struct stream_sock *child, struct stream_sock *listener)
 {
 	pthread_mutex_lock(&listener->file.lock);
 	pthread_mutex_lock(&child->file.lock);
-	stream_options_take(child, listener);
-	stream_tally_join(child, listener);
+	stream_options_inherit(child, listener);
+	stream_tally_join_child(child, listener);
 	pthread_mutex_unlock(&listener->file.lock);
 	child->local = child->name;
-	stream_route_find(child, child->engine);
+	stream_route_find_for_accepted(child, child->engine);
 	child->local = (struct sockaddr_in){0};
 	pthread_mutex_unlock(&child->file.lock);
 }
@@ -166,19 +166,19 @@ static void child_settle(struct stream_sock *child, struct stream_sock *listener
  * Accepted, but nobody is told of it: closed as by close, which the peer sees as an orderly end. SO_LINGER, which the
  * listener may have, would have this call wait.
  */
-static void close_unaccepted(struct stream_sock *child, int fd)
+static void close_accepted_untold(struct stream_sock *child, int fd)
 {
 	if (child->linger_sec != 0)
 		child->linger_on = false;
 	if (vma_fd_install(fd, &child->file) == 0)
 		vma_fd_remove(fd);
 	else
-		child_drop(child, true);
+		accepted_conn_drop(child, true);
 	syscall(SYS_close, fd);
 }
 
 /* A call that accepts is one more that finds something ready: the answer may follow without a wait. */
-static void update_tx_short_lived(const struct stream_sock *child)
+static void count_accept_for_tx_batch(const struct stream_sock *child)
 {
 	struct vma_thread *self = vma_thread_self();
 	const bool was_brief = self->tx_short_lived;
@@ -189,38 +189,38 @@ static void update_tx_short_lived(const struct stream_sock *child)
 }
 
 /* The descriptor; -EAGAIN: another thread was quicker. An address that cannot be written costs the connection. */
-static int accept_ours(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags)
+static int accept_offloaded_conn(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags)
 {
 	int fd = vma_os.socket(listener->file.family, SOCK_STREAM | flags, IPPROTO_TCP), rc = 0;
 	struct stream_sock *child;
 
 	if (fd < 0)
 		return -errno;
-	child = take_ours(listener);
+	child = accept_take_queued_child(listener);
 	if (child == NULL) {
 		syscall(SYS_close, fd);
 		return -EAGAIN;
 	}
 	atomic_store(&child->nonblocking, (flags & SOCK_NONBLOCK) != 0);
-	vma_file_made_here(&child->file);
+	vma_file_record_maker(&child->file);
 	vma_file_inherit_ring_requests(&child->file, &listener->file);
-	child_move_to_own_ring(child, listener);
-	child_settle(child, listener);
+	accepted_conn_move_to_own_ring(child, listener);
+	accepted_conn_settle_options(child, listener);
 	if (addr != NULL)
 		rc = vma_name_give(child->file.family, &child->peer, addr, len);
 	if (rc < 0) {
-		close_unaccepted(child, fd);
+		close_accepted_untold(child, fd);
 		return rc;
 	}
 	rc = vma_fd_install(fd, &child->file);
 	if (rc < 0) {
-		child_drop(child, true);
+		accepted_conn_drop(child, true);
 		syscall(SYS_close, fd);
 		return rc;
 	}
 	child->stats = vma_engine_stats_get(child->engine, fd, &child->stats_count);
-	stream_describe(child);
-	update_tx_short_lived(child);
+	stream_describe_for_stats(child);
+	count_accept_for_tx_batch(child);
 	stream_xtreme_watch(child, 0);
 	return fd;
 }
@@ -229,18 +229,18 @@ int stream_accept_waiting(struct stream_sock *listener)
 {
 	if (!atomic_load_explicit(&listener->was_polled, memory_order_relaxed))
 		atomic_store(&listener->was_polled, true);
-	vma_ring_ctxs_count_accept(stream_rings(&listener->file));
-	return accept_ours(listener, NULL, NULL, 0);
+	vma_ring_ctxs_count_accept(stream_ring_bits(&listener->file));
+	return accept_offloaded_conn(listener, NULL, NULL, 0);
 }
 
-int stream_accept_queued(struct stream_sock *listener)
+int stream_accept_one_offloaded(struct stream_sock *listener)
 {
-	return accept_ours(listener, NULL, NULL, SOCK_CLOEXEC);
+	return accept_offloaded_conn(listener, NULL, NULL, SOCK_CLOEXEC);
 }
 
 /* ---- one of the shadow's ---- */
 
-static void os_accept_done(void *arg)
+static void accept_in_kernel_done(void *arg)
 {
 	struct stream_sock *listener = arg;
 
@@ -251,7 +251,8 @@ static void os_accept_done(void *arg)
  * What poll has seen another process may have taken, and then the call waits in the kernel: outside, where handlers run
  * and the thread can be cancelled. No other thread of this process follows it there.
  */
-static int accept_outside(struct stream_sock *listener, int fd, struct sockaddr *addr, socklen_t *len, int flags)
+static int accept_in_kernel_outside(struct stream_sock *listener, int fd, struct sockaddr *addr, socklen_t *len,
+                                    int flags)
 {
 	struct vma_thread *self = vma_thread_self();
 	int rc;
@@ -260,7 +261,7 @@ static int accept_outside(struct stream_sock *listener, int fd, struct sockaddr 
 		return -EAGAIN;
 	vma_file_get(&listener->file);
 	vma_leave(self);
-	pthread_cleanup_push(os_accept_done, listener);
+	pthread_cleanup_push(accept_in_kernel_done, listener);
 	rc = vma_os.accept4(fd, addr, len, flags);
 	if (rc < 0)
 		rc = -errno;
@@ -270,7 +271,7 @@ static int accept_outside(struct stream_sock *listener, int fd, struct sockaddr 
 	return rc;
 }
 
-static int accept_os(struct stream_sock *listener, int fd, struct sockaddr *addr, socklen_t *len, int flags)
+static int accept_from_shadow(struct stream_sock *listener, int fd, struct sockaddr *addr, socklen_t *len, int flags)
 {
 	int rc;
 
@@ -278,12 +279,12 @@ static int accept_os(struct stream_sock *listener, int fd, struct sockaddr *addr
 	if (fd < 0)
 		return -EBADF;
 	if (atomic_load_explicit(&listener->nonblocking, memory_order_relaxed) ||
-	    stream_phase(listener) != STREAM_LISTENING) {
+	    stream_sock_phase(listener) != STREAM_LISTENING) {
 		rc = (int)syscall(SYS_accept4, fd, addr, len, flags);
 		if (rc < 0)
 			rc = -errno;
 	} else {
-		rc = stream_is_readable(fd) ? accept_outside(listener, fd, addr, len, flags) : -EAGAIN;
+		rc = fd_is_readable_now(fd) ? accept_in_kernel_outside(listener, fd, addr, len, flags) : -EAGAIN;
 	}
 	if (rc >= 0 && vma_fd_lookup(rc) != NULL)
 		vma_fd_remove(rc); /* its number was closed unseen */
@@ -292,36 +293,38 @@ static int accept_os(struct stream_sock *listener, int fd, struct sockaddr *addr
 
 /* ---- accept ---- */
 
-static bool can_accept(struct stream_sock *listener, const struct stream_wait_for *what)
+static bool listener_wait_is_over(struct stream_sock *listener, const struct stream_wait_condition *what)
 {
 	(void)what;
 	return atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0 ||
-	       stream_fork_queue_waits(listener) || stream_phase(listener) != STREAM_LISTENING;
+	       stream_fork_queue_has_conns(listener) || stream_sock_phase(listener) != STREAM_LISTENING;
 }
 
-static int accept_either(struct stream_sock *listener, int fd, struct sockaddr *addr, socklen_t *len, int flags)
+static int accept_from_os_or_ours(struct stream_sock *listener, int fd, struct sockaddr *addr, socklen_t *len,
+                                  int flags)
 {
 	bool os_first = atomic_fetch_add_explicit(&listener->accept_calls, 1, memory_order_relaxed) % OS_FIRST == 0;
-	int rc = os_first ? accept_os(listener, fd, addr, len, flags) : -EAGAIN;
+	int rc = os_first ? accept_from_shadow(listener, fd, addr, len, flags) : -EAGAIN;
 
-	if (rc == -EAGAIN && stream_fork_queue_waits(listener))
+	if (rc == -EAGAIN && stream_fork_queue_has_conns(listener))
 		rc = stream_fork_queue_accept(listener, addr, len, flags);
 	for (unsigned steps = 0; rc == -EAGAIN && steps < VMA_RING_CTXS_STEPS &&
 	                         atomic_load_explicit(&listener->n_queued, memory_order_acquire) == 0;
 	     steps++)
-		if (vma_ring_ctxs_catch_up(stream_rings(&listener->file)) < VMA_RING_CTXS_FULL)
+		if (vma_ring_ctxs_catch_up(stream_ring_bits(&listener->file)) < VMA_RING_CTXS_FULL)
 			break;
 	if (rc == -EAGAIN && atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0)
-		rc = accept_ours(listener, addr, len, flags);
+		rc = accept_offloaded_conn(listener, addr, len, flags);
 	if (rc == -EAGAIN && !os_first)
-		rc = accept_os(listener, fd, addr, len, flags);
+		rc = accept_from_shadow(listener, fd, addr, len, flags);
 	return rc;
 }
 
 static int wait_for_child_conn(struct stream_sock *listener, int fd, uint64_t *deadline_ns)
 {
 	const struct vma_engine *engine = vma_engine();
-	struct stream_wait_for what = {.ready = can_accept, .spin = &listener->rx_spin, .shadow_fd = fd};
+	struct stream_wait_condition what = {
+	        .ready = listener_wait_is_over, .spin = &listener->rx_spin, .shadow_fd = fd};
 	int rc;
 
 	if (*deadline_ns == 0)
@@ -333,15 +336,16 @@ static int wait_for_child_conn(struct stream_sock *listener, int fd, uint64_t *d
 }
 
 /* Held by stream_call_enter. */
-static int accept_or_wait(struct stream_sock *listener, int fd, struct sockaddr *addr, socklen_t *len, int flags)
+static int accept_or_wait_for_conn(struct stream_sock *listener, int fd, struct sockaddr *addr, socklen_t *len,
+                                   int flags)
 {
 	uint64_t deadline_ns = 0;
 	int rc;
 
 	for (;;) {
-		if (stream_phase(listener) != STREAM_LISTENING)
-			return accept_os(listener, fd, addr, len, flags); /* says why not */
-		rc = accept_either(listener, fd, addr, len, flags);
+		if (stream_sock_phase(listener) != STREAM_LISTENING)
+			return accept_from_shadow(listener, fd, addr, len, flags); /* says why not */
+		rc = accept_from_os_or_ours(listener, fd, addr, len, flags);
 		if (rc != -EAGAIN || atomic_load_explicit(&listener->nonblocking, memory_order_relaxed))
 			return rc;
 		rc = wait_for_child_conn(listener, fd, &deadline_ns);
@@ -360,13 +364,13 @@ int stream_accept4(struct vma_file *file, int fd, struct sockaddr *addr, socklen
 	if (!atomic_load_explicit(&listener->was_polled, memory_order_relaxed))
 		atomic_store(&listener->was_polled, true);
 	if (atomic_load_explicit(&listener->inherited, memory_order_relaxed))
-		stream_take_up(listener);
+		stream_use_inherited_socket(listener);
 	if (__builtin_expect(stream_tally_is_due(listener), 0))
-		stream_tally_give_up(listener);
+		stream_tally_leave_listener(listener);
 	if (!stream_call_enter(listener))
 		return -EBADF;
-	vma_ring_ctxs_count_accept(stream_rings(file));
-	rc = accept_or_wait(listener, fd, addr, len, flags);
+	vma_ring_ctxs_count_accept(stream_ring_bits(file));
+	rc = accept_or_wait_for_conn(listener, fd, addr, len, flags);
 	/* A wake-up may have been spent on a call that took something else, or nothing. */
 	if (atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0)
 		vma_waitq_wake(&listener->file.waitq, false);

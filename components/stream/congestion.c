@@ -17,17 +17,17 @@
 static void congestion_set(struct stream_sock *sock, int algorithm, bool own)
 {
 	sock->own_congestion = own;
-	stream_option_set(sock, VMA_TCP_OPT_CONGESTION, algorithm);
-	stream_congestion_for_os(sock, false);
+	stream_set_tcp_option(sock, VMA_TCP_OPT_CONGESTION, algorithm);
+	stream_mark_congestion_for_os(sock, false);
 }
 
 /* The shadow has taken it. */
-static void congestion_mirror(struct stream_sock *sock, int fd)
+static void congestion_read_from_shadow(struct stream_sock *sock, int fd)
 {
 	char name[16];
 	int ours;
 
-	if (!settings_congestion(fd, name))
+	if (!kernel_default_congestion(fd, name))
 		return;
 	ours = vma_tcp_cc_by_name(name);
 	if (ours >= 0) {
@@ -36,14 +36,14 @@ static void congestion_mirror(struct stream_sock *sock, int fd)
 	}
 	vma_log_once(VMA_LOG_INFO, "TCP_CONGESTION %s is the kernel's only", name);
 	sock->own_congestion = false;
-	stream_congestion_for_os(sock, true);
+	stream_mark_congestion_for_os(sock, true);
 }
 
 /*
  * What was asked for by the name that it has, and not by another that the parameter knows as well; -ENOENT. "none" is
  * not for a program to choose, as no kernel has it: only for an environment that knows its network.
  */
-static int by_own_name(const struct vma_conf *conf, const void *value, socklen_t len)
+static int find_cc_by_exact_name(const struct vma_conf *conf, const void *value, socklen_t len)
 {
 	bool may_none = conf->given[VMA_CONF_AT_tcp_cc_algo] && conf->tcp_cc_algo == VMA_TCP_CC_NONE;
 	char name[16] = "";
@@ -57,20 +57,20 @@ static int by_own_name(const struct vma_conf *conf, const void *value, socklen_t
 	return algorithm != VMA_TCP_CC_NONE || may_none ? algorithm : -ENOENT;
 }
 
-static bool is_kernels_now(int fd)
+static bool shadow_cc_is_default(int fd)
 {
 	char name[16];
 
-	return settings_congestion(fd, name) && vma_tcp_cc_by_name(name) < 0;
+	return kernel_default_congestion(fd, name) && vma_tcp_cc_by_name(name) < 0;
 }
 
 int stream_congestion_set(struct stream_sock *sock, int fd, const void *value, socklen_t len)
 {
 	char before[16];
-	const bool knows_before = settings_congestion(fd, before);
+	const bool knows_before = kernel_default_congestion(fd, before);
 	int rc = vma_os.setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, value, len) == 0 ? 0 : -errno, algorithm;
 
-	if (rc == 0 && is_kernels_now(fd)) {
+	if (rc == 0 && shadow_cc_is_default(fd)) {
 		rc = vma_engine_exception(ENOENT, "a TCP socket with a TCP_CONGESTION that is the kernel's only");
 		if (rc < 0) {
 			if (knows_before)
@@ -79,9 +79,9 @@ int stream_congestion_set(struct stream_sock *sock, int fd, const void *value, s
 		}
 	}
 	if (rc == 0) {
-		congestion_mirror(sock, fd);
+		congestion_read_from_shadow(sock, fd);
 	} else if (rc == -ENOENT) {
-		algorithm = by_own_name(&sock->engine->conf, value, len);
+		algorithm = find_cc_by_exact_name(&sock->engine->conf, value, len);
 		if (algorithm < 0)
 			return algorithm;
 		congestion_set(sock, algorithm, true);
@@ -92,7 +92,7 @@ int stream_congestion_set(struct stream_sock *sock, int fd, const void *value, s
 
 const char *stream_congestion_name(const struct stream_sock *sock)
 {
-	const struct vma_tcp_conn *conn = stream_conn(sock);
+	const struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 
 	if (conn != NULL)
 		return vma_tcp_cc_name(vma_tcp_get_option(conn, VMA_TCP_OPT_CONGESTION));

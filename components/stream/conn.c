@@ -31,18 +31,18 @@ static void set_so_error(struct stream_sock *sock, int error)
 	atomic_compare_exchange_strong(&sock->so_error, &none, error);
 }
 
-void vma_stream_leave_error(struct vma_file *file, int error)
+void vma_stream_set_pending_error(struct vma_file *file, int error)
 {
 	set_so_error(stream_sock(file), error);
-	stream_ready(stream_sock(file), EPOLLERR);
+	stream_wake_waiters(stream_sock(file), EPOLLERR);
 }
 
 /* The error is there before the phase: who sees that the attempt has ended finds why. */
-static void stream_on_failed(struct stream_sock *sock, int error)
+static void stream_on_connect_failed(struct stream_sock *sock, int error)
 {
 	uint8_t connecting = STREAM_CONNECTING;
 
-	if (stream_phase(sock) == STREAM_FAILED)
+	if (stream_sock_phase(sock) == STREAM_FAILED)
 		return; /* by us: stream_connect_failed */
 	set_so_error(sock, error);
 	atomic_compare_exchange_strong(&sock->phase, &connecting, STREAM_FAILED);
@@ -52,7 +52,7 @@ static void stream_on_connected(struct stream_sock *sock, struct vma_tcp_conn *c
 {
 	uint8_t connecting = STREAM_CONNECTING;
 
-	if (stream_phase(sock) != STREAM_CONNECTING)
+	if (stream_sock_phase(sock) != STREAM_CONNECTING)
 		return;
 	atomic_store(&sock->conn, conn); /* connect() may not have come to it */
 	atomic_compare_exchange_strong(&sock->phase, &connecting, STREAM_CONNECTED);
@@ -65,7 +65,7 @@ static void stream_on_connected(struct stream_sock *sock, struct vma_tcp_conn *c
  * say POLL_IN to another thread, so it is SI_SIGIO, of which the wrapper of handlers makes what it stands for
  * (thread/signals.c); sigwaitinfo and signalfd see it as it is.
  */
-static int queue_sigio(const struct f_owner_ex *owner, int fd, int sig, uint32_t ready)
+static int send_sigio_to_owner(const struct f_owner_ex *owner, int fd, int sig, uint32_t ready)
 {
 	siginfo_t info = {.si_signo = sig, .si_code = SI_SIGIO};
 
@@ -79,7 +79,7 @@ static int queue_sigio(const struct f_owner_ex *owner, int fd, int sig, uint32_t
 }
 
 /* Whom F_SETOWN has named, by the signal of F_SETSIG; the shadow knows. SIGIO, too, where no more can be queued. */
-static void signal_owner(const struct stream_sock *sock, bool urgent, uint32_t ready)
+static void sigio_signal_owner(const struct stream_sock *sock, bool urgent, uint32_t ready)
 {
 	const int fd = atomic_load_explicit(&sock->file.fd, memory_order_relaxed);
 	const int chosen = urgent ? 0 : vma_os.fcntl(fd, F_GETSIG, NULL);
@@ -87,7 +87,7 @@ static void signal_owner(const struct stream_sock *sock, bool urgent, uint32_t r
 
 	if (vma_os.fcntl(fd, F_GETOWN_EX, &owner) < 0 || owner.pid == 0)
 		return;
-	if (chosen > 0 && (queue_sigio(&owner, fd, chosen, ready) == 0 || errno != EAGAIN))
+	if (chosen > 0 && (send_sigio_to_owner(&owner, fd, chosen, ready) == 0 || errno != EAGAIN))
 		return;
 	if (owner.type == F_OWNER_TID)
 		syscall(SYS_tgkill, syscall(SYS_getpid), owner.pid, urgent ? SIGURG : SIGIO);
@@ -96,7 +96,7 @@ static void signal_owner(const struct stream_sock *sock, bool urgent, uint32_t r
 }
 
 /* What of the events epoll and poll know. */
-static uint32_t readiness_of(uint32_t events)
+static uint32_t tcp_events_to_epoll(uint32_t events)
 {
 	uint32_t ready = 0;
 
@@ -118,7 +118,7 @@ static uint32_t readiness_of(uint32_t events)
 static void stream_on_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 {
 	struct stream_sock *sock = arg;
-	uint32_t ready = readiness_of(events);
+	uint32_t ready = tcp_events_to_epoll(events);
 
 	/* Nearly always: told once for all of a burst, after the ring's flag has been given back. */
 	if (__builtin_expect(events == VMA_TCP_READABLE && !atomic_load_explicit(&sock->async, memory_order_relaxed),
@@ -127,26 +127,26 @@ static void stream_on_event(struct vma_tcp_conn *conn, void *arg, uint32_t event
 		return;
 	}
 	if (events & VMA_TCP_ARRIVED)
-		stream_arrived(sock, conn);
+		stream_inspector_on_arrival(sock, conn);
 	if (events & VMA_TCP_STEERED && atomic_load(&sock->has_port_alone))
-		stream_port_share(sock);
+		stream_port_schedule_sharing(sock);
 	if (events & VMA_TCP_CONNECTED)
 		stream_on_connected(sock, conn);
 	if (events & VMA_TCP_PEER_CLOSED)
 		atomic_store_explicit(&sock->fin_seen, true, memory_order_release);
 	if (events & VMA_TCP_FAILED)
-		stream_on_failed(sock, vma_tcp_error(conn));
+		stream_on_connect_failed(sock, vma_tcp_error(conn));
 	if (events & VMA_TCP_URGENT)
-		signal_owner(sock, true, 0);
+		sigio_signal_owner(sock, true, 0);
 	if (events & (VMA_TCP_DRAINED | VMA_TCP_CLOSED | VMA_TCP_FAILED))
 		atomic_store(&sock->drained, true);
 	if (events & (VMA_TCP_CLOSED | VMA_TCP_FAILED) &&
 	    atomic_exchange(&sock->close_state, STREAM_CLOSED) == STREAM_CLOSING)
 		vma_engine_post_lazily(&sock->end_task);
 	if (__builtin_expect(atomic_load_explicit(&sock->async, memory_order_relaxed), 0) && ready != 0)
-		signal_owner(sock, false, ready);
+		sigio_signal_owner(sock, false, ready);
 	if (ready != 0)
-		stream_ready(sock, ready);
+		stream_wake_waiters(sock, ready);
 	else if (events & VMA_TCP_DRAINED)
 		vma_waitq_wake(&sock->file.waitq, true);
 }
@@ -158,12 +158,12 @@ const struct vma_tcp_conn_ops stream_owner = {.event = stream_on_event};
 /* Disowned first: until then an event may name the connection as the socket's, which it must not any more. */
 void stream_conn_end(struct stream_sock *sock)
 {
-	struct vma_tcp_conn *conn = stream_conn(sock);
+	struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 	struct vma_ring_ctx *ring_ctx = sock->ring_ctx;
 
 	if (conn != NULL)
 		vma_tcp_conn_disown(conn);
-	stream_route_leave(sock);
+	stream_route_unwatch_path(sock);
 	if (conn == NULL)
 		return;
 	atomic_store(&sock->conn, NULL);
@@ -181,7 +181,7 @@ void stream_conn_end(struct stream_sock *sock)
  * The shadow that holds the port lives on under another number. Failing that (no descriptor), the port may be given to
  * somebody else before the connection is over, as with SO_REUSEADDR.
  */
-void stream_keep_shadow(struct stream_sock *sock)
+void stream_dup_shadow_at_close(struct stream_sock *sock)
 {
 	int kept;
 
@@ -192,7 +192,7 @@ void stream_keep_shadow(struct stream_sock *sock)
 		atomic_store(&sock->lingering_fd, kept);
 }
 
-void stream_drop_shadow(struct stream_sock *sock)
+void stream_close_lingering_shadow(struct stream_sock *sock)
 {
 	int fd = atomic_exchange(&sock->lingering_fd, 0);
 
@@ -200,12 +200,12 @@ void stream_drop_shadow(struct stream_sock *sock)
 		vma_fd_unguard_close(fd);
 }
 
-static void run_end(struct vma_task *task)
+static void stream_end_task(struct vma_internal_task *task)
 {
 	struct stream_sock *sock = (struct stream_sock *)((char *)task - offsetof(struct stream_sock, end_task));
 
 	pthread_mutex_lock(&sock->file.lock);
-	stream_drop_shadow(sock);
+	stream_close_lingering_shadow(sock);
 	stream_conn_end(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 }
@@ -214,61 +214,61 @@ static void run_end(struct vma_task *task)
  * `close_state` goes from OPEN to CLOSING here, or to CLOSED by the event, whichever is first: the second of the two
  * ends it, the event by the task, which finds the socket there because the connection holds it.
  */
-static void stream_part_shadow(struct stream_sock *sock)
+static void stream_detach_shadow_at_close(struct stream_sock *sock)
 {
 	uint8_t none = STREAM_OPEN;
 
-	sock->end_task.run = run_end;
-	if (atomic_load(&sock->lingering_fd) != 0 && stream_conn(sock) != NULL &&
+	sock->end_task.run = stream_end_task;
+	if (atomic_load(&sock->lingering_fd) != 0 && stream_tcp_conn(sock) != NULL &&
 	    atomic_compare_exchange_strong(&sock->close_state, &none, STREAM_CLOSING))
 		return;
-	stream_drop_shadow(sock);
+	stream_close_lingering_shadow(sock);
 	stream_conn_end(sock);
 }
 
-static bool binds_a_port(const struct stream_sock *sock)
+static bool sock_has_bound_port(const struct stream_sock *sock)
 {
 	return sock->reserved.sin_family == AF_INET || sock->local.sin_family == AF_INET;
 }
 
 void stream_conn_close(struct stream_sock *sock, bool may_linger)
 {
-	struct vma_tcp_conn *conn = stream_conn(sock);
+	struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 
 	if (conn != NULL) {
-		stream_tally_closed(sock);
+		stream_tally_count_closed(sock);
 		vma_tcp_close(conn, sock->linger_on && sock->linger_sec == 0);
-		if (binds_a_port(sock))
-			stream_keep_shadow(sock);
+		if (sock_has_bound_port(sock))
+			stream_dup_shadow_at_close(sock);
 		/* In its own callback it would wait for the verdict of this very thread. */
 		if (may_linger && sock->linger_on && sock->linger_sec != 0 && !atomic_load(&sock->drained) &&
 		    !stream_is_in_own_callback(sock)) {
 			vma_file_get(&sock->file);
-			sock->next_lingering = vma_stream_lingers;
-			vma_stream_lingers = sock;
+			sock->next_lingering = vma_stream_lingering_socket;
+			vma_stream_lingering_socket = sock;
 			return;
 		}
 	}
-	stream_part_shadow(sock);
+	stream_detach_shadow_at_close(sock);
 }
 
 /* ---- SO_LINGER ---- */
 
-__thread void *vma_stream_lingers;
+__thread void *vma_stream_lingering_socket;
 
-static bool is_drained(struct stream_sock *sock, const struct stream_wait_for *what)
+static bool linger_is_over(struct stream_sock *sock, const struct stream_wait_condition *what)
 {
 	(void)what;
 	return atomic_load(&sock->drained);
 }
 
 /* A signal ends it, as it ends the kernel's; close succeeds all the same. */
-static void stream_linger(struct stream_sock *sock)
+static void stream_wait_so_linger(struct stream_sock *sock)
 {
-	const struct stream_wait_for what = {.ready = is_drained,
-	                                     .spin = &sock->tx_spin,
-	                                     .deadline_ns = vma_inet_deadline(sock->linger_sec * 1000000000ULL),
-	                                     .shadow_fd = -1};
+	const struct stream_wait_condition what = {.ready = linger_is_over,
+	                                           .spin = &sock->tx_spin,
+	                                           .deadline_ns = vma_inet_deadline(sock->linger_sec * 1000000000ULL),
+	                                           .shadow_fd = -1};
 
 	vma_file_get(&sock->file); /* the wait's: it is given back when the thread is cancelled in it */
 	atomic_fetch_add(&sock->waiting, 1);
@@ -276,7 +276,7 @@ static void stream_linger(struct stream_sock *sock)
 	atomic_fetch_sub(&sock->waiting, 1);
 	vma_file_put(&sock->file);
 	pthread_mutex_lock(&sock->file.lock);
-	stream_part_shadow(sock);
+	stream_detach_shadow_at_close(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 	vma_file_put(&sock->file);
 }
@@ -286,11 +286,11 @@ void vma_stream_linger_slow(void)
 	const int saved = errno;
 	struct vma_thread *self = vma_enter();
 
-	while (vma_stream_lingers != NULL) {
-		struct stream_sock *sock = vma_stream_lingers;
+	while (vma_stream_lingering_socket != NULL) {
+		struct stream_sock *sock = vma_stream_lingering_socket;
 
-		vma_stream_lingers = sock->next_lingering;
-		stream_linger(sock);
+		vma_stream_lingering_socket = sock->next_lingering;
+		stream_wait_so_linger(sock);
 	}
 	vma_leave(self);
 	vma_retire_poll();

@@ -26,27 +26,27 @@
 /* ---- through the kernel ---- */
 
 /* Errors of calls that did not begin anything: the next call may lead elsewhere. */
-static bool was_refused_at_once(int error)
+static bool connect_error_is_immediate(int error)
 {
 	return error == EINVAL || error == EFAULT || error == EAFNOSUPPORT || error == ENETUNREACH ||
 	       error == EADDRNOTAVAIL || error == EACCES || error == EPERM;
 }
 
 /* file.lock, which is given back: the call may wait, outside. */
-static int connect_os(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len)
+static int connect_by_kernel(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len)
 {
 	struct vma_thread *self = vma_thread_self();
 	int rc;
 
 	sock->file.os_only = true;
-	stream_describe(sock);
+	stream_describe_for_stats(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 	vma_file_set_own_poll(&sock->file, false);
 	vma_file_get(&sock->file);
 	vma_leave(self);
 	rc = vma_os.connect(fd, addr, len) < 0 ? -errno : 0;
 	vma_enter();
-	if (rc < 0 && was_refused_at_once(-rc)) {
+	if (rc < 0 && connect_error_is_immediate(-rc)) {
 		sock->file.os_only = false;
 		atomic_store(&sock->reason, VMA_SOCK_NEW);
 		vma_file_set_own_poll(&sock->file, true);
@@ -57,7 +57,7 @@ static int connect_os(struct stream_sock *sock, int fd, const struct sockaddr *a
 
 /* ---- an attempt ---- */
 
-static void reset_attempt(struct stream_sock *sock)
+static void connect_abort_with_reset(struct stream_sock *sock)
 {
 	stream_conn_end(sock);
 	atomic_store(&sock->shut_rd, false);
@@ -71,7 +71,7 @@ static void reset_attempt(struct stream_sock *sock)
 
 void stream_connect_failed(struct stream_sock *sock, int error)
 {
-	struct vma_tcp_conn *conn = stream_conn(sock);
+	struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 	uint8_t connecting = STREAM_CONNECTING;
 	int none = 0;
 
@@ -80,11 +80,11 @@ void stream_connect_failed(struct stream_sock *sock, int error)
 		return;
 	if (conn != NULL)
 		vma_tcp_close(conn, true);
-	stream_ready(sock, EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR);
+	stream_wake_waiters(sock, EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM | EPOLLRDHUP | EPOLLHUP | EPOLLERR);
 }
 
-static int try_port(struct stream_sock *sock, struct stream_route *route, struct vma_tcp_conn_attr *attr,
-                    uint16_t port_be)
+static int connect_try_port(struct stream_sock *sock, struct stream_route *route, struct vma_tcp_conn_attr *attr,
+                            uint16_t port_be)
 {
 	struct vma_tcp_conn *conn;
 	int rc;
@@ -109,7 +109,7 @@ static int try_port(struct stream_sock *sock, struct stream_route *route, struct
  *           15,000 a second is to go on. For a second after that, ALL is left out: it takes milliseconds. If there is
  *           none such, ALL follows after all, since ports may have become free.
  */
-struct port_search {
+struct connect_port_search {
 	enum { PORTS_NEXT, PORTS_AGED, PORTS_ALL, PORTS_OLDEST } phase;
 	uint32_t tried, tried_all, oldest_tried;
 	uint32_t skipped; /* blocks */
@@ -117,8 +117,9 @@ struct port_search {
 	bool late_all;    /* ALL follows OLDEST */
 };
 
-static uint16_t next_port(const struct stream_sock *sock, const struct stream_route *route,
-                          struct vma_tcp_conn_attr *attr, const struct sockaddr_in *local, struct port_search *search)
+static uint16_t connect_next_port_candidate(const struct stream_sock *sock, const struct stream_route *route,
+                                            struct vma_tcp_conn_attr *attr, const struct sockaddr_in *local,
+                                            struct connect_port_search *search)
 {
 	uint16_t port_be;
 
@@ -127,7 +128,7 @@ static uint16_t next_port(const struct stream_sock *sock, const struct stream_ro
 		if (search->tried++ < NEXT_TRIES)
 			break;
 		search->phase = PORTS_AGED;
-		port_be = vma_tcp_oldest_port(route->tcp, attr);
+		port_be = vma_tcp_oldest_timewait_port(route->tcp, attr);
 		if (port_be != 0)
 			return port_be;
 		/* fallthrough */
@@ -147,7 +148,7 @@ static uint16_t next_port(const struct stream_sock *sock, const struct stream_ro
 		attr->time_wait_ends = true;
 		/* fallthrough */
 	case PORTS_OLDEST:
-		port_be = search->oldest_tried++ < LAST_TRIES ? vma_tcp_oldest_port(route->tcp, attr) : 0;
+		port_be = search->oldest_tried++ < LAST_TRIES ? vma_tcp_oldest_timewait_port(route->tcp, attr) : 0;
 		if (port_be != 0 || search->tried_all >= stream_port_count())
 			return port_be;
 		search->phase = PORTS_ALL;
@@ -158,10 +159,10 @@ static uint16_t next_port(const struct stream_sock *sock, const struct stream_ro
 }
 
 /* The connection made, and the shadow bound. */
-static int try_reserved(struct stream_sock *sock, int fd, struct stream_route *route, struct vma_tcp_conn_attr *attr,
-                        const struct sockaddr_in *local)
+static int connect_try_reserved_port(struct stream_sock *sock, int fd, struct stream_route *route,
+                                     struct vma_tcp_conn_attr *attr, const struct sockaddr_in *local)
 {
-	int rc = try_port(sock, route, attr, local->sin_port);
+	int rc = connect_try_port(sock, route, attr, local->sin_port);
 
 	return rc == 0 ? stream_port_reserve(sock, fd, local, attr->covered) : rc;
 }
@@ -170,14 +171,14 @@ static int try_reserved(struct stream_sock *sock, int fd, struct stream_route *r
  * In another's block. A rule for a port at which he has a young connection to the same peer would take its segments, so
  * the port is claimed first.
  */
-static int try_anothers(struct stream_sock *sock, int fd, struct stream_route *route, struct vma_tcp_conn_attr *attr,
-                        const struct sockaddr_in *local)
+static int connect_try_port_in_others_block(struct stream_sock *sock, int fd, struct stream_route *route,
+                                            struct vma_tcp_conn_attr *attr, const struct sockaddr_in *local)
 {
-	int claim = stream_port_claim(local), rc;
+	int claim = stream_port_reserve_in_kernel(local), rc;
 
 	if (claim < 0)
 		return claim;
-	rc = try_reserved(sock, fd, route, attr, local);
+	rc = connect_try_reserved_port(sock, fd, route, attr, local);
 	syscall(SYS_close, claim);
 	return rc;
 }
@@ -187,35 +188,36 @@ static int try_anothers(struct stream_sock *sock, int fd, struct stream_route *r
  * that is known when the shadow is bound to it, and
  * then the port cannot be changed any more.
  */
-static int try_with_shadow(struct stream_sock *sock, int fd, struct stream_route *route, struct vma_tcp_conn_attr *attr,
-                           const struct sockaddr_in *local, int covers, bool may_share)
+static int connect_try_port_with_shadow(struct stream_sock *sock, int fd, struct stream_route *route,
+                                        struct vma_tcp_conn_attr *attr, const struct sockaddr_in *local, int covers,
+                                        bool may_share)
 {
 	int rc;
 
 	attr->covered = false;
 	if (covers == -EADDRINUSE)
-		return try_anothers(sock, fd, route, attr, local);
+		return connect_try_port_in_others_block(sock, fd, route, attr, local);
 	attr->covered = covers == 1 && !may_share;
-	rc = try_reserved(sock, fd, route, attr, local);
+	rc = connect_try_reserved_port(sock, fd, route, attr, local);
 	if (rc != 0 || !attr->covered)
 		return rc;
 	if (vma_tcp_request_port_block(route->tcp, attr) != 1)
-		return vma_tcp_steer(stream_conn(sock)) < 0 ? -EADDRNOTAVAIL : 0;
+		return vma_tcp_steer(stream_tcp_conn(sock)) < 0 ? -EADDRNOTAVAIL : 0;
 	if (!sock->engine->conf.tcp_2t_rules)
-		vma_engine_steer(stream_conn(sock)); /* later: short ones need no rule of their own */
+		vma_engine_steer(stream_tcp_conn(sock)); /* later: short ones need no rule of their own */
 	return 0;
 }
 
 /* The next port that is free for this peer, in the stack and in the kernel. */
-static int try_ports(struct stream_sock *sock, int fd, struct stream_route *route, struct vma_tcp_conn_attr *attr,
-                     struct sockaddr_in *local)
+static int connect_try_next_ports(struct stream_sock *sock, int fd, struct stream_route *route,
+                                  struct vma_tcp_conn_attr *attr, struct sockaddr_in *local)
 {
-	struct port_search search = {.phase = PORTS_NEXT};
+	struct connect_port_search search = {.phase = PORTS_NEXT};
 	struct vma_tcp_conn *conn;
 	int covers, rc;
 
 	for (;;) {
-		local->sin_port = next_port(sock, route, attr, local, &search);
+		local->sin_port = connect_next_port_candidate(sock, route, attr, local, &search);
 		if (local->sin_port == 0)
 			return -EADDRNOTAVAIL;
 		attr->local_port_be = local->sin_port;
@@ -226,8 +228,8 @@ static int try_ports(struct stream_sock *sock, int fd, struct stream_route *rout
 			search.skipped++;
 			continue;
 		}
-		rc = try_with_shadow(sock, fd, route, attr, local, covers,
-		                     sock->reuse_addr || search.shared >= TRIES_ALONE);
+		rc = connect_try_port_with_shadow(sock, fd, route, attr, local, covers,
+		                                  sock->reuse_addr || search.shared >= TRIES_ALONE);
 		if (rc == 0)
 			return 0;
 		conn = atomic_exchange(&sock->conn, NULL);
@@ -242,17 +244,18 @@ static int try_ports(struct stream_sock *sock, int fd, struct stream_route *rout
 }
 
 /* -EADDRNOTAVAIL as the kernel: the address is bound, but connected to this peer already. */
-static int try_bound(struct stream_sock *sock, struct stream_route *route, struct vma_tcp_conn_attr *attr,
-                     uint16_t port_be)
+static int connect_try_bound_port(struct stream_sock *sock, struct stream_route *route, struct vma_tcp_conn_attr *attr,
+                                  uint16_t port_be)
 {
 	int rc;
 
 	attr->port_is_bound = true;
-	rc = try_port(sock, route, attr, port_be);
+	rc = connect_try_port(sock, route, attr, port_be);
 	return rc == -EADDRINUSE ? -EADDRNOTAVAIL : rc;
 }
 
-static void fill_attr(struct stream_sock *sock, const struct stream_route *route, struct vma_tcp_conn_attr *attr)
+static void connect_fill_conn_attr(struct stream_sock *sock, const struct stream_route *route,
+                                   struct vma_tcp_conn_attr *attr)
 {
 	*attr = (struct vma_tcp_conn_attr){.owner = &stream_owner,
 	                                   .arg = sock,
@@ -274,26 +277,26 @@ static int create_connection(struct stream_sock *sock, int fd, struct stream_rou
 	struct vma_tcp_conn_attr attr;
 
 	stream_cookie(sock, fd);
-	fill_attr(sock, route, &attr);
+	connect_fill_conn_attr(sock, route, &attr);
 	if (sock->local.sin_port != 0)
 		local->sin_port = sock->local.sin_port;
 	else if (sock->reserved.sin_family == AF_INET)
 		local->sin_port = sock->reserved.sin_port;
 	else
-		return try_ports(sock, fd, route, &attr, local);
-	return try_bound(sock, route, &attr, local->sin_port);
+		return connect_try_next_ports(sock, fd, route, &attr, local);
+	return connect_try_bound_port(sock, route, &attr, local->sin_port);
 }
 
 /*
  * file.lock. 0: on its way; -ENOTSUP: for the kernel; else the answer. A shadow that an earlier attempt has bound to
  * another address cannot be bound again.
  */
-static int connect_start(struct stream_sock *sock, int fd, const struct sockaddr_in *peer)
+static int connect_start_offloaded(struct stream_sock *sock, int fd, const struct sockaddr_in *peer)
 {
 	struct sockaddr_in local = {.sin_family = AF_INET};
 	enum vma_sock_reason reason;
 	struct stream_route route;
-	int rc = stream_route_get(sock, sock->engine, peer, &route, &reason);
+	int rc = stream_route_lookup(sock, sock->engine, peer, &route, &reason);
 
 	atomic_store(&sock->reason, reason);
 	if (rc < 0)
@@ -320,39 +323,40 @@ static int connect_start(struct stream_sock *sock, int fd, const struct sockaddr
 	}
 	sock->ring_ctx = route.ring_ctx;
 	sock->name = local;
-	stream_route_follow(sock, route.path);
+	stream_route_watch_path(sock, route.path);
 	if (route.template.state != VMA_NET_READY)
 		vma_net_path_resolve(sock->engine->net, route.path);
-	stream_route_apply(sock);
+	stream_route_update_path(sock);
 	return 0;
 }
 
 /* ---- answers ---- */
 
-static bool has_ended_attempt(struct stream_sock *sock, const struct stream_wait_for *what)
+static bool has_ended_attempt(struct stream_sock *sock, const struct stream_wait_condition *what)
 {
 	(void)what;
-	return stream_phase(sock) != STREAM_CONNECTING;
+	return stream_sock_phase(sock) != STREAM_CONNECTING;
 }
 
 /* The attempt has succeeded or failed, and this is the call that tells. */
-static int connect_result(struct stream_sock *sock)
+static int connect_report_result(struct stream_sock *sock)
 {
 	const struct vma_tcp_conn *conn;
 	int rc = 0;
 
 	pthread_mutex_lock(&sock->file.lock);
-	conn = stream_conn(sock);
+	conn = stream_tcp_conn(sock);
 	if (sock->attempt == STREAM_REPORTED) {
 		rc = -EISCONN; /* another thread's call did */
-	} else if (stream_phase(sock) == STREAM_CONNECTED && conn != NULL && stream_state(conn) != TCP_CLOSE) {
+	} else if (stream_sock_phase(sock) == STREAM_CONNECTED && conn != NULL &&
+	           stream_kernel_view_of_state(conn) != TCP_CLOSE) {
 		sock->attempt = STREAM_REPORTED;
 	} else {
 		rc = atomic_exchange(&sock->so_error, 0);
 		rc = rc != 0 ? -rc : -ECONNABORTED;
 		sock->attempt = STREAM_UNCONNECTED;
 		if (!stream_has_ended(sock)) /* else the connection is not the socket's any more: conn.c */
-			reset_attempt(sock);
+			connect_abort_with_reset(sock);
 	}
 	pthread_mutex_unlock(&sock->file.lock);
 	return rc;
@@ -362,16 +366,16 @@ static int connect_result(struct stream_sock *sock)
  * Waits for the attempt, as a blocking socket does; `meanwhile` is the answer of one that does not. The call that
  * begins it never tells its end then, however soon that comes: in the kernel, too, segments wait for the call to end.
  */
-static int connect_await(struct stream_sock *sock, int meanwhile)
+static int connect_wait_for_result(struct stream_sock *sock, int meanwhile)
 {
 	const struct vma_engine *engine = vma_engine();
-	struct stream_wait_for what = {.ready = has_ended_attempt, .spin = &sock->rx_spin, .shadow_fd = -1};
+	struct stream_wait_condition what = {.ready = has_ended_attempt, .spin = &sock->rx_spin, .shadow_fd = -1};
 	const bool nonblocking = atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
 	int rc = 1;
 
 	if (nonblocking && meanwhile == -EINPROGRESS)
 		return meanwhile;
-	if (stream_phase(sock) == STREAM_CONNECTING) {
+	if (stream_sock_phase(sock) == STREAM_CONNECTING) {
 		if (nonblocking)
 			return meanwhile;
 		what.deadline_ns = vma_inet_deadline(atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed));
@@ -382,37 +386,37 @@ static int connect_await(struct stream_sock *sock, int meanwhile)
 		stream_call_leave(sock);
 	}
 	if (rc > 0)
-		return connect_result(sock);
+		return connect_report_result(sock);
 	return rc == 0 ? meanwhile : rc;
 }
 
 /* One that does not wait. Not the C library's, which is a cancellation point: this is inside, with the lock held. */
-static int quick_connect(int fd, const struct sockaddr *addr, socklen_t len)
+static int connect_nonblocking_syscall(int fd, const struct sockaddr *addr, socklen_t len)
 {
 	return syscall(SYS_connect, fd, addr, len) < 0 ? -errno : 0;
 }
 
 /* Whether the peer is told by a reset (tcp_need_reset of the kernel, and an attempt), of which the socket then tells.
  */
-static bool is_cut_off(struct stream_sock *sock)
+static bool disconnect_sends_reset(struct stream_sock *sock)
 {
-	const struct vma_tcp_conn *conn = stream_conn(sock);
-	int state = conn != NULL ? stream_state(conn) : TCP_CLOSE;
+	const struct vma_tcp_conn *conn = stream_tcp_conn(sock);
+	int state = conn != NULL ? stream_kernel_view_of_state(conn) : TCP_CLOSE;
 
 	return state == TCP_ESTABLISHED || state == TCP_CLOSE_WAIT || state == TCP_FIN_WAIT1 ||
 	       state == TCP_FIN_WAIT2 || state == TCP_SYN_RECV || state == TCP_SYN_SENT;
 }
 
 /* As the kernel's tcp_disconnect: not connected any more, and free for another attempt. file.lock. */
-void stream_cut_off(struct stream_sock *sock)
+void stream_tcp_disconnect(struct stream_sock *sock)
 {
-	const bool cut_off = is_cut_off(sock);
+	const bool cut_off = disconnect_sends_reset(sock);
 
-	reset_attempt(sock);
+	connect_abort_with_reset(sock);
 	if (cut_off)
 		atomic_store(&sock->so_error, ECONNRESET);
 	sock->attempt = STREAM_UNCONNECTED;
-	stream_ready(sock, EPOLLIN | EPOLLOUT | EPOLLHUP | EPOLLERR);
+	stream_wake_waiters(sock, EPOLLIN | EPOLLOUT | EPOLLHUP | EPOLLERR);
 }
 
 enum { GIVE_UP_TRIES = 8 };
@@ -421,7 +425,7 @@ enum { GIVE_UP_TRIES = 8 };
  * While no thread drives, the peer has not answered, or its answer has not been looked at. The release of the ring ends
  * the attempt before the next look, so the answer is never acknowledged. False: it was.
  */
-static bool abort_attempt(struct vma_tcp_conn *conn)
+static bool abort_connect_if_unanswered(struct vma_tcp_conn *conn)
 {
 	struct vma_ring *ring = vma_tcp_ring(vma_tcp_stack(conn));
 	const bool held = vma_ring_acquire(ring);
@@ -444,16 +448,16 @@ bool stream_connect_by_os(struct stream_sock *sock)
 	const int fd = atomic_load(&sock->file.fd);
 	int rc, tries = 0;
 
-	if (stream_phase(sock) != STREAM_CONNECTING || !atomic_load(&sock->nonblocking))
+	if (stream_sock_phase(sock) != STREAM_CONNECTING || !atomic_load(&sock->nonblocking))
 		return false;
 	do {
-		vma_ring_ctxs_progress(stream_rings(&sock->file));
-		if (stream_phase(sock) != STREAM_CONNECTING)
+		vma_ring_ctxs_progress(stream_ring_bits(&sock->file));
+		if (stream_sock_phase(sock) != STREAM_CONNECTING)
 			return false;
-	} while (!abort_attempt(stream_conn(sock)) && ++tries < GIVE_UP_TRIES);
+	} while (!abort_connect_if_unanswered(stream_tcp_conn(sock)) && ++tries < GIVE_UP_TRIES);
 	if (tries == GIVE_UP_TRIES) /* it has ended, and that is not noted yet */
-		vma_tcp_close(stream_conn(sock), true);
-	reset_attempt(sock);
+		vma_tcp_close(stream_tcp_conn(sock), true);
+	connect_abort_with_reset(sock);
 	sock->attempt = STREAM_UNCONNECTED;
 	sock->file.os_only = true;
 	atomic_store(&sock->reason, VMA_SOCK_PASSED_ON);
@@ -462,7 +466,7 @@ bool stream_connect_by_os(struct stream_sock *sock)
 	if (rc < 0 && rc != -EINPROGRESS)
 		vma_log_warn("fd %d: the kernel does not begin a connection again that was given away on its way: %s",
 		             fd, strerrordesc_np(-rc));
-	stream_describe(sock);
+	stream_describe_for_stats(sock);
 	return true;
 }
 
@@ -471,13 +475,13 @@ static int stream_disconnect(struct stream_sock *sock, int fd, const struct sock
 {
 	int rc = 0;
 
-	if (stream_phase(sock) == STREAM_LISTENING || stream_phase(sock) == STREAM_FRESH) {
-		rc = quick_connect(fd, addr, len);
-		if (rc == 0 && stream_phase(sock) == STREAM_LISTENING)
+	if (stream_sock_phase(sock) == STREAM_LISTENING || stream_sock_phase(sock) == STREAM_FRESH) {
+		rc = connect_nonblocking_syscall(fd, addr, len);
+		if (rc == 0 && stream_sock_phase(sock) == STREAM_LISTENING)
 			stream_listen_end(sock);
 	}
 	if (rc == 0)
-		stream_cut_off(sock);
+		stream_tcp_disconnect(sock);
 	return rc;
 }
 
@@ -502,11 +506,11 @@ static bool stream_is_ipv6(struct stream_sock *sock, int fd)
 }
 
 /* -ENOTSUP: it is for the kernel, which also finds what is wrong. */
-static int start_to(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len)
+static int connect_start_to_addr(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len)
 {
 	union vma_name to;
 
-	if (stream_is_for_os(sock)) {
+	if (stream_has_kernel_only_option(sock)) {
 		atomic_store(&sock->reason, VMA_SOCK_OPTION);
 		return -ENOTSUP;
 	}
@@ -517,11 +521,11 @@ static int start_to(struct stream_sock *sock, int fd, const struct sockaddr *add
 		atomic_store(&sock->reason, VMA_SOCK_IPV6);
 		return -ENOTSUP;
 	}
-	return is_unicast(&to) ? connect_start(sock, fd, &to.in) : -ENOTSUP;
+	return is_unicast(&to) ? connect_start_offloaded(sock, fd, &to.in) : -ENOTSUP;
 }
 
 /* file.lock; 1: given back, and *rc is the kernel's answer. */
-static int connect_begin(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len, int *rc)
+static int connect_first_call(struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len, int *rc)
 {
 	sa_family_t family;
 	int started;
@@ -531,14 +535,14 @@ static int connect_begin(struct stream_sock *sock, int fd, const struct sockaddr
 		return 0;
 	if (len < sizeof(family) || len > sizeof(struct sockaddr_storage) ||
 	    vma_copy(&family, addr, sizeof(family)) != 0) {
-		*rc = quick_connect(fd, addr, len); /* which fails before it begins */
+		*rc = connect_nonblocking_syscall(fd, addr, len); /* which fails before it begins */
 		return 0;
 	}
 	if (family == AF_UNSPEC) {
 		*rc = stream_disconnect(sock, fd, addr, len);
 		return 0;
 	}
-	if (sock->attempt == STREAM_REPORTED || stream_phase(sock) == STREAM_LISTENING) {
+	if (sock->attempt == STREAM_REPORTED || stream_sock_phase(sock) == STREAM_LISTENING) {
 		*rc = -EISCONN;
 		return 0;
 	}
@@ -546,22 +550,22 @@ static int connect_begin(struct stream_sock *sock, int fd, const struct sockaddr
 	if (sock->attempt == STREAM_ATTEMPT)
 		return 0;
 	sock->engine = vma_engine(); /* made before a fork, perhaps */
-	started = start_to(sock, fd, addr, len);
+	started = connect_start_to_addr(sock, fd, addr, len);
 	if (started == -ENOTSUP) {
 		vma_log_debug("fd %d: connects through the kernel: %s", fd,
 		              vma_sock_reason_text(atomic_load(&sock->reason)));
 		*rc = vma_engine_fallback(atomic_load(&sock->reason), ENETUNREACH, "a TCP connection");
 		if (*rc < 0)
 			return 0;
-		*rc = connect_os(sock, fd, addr, len);
+		*rc = connect_by_kernel(sock, fd, addr, len);
 		return 1;
 	}
 	*rc = started == 0 ? -EINPROGRESS : started;
 	if (started == 0) {
 		sock->attempt = STREAM_ATTEMPT;
-		stream_xtreme_attempt(sock);
+		stream_xtreme_on_connect_attempt(sock);
 	}
-	stream_describe(sock);
+	stream_describe_for_stats(sock);
 	return 0;
 }
 
@@ -571,12 +575,12 @@ int stream_connect(struct vma_file *file, int fd, const struct sockaddr *addr, s
 	int rc;
 
 	pthread_mutex_lock(&file->lock);
-	if (connect_begin(sock, fd, addr, len, &rc) != 0)
+	if (connect_first_call(sock, fd, addr, len, &rc) != 0)
 		return rc;
 	pthread_mutex_unlock(&file->lock);
-	if (stream_conn(sock) != NULL)
+	if (stream_tcp_conn(sock) != NULL)
 		vma_file_set_own_poll(file, true); /* it may have listened before */
 	stream_xtreme_watch(sock, EPOLLOUT);
 	vma_retire_poll();
-	return rc == -EINPROGRESS || rc == -EALREADY ? connect_await(sock, rc) : rc;
+	return rc == -EINPROGRESS || rc == -EALREADY ? connect_wait_for_result(sock, rc) : rc;
 }

@@ -78,7 +78,7 @@ int stream_check_control(const struct msghdr *msg)
 enum { VALUE_BYTES_MAX = 64 };
 
 /* What does not fit is cut, and MSG_CTRUNC says so. */
-int stream_give_control(struct msghdr *msg, int level, int type, const void *data, size_t len)
+int stream_put_cmsg(struct msghdr *msg, int level, int type, const void *data, size_t len)
 {
 	size_t room = msg->msg_control != NULL ? msg->msg_controllen : 0, whole = CMSG_LEN(len);
 	struct cmsghdr head = {.cmsg_len = whole, .cmsg_level = level, .cmsg_type = type};

@@ -1,7 +1,8 @@
 /*
  * dump.c - a TCP socket in lines of the log: vma_stats -S. Labels and order are those of the field. Times are in the
  * units of its stack: rto in half seconds, the round-trip time in microseconds. This stack counts no ticks of a running
- * timer (rtime), and keeps no list of packets beside the fifo: these stand as 0, which keeps the lines whole for scripts.
+ * timer (rtime), and keeps no list of packets beside the fifo: these stand as 0, which keeps the lines whole for
+ * scripts.
  */
 #include <inttypes.h>
 
@@ -9,11 +10,11 @@
 
 #define RTO_UNIT_MSEC 500
 
-static const char *socket_state(const struct stream_sock *sock)
+static const char *dump_socket_state_name(const struct stream_sock *sock)
 {
 	const bool reads = !atomic_load(&sock->shut_rd), writes = !atomic_load(&sock->shut_wr);
 
-	switch (stream_phase(sock)) {
+	switch (stream_sock_phase(sock)) {
 	case STREAM_FRESH:
 		return sock->local.sin_port != 0 ? "TCP_SOCK_BOUND" : "TCP_SOCK_INITED";
 	case STREAM_CONNECTING:
@@ -31,9 +32,9 @@ static const char *socket_state(const struct stream_sock *sock)
 	                       : "TCP_SOCK_INITED";
 }
 
-static const char *connection_state(const struct stream_sock *sock)
+static const char *dump_conn_state_name(const struct stream_sock *sock)
 {
-	switch (stream_phase(sock)) {
+	switch (stream_sock_phase(sock)) {
 	case STREAM_CONNECTING:
 		return "TCP_CONN_CONNECTING";
 	case STREAM_CONNECTED:
@@ -104,19 +105,19 @@ static void dump_conn(const struct vma_tcp_dump *d, enum vma_log_level level)
 void stream_dump(struct vma_file *file, int fd, enum vma_log_level level)
 {
 	struct stream_sock *sock = stream_sock(file);
-	struct vma_inet_described described;
+	struct vma_inet_sock_description described;
 	struct vma_tcp_dump dump = {0};
 	struct vma_tcp_conn *conn;
 
 	pthread_mutex_lock(&file->lock);
-	described = stream_described(sock);
-	conn = stream_conn(sock);
+	described = stream_stats_description(sock);
+	conn = stream_tcp_conn(sock);
 	if (conn != NULL)
 		vma_tcp_get_dump(conn, &dump);
 	vma_inet_dump_begin(sock->engine, sock->stats, fd, &described, level);
 	pthread_mutex_unlock(&file->lock);
-	vma_log_write(level, "Socket state : %s", socket_state(sock));
-	vma_log_write(level, "Connection state : %s", connection_state(sock));
+	vma_log_write(level, "Socket state : %s", dump_socket_state_name(sock));
+	vma_log_write(level, "Connection state : %s", dump_conn_state_name(sock));
 	vma_log_write(level,
 	              "Receive buffer : m_rcvbuff_current %" PRIu64 ", m_rcvbuff_max %" PRIu64
 	              ", m_rcvbuff_non_tcp_recved 0",

@@ -45,7 +45,7 @@ void endpoints_unlock(void)
 
 /* ---- who gets what: whoever drives ---- */
 
-static struct stream_sock *member_at(const struct members *members, uint32_t i)
+static struct stream_sock *listen_member_at(const struct members *members, uint32_t i)
 {
 	return atomic_load_explicit(&members->at[i], memory_order_acquire);
 }
@@ -55,26 +55,26 @@ static uint32_t conn_hash_of(const struct vma_tcp_conn *conn)
 	struct vma_flow_key key;
 	uint32_t h;
 
-	vma_tcp_tuple(conn, &key);
+	vma_tcp_conn_key(conn, &key);
 	memcpy(&h, key.peer, 4);
 	h = (h ^ key.peer_port_be) * 0x9e3779b1U;
 	return h ^ h >> 16;
 }
 
-static uint8_t rank_of(const struct stream_sock *sock)
+static uint8_t listen_member_rank(const struct stream_sock *sock)
 {
 	return (uint8_t)((sock->local.sin_addr.s_addr != INADDR_ANY ? 4 : 0) + (sock->bound_ifindex != 0 ? 1 : 0) +
 	                 (sock->file.family != AF_INET6 ? 1 : 0));
 }
 
 /* The highest rank of any, and how many have it. */
-static uint32_t count_best(const struct members *members, uint8_t *best)
+static uint32_t count_members_of_best_rank(const struct members *members, uint8_t *best)
 {
 	uint32_t count = 0;
 
 	*best = 0;
 	for (uint32_t i = 0; i < members->n; i++) {
-		const struct stream_sock *sock = member_at(members, i);
+		const struct stream_sock *sock = listen_member_at(members, i);
 		const uint8_t rank = sock != NULL ? atomic_load_explicit(&sock->rank, memory_order_relaxed) : 0;
 
 		if (sock == NULL || rank < *best)
@@ -85,24 +85,24 @@ static uint32_t count_best(const struct members *members, uint8_t *best)
 	return count;
 }
 
-static bool has_rank(const struct stream_sock *sock, uint8_t rank)
+static bool member_has_rank(const struct stream_sock *sock, uint8_t rank)
 {
 	return sock != NULL && atomic_load_explicit(&sock->rank, memory_order_relaxed) == rank;
 }
 
 /* Somebody has room. */
-static bool stream_endpoint_admit(struct vma_tcp_listener *listener, void *arg)
+static bool stream_endpoint_admits_syn(struct vma_tcp_listener *listener, void *arg)
 {
 	const struct endpoint *endpoint = arg;
 	const struct members *members = atomic_load_explicit(&endpoint->members, memory_order_acquire);
 	uint8_t best;
 
 	(void)listener;
-	count_best(members, &best);
+	count_members_of_best_rank(members, &best);
 	for (uint32_t i = 0; i < members->n; i++) {
-		const struct stream_sock *sock = member_at(members, i);
+		const struct stream_sock *sock = listen_member_at(members, i);
 
-		if (has_rank(sock, best) && !stream_accept_full(sock))
+		if (member_has_rank(sock, best) && !stream_accept_queue_is_full(sock))
 			return true;
 	}
 	return false;
@@ -112,18 +112,18 @@ static bool stream_endpoint_admit(struct vma_tcp_listener *listener, void *arg)
  * The one that the hash says; if its queue is full, the next one that has room. What was half open when all became full
  * still comes in: no more than the backlog.
  */
-static struct stream_sock *stream_endpoint_choose(const struct members *members, uint32_t hash)
+static struct stream_sock *stream_endpoint_choose_member(const struct members *members, uint32_t hash)
 {
 	uint8_t best;
-	const uint32_t equals = count_best(members, &best), before = equals > 1 ? hash % equals : 0;
+	const uint32_t equals = count_members_of_best_rank(members, &best), before = equals > 1 ? hash % equals : 0;
 	struct stream_sock *full = NULL;
 
 	for (uint32_t i = 0, seen = 0; i < 2 * members->n && seen < before + equals; i++) {
-		struct stream_sock *sock = member_at(members, i % members->n);
+		struct stream_sock *sock = listen_member_at(members, i % members->n);
 
-		if (!has_rank(sock, best) || seen++ < before)
+		if (!member_has_rank(sock, best) || seen++ < before)
 			continue;
-		if (!stream_accept_full(sock))
+		if (!stream_accept_queue_is_full(sock))
 			return sock;
 		full = full != NULL ? full : sock;
 	}
@@ -132,27 +132,27 @@ static struct stream_sock *stream_endpoint_choose(const struct members *members,
 
 /*
  * VMA_TCP_3T_RULES: its connections stay with the listener's rule, as long as no other process may serve the listener;
- * when that changes, they get rules of their own (vma_engine_steer_now).
+ * when that changes, they get rules of their own (vma_engine_steer_pending_now).
  */
-static bool covers_connections(const struct stream_sock *listener)
+static bool listener_rule_covers_conns(const struct stream_sock *listener)
 {
 	const struct vma_file *file = &listener->file;
 
 	return listener->engine != NULL && listener->engine->conf.tcp_3t_rules && !listener->reuse_port &&
 	       !file->from_parent && !atomic_load_explicit(&listener->has_takers, memory_order_relaxed) &&
-	       file->forks == atomic_load_explicit(&vma_forks, memory_order_relaxed);
+	       file->forks == atomic_load_explicit(&vma_fork_count, memory_order_relaxed);
 }
 
-static bool stream_endpoint_accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
+static bool stream_endpoint_on_accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
 {
 	const struct endpoint *endpoint = arg;
 	const struct members *members = atomic_load_explicit(&endpoint->members, memory_order_acquire);
-	struct stream_sock *sock = stream_endpoint_choose(members, members->n > 1 ? conn_hash_of(conn) : 0);
+	struct stream_sock *sock = stream_endpoint_choose_member(members, members->n > 1 ? conn_hash_of(conn) : 0);
 
 	(void)listener;
-	if (sock == NULL || !stream_arrive(sock, conn, endpoint->ring_ctx))
+	if (sock == NULL || !stream_enqueue_accepted(sock, conn, endpoint->ring_ctx))
 		return false;
-	if (!vma_tcp_is_pending(conn) && !covers_connections(sock))
+	if (!vma_tcp_is_pending(conn) && !listener_rule_covers_conns(sock))
 		vma_engine_steer(conn); /* later: short ones need no rule of their own */
 	return true;
 }
@@ -160,7 +160,7 @@ static bool stream_endpoint_accepted(struct vma_tcp_listener *listener, void *ar
 #define RULES_NS 1000000000
 
 /* What was accepted goes on with rules of its own; the sockets ask for their flows anew, later and again. */
-static void stream_endpoint_revoked(struct vma_tcp_listener *listener, void *arg)
+static void stream_endpoint_on_revoked(struct vma_tcp_listener *listener, void *arg)
 {
 	struct endpoint *endpoint = arg;
 	const struct members *members = atomic_load_explicit(&endpoint->members, memory_order_acquire);
@@ -168,34 +168,35 @@ static void stream_endpoint_revoked(struct vma_tcp_listener *listener, void *arg
 	(void)listener;
 	atomic_store(&endpoint->rules_until_ns, vma_now_ns() + RULES_NS);
 	atomic_store(&endpoint->revoked, true);
-	vma_engine_steer_now();
+	vma_engine_steer_pending_now();
 	for (uint32_t i = 0; i < members->n; i++) {
-		struct stream_sock *sock = member_at(members, i);
+		struct stream_sock *sock = listen_member_at(members, i);
 
 		if (sock != NULL)
 			stream_schedule_update(sock);
 	}
 }
 
-static const struct vma_tcp_listener_ops owner = {
-        .admit = stream_endpoint_admit, .accepted = stream_endpoint_accepted, .revoked = stream_endpoint_revoked};
+static const struct vma_tcp_listener_ops owner = {.admit = stream_endpoint_admits_syn,
+                                                  .accepted = stream_endpoint_on_accepted,
+                                                  .revoked = stream_endpoint_on_revoked};
 
 /* ---- sockets come and go ---- */
 
-static void end_members(struct vma_retired *retired)
+static void free_retired_member_array(struct vma_retired *retired)
 {
 	vma_free(retired);
 }
 _Static_assert(offsetof(struct members, retired) == 0 && offsetof(struct endpoint, retired) == 0, "end_members");
 
 /* Who drives, and has read what was there before, has come out when this returns. */
-static void wait_for_driver(struct endpoint *endpoint)
+static void endpoint_wait_for_ring_driver(struct endpoint *endpoint)
 {
 	if (endpoint->listener != NULL && vma_ring_acquire(endpoint->ring_ctx->ring))
 		vma_ring_release(endpoint->ring_ctx->ring);
 }
 
-static int stream_endpoint_grow(struct endpoint *endpoint)
+static int stream_endpoint_grow_members(struct endpoint *endpoint)
 {
 	struct members *old = atomic_load(&endpoint->members);
 	uint32_t n = old != NULL ? old->n : 0;
@@ -205,24 +206,24 @@ static int stream_endpoint_grow(struct endpoint *endpoint)
 		return -ENOMEM;
 	fresh->n = n + 1;
 	for (uint32_t i = 0; i < n; i++)
-		atomic_store_explicit(&fresh->at[i], member_at(old, i), memory_order_relaxed);
+		atomic_store_explicit(&fresh->at[i], listen_member_at(old, i), memory_order_relaxed);
 	atomic_store_explicit(&endpoint->members, fresh, memory_order_release);
 	if (old != NULL)
-		vma_retire(&old->retired, end_members);
+		vma_retire(&old->retired, free_retired_member_array);
 	return 0;
 }
 
-static int stream_endpoint_enter(struct endpoint *endpoint, struct stream_sock *sock)
+static int stream_endpoint_add_member(struct endpoint *endpoint, struct stream_sock *sock)
 {
 	struct members *members = atomic_load(&endpoint->members);
 	uint32_t at = 0;
 
 	if (members == NULL || endpoint->used == members->n) {
-		if (stream_endpoint_grow(endpoint) < 0)
+		if (stream_endpoint_grow_members(endpoint) < 0)
 			return -ENOMEM;
 		members = atomic_load(&endpoint->members);
 	}
-	while (member_at(members, at) != NULL)
+	while (listen_member_at(members, at) != NULL)
 		at++;
 	atomic_store_explicit(&members->at[at], sock, memory_order_release);
 	endpoint->used++;
@@ -238,8 +239,8 @@ static void listen_endpoint_end(struct endpoint *endpoint)
 	*place = endpoint->next;
 	vma_tcp_listener_close(endpoint->listener);
 	vma_ring_ctx_put(endpoint->ring_ctx);
-	vma_retire(&atomic_load(&endpoint->members)->retired, end_members);
-	vma_retire(&endpoint->retired, end_members);
+	vma_retire(&atomic_load(&endpoint->members)->retired, free_retired_member_array);
+	vma_retire(&endpoint->retired, free_retired_member_array);
 }
 
 /* A round trip, or two; not for ever, as there may be a thread that waits for fork. */
@@ -265,7 +266,7 @@ bool stream_endpoint_has_no_half_open(const struct endpoint *endpoint)
 	return vma_tcp_listener_is_drained(endpoint->listener);
 }
 
-void stream_endpoint_leave(struct endpoint *endpoint, const struct stream_sock *sock)
+void stream_endpoint_remove_member(struct endpoint *endpoint, const struct stream_sock *sock)
 {
 	struct members *members = atomic_load(&endpoint->members);
 
@@ -275,11 +276,11 @@ void stream_endpoint_leave(struct endpoint *endpoint, const struct stream_sock *
 		return;
 	}
 	for (uint32_t i = 0; i < members->n; i++) {
-		if (member_at(members, i) == sock)
+		if (listen_member_at(members, i) == sock)
 			atomic_store(&members->at[i], NULL);
 	}
 	endpoint->used--;
-	wait_for_driver(endpoint);
+	endpoint_wait_for_ring_driver(endpoint);
 }
 
 /* ---- made ---- */
@@ -323,7 +324,7 @@ static int listen_endpoint_create(struct stream_sock *sock, struct vma_ring_ctx 
 	endpoint->local = local;
 	endpoint->vlan = vlan;
 	endpoint->port_be = sock->local.sin_port;
-	rc = stream_endpoint_enter(endpoint, sock); /* before connections come */
+	rc = stream_endpoint_add_member(endpoint, sock); /* before connections come */
 	if (rc == 0)
 		rc = stream_endpoint_open_listener(endpoint, sock);
 	if (rc < 0) {
@@ -351,12 +352,12 @@ static struct endpoint *listen_endpoint_find(const struct vma_ring_ctx *ring_ctx
 int stream_endpoint_join(struct stream_sock *sock, struct vma_device *device, uint32_t local, uint16_t vlan,
                          struct endpoint **out)
 {
-	const struct vma_ring_where where = vma_file_where(&sock->file, &local);
+	const struct vma_ring_requester where = vma_file_ring_key_input(&sock->file, &local);
 	struct endpoint *endpoint;
 	struct vma_ring_ctx *ring_ctx;
 	int rc;
 
-	atomic_store(&sock->rank, rank_of(sock));
+	atomic_store(&sock->rank, listen_member_rank(sock));
 	rc = vma_ring_ctx_get(device, VMA_RING_CTX_RX, &where, &ring_ctx);
 	if (rc < 0)
 		return rc;
@@ -368,11 +369,11 @@ int stream_endpoint_join(struct stream_sock *sock, struct vma_device *device, ui
 		return rc;
 	}
 	vma_ring_ctx_put(ring_ctx); /* the endpoint has it */
-	rc = vma_tcp_listener_share(endpoint->listener, sock->cookie, atomic_load(&sock->file.fd));
+	rc = vma_tcp_listener_share_rule(endpoint->listener, sock->cookie, atomic_load(&sock->file.fd));
 	if (rc < 0)
 		return rc;
 	*out = endpoint;
-	return stream_endpoint_enter(endpoint, sock);
+	return stream_endpoint_add_member(endpoint, sock);
 }
 
 /* ---- what else there is to say of one ---- */
@@ -383,7 +384,7 @@ bool stream_endpoint_is_revoked(const struct endpoint *endpoint)
 }
 
 /* A NIC that takes what is the kernel's keeps the revoked rule until the listener goes. */
-bool stream_endpoint_awaits_rules(const struct endpoint *endpoint)
+bool stream_endpoint_awaits_conn_rules(const struct endpoint *endpoint)
 {
 	return vma_nic_info(endpoint->ring_ctx->device->nic)->caps & VMA_NIC_CAP_TO_KERNEL &&
 	       vma_now_ns() < atomic_load(&endpoint->rules_until_ns) && vma_engine_is_steering();
@@ -399,9 +400,9 @@ struct vma_ring_ctx *stream_endpoint_ring_ctx(const struct endpoint *endpoint)
 	return endpoint->ring_ctx;
 }
 
-void stream_endpoint_set(struct endpoint *endpoint, const struct stream_sock *sock)
+void stream_endpoint_set_options(struct endpoint *endpoint, const struct stream_sock *sock)
 {
-	vma_tcp_listener_set(endpoint->listener, &sock->options, atomic_load(&sock->backlog));
+	vma_tcp_listener_set_options(endpoint->listener, &sock->options, atomic_load(&sock->backlog));
 }
 
 __attribute__((cold)) void stream_endpoints_forked(void)

@@ -25,13 +25,13 @@ void stream_endpoint_finish(struct endpoint *endpoint);
 bool stream_endpoint_withdraw(struct endpoint *endpoint);
 bool stream_endpoint_has_no_half_open(const struct endpoint *endpoint);
 /* Nothing arrives at the socket through it any more. The last one ends it. */
-void stream_endpoint_leave(struct endpoint *endpoint, const struct stream_sock *sock);
+void stream_endpoint_remove_member(struct endpoint *endpoint, const struct stream_sock *sock);
 /* The NIC has given its flow back to the kernel. */
 bool stream_endpoint_is_revoked(const struct endpoint *endpoint);
-bool stream_endpoint_awaits_rules(
+bool stream_endpoint_awaits_conn_rules(
         const struct endpoint *endpoint); /* of its connections; a revoked one that is kept meanwhile */
 uint64_t stream_endpoint_ring(const struct endpoint *endpoint); /* its bit */
 struct vma_ring_ctx *stream_endpoint_ring_ctx(const struct endpoint *endpoint);
-void stream_endpoint_set(struct endpoint *endpoint, const struct stream_sock *sock);
+void stream_endpoint_set_options(struct endpoint *endpoint, const struct stream_sock *sock);
 
 #endif

@@ -3,8 +3,8 @@
  *
  * The kernel would go on for every socket by itself. Here the process stays until the peers have acknowledged all of
  * it, or two seconds are over. Then it stays a moment for the peers' own ends, which come at once as a rule. Those need
- * not be left to vmad, which answers what comes later (vma_tcp_leave, by vma_engine_exit). Connections are not taken
- * down beyond that: other threads may still be inside.
+ * not be left to vmad, which answers what comes later (vma_tcp_leave_at_exit, by vma_engine_exit). Connections are not
+ * taken down beyond that: other threads may still be inside.
  *
  * Other threads go on until the process is gone, and the kernel's sockets do not change for them before. Here they find
  * their connections closed. That could give a thread an error, an end of stream, or a SIGPIPE, which would be the
@@ -19,22 +19,22 @@
 
 enum { FLUSH_NS = 2000000000, PART_NS = 5000000, LOCK_S = 1, SLEEP_NS = 100000, REST_NS = 50000000 };
 
-_Atomic bool stream_exits;
-static _Atomic uint64_t rest_until_ns;
+_Atomic bool stream_process_is_exiting;
+static _Atomic uint64_t exit_sleep_until_ns;
 
 /* Inside. Not the C library's nanosleep, which is a cancellation point. */
-void stream_rest_at_exit(void)
+void stream_sleep_at_exit(void)
 {
 	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	struct vma_thread *self = vma_thread_self();
 
 	vma_leave(self);
-	while (vma_now_ns() < atomic_load(&rest_until_ns))
+	while (vma_now_ns() < atomic_load(&exit_sleep_until_ns))
 		syscall(SYS_nanosleep, &nap, NULL);
 	vma_enter();
 }
 
-struct timespec stream_end_deadline(void)
+struct timespec exit_deadline(void)
 {
 	struct timespec until;
 
@@ -49,25 +49,25 @@ static bool hand_over_to_children(struct stream_sock *sock, const struct timespe
 
 	if (!atomic_load(&sock->forked) || pthread_mutex_timedlock(&sock->file.lock, until) != 0)
 		return false;
-	given = stream_hand_over(sock);
+	given = stream_hand_over_to_kernel(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 	return given;
 }
 
-static void close_one(struct vma_file *file, void *arg)
+static void stream_close_at_exit(struct vma_file *file, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
 	struct vma_tcp_conn *conn;
 
 	if (file->kind != VMA_FILE_TCP || file->os_only)
 		return;
-	conn = stream_conn(sock);
+	conn = stream_tcp_conn(sock);
 	if (conn == NULL || hand_over_to_children(sock, arg))
 		return;
 	vma_tcp_close(conn, sock->linger_on && sock->linger_sec == 0);
 }
 
-static bool any_stack_is(bool (*is)(struct vma_tcp *tcp))
+static bool any_tcp_stack_satisfies(bool (*is)(struct vma_tcp *tcp))
 {
 	for (unsigned bit = 0; bit < 64; bit++) {
 		struct vma_ring_ctx *ring_ctx = atomic_load_explicit(&vma_ring_ctxs[bit], memory_order_acquire);
@@ -87,7 +87,7 @@ static bool stack_is_busy(struct vma_tcp *tcp)
 	return vma_tcp_is_busy(tcp);
 }
 
-static void drive_while(bool (*is)(struct vma_tcp *tcp), uint64_t limit_ns)
+static void exit_drive_rings_while(bool (*is)(struct vma_tcp *tcp), uint64_t limit_ns)
 {
 	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	const uint64_t end_ns = vma_now_ns() + limit_ns;
@@ -97,7 +97,7 @@ static void drive_while(bool (*is)(struct vma_tcp *tcp), uint64_t limit_ns)
 	do {
 		self = vma_enter();
 		vma_ring_ctxs_progress(UINT64_MAX);
-		more = any_stack_is(is);
+		more = any_tcp_stack_satisfies(is);
 		vma_leave(self);
 		if (more)
 			nanosleep(&nap, NULL);
@@ -111,17 +111,17 @@ void vma_stream_exit(void)
 
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL)
 		return;
-	atomic_store(&rest_until_ns, vma_now_ns() + FLUSH_NS + REST_NS);
-	atomic_store(&stream_exits, true);
-	until = stream_end_deadline();
+	atomic_store(&exit_sleep_until_ns, vma_now_ns() + FLUSH_NS + REST_NS);
+	atomic_store(&stream_process_is_exiting, true);
+	until = exit_deadline();
 	self = vma_enter();
-	vma_file_each(close_one, &until);
+	vma_file_each(stream_close_at_exit, &until);
 	stream_fork_owner_leave();
 	vma_leave(self);
-	drive_while(stack_is_busy, FLUSH_NS);
-	drive_while(vma_tcp_has_orphans, PART_NS);
+	exit_drive_rings_while(stack_is_busy, FLUSH_NS);
+	exit_drive_rings_while(vma_tcp_has_orphans, PART_NS);
 	self = vma_enter();
-	stream_placeholders_exit();
+	stream_placeholders_create_at_exit();
 	vma_leave(self);
-	atomic_store(&rest_until_ns, vma_now_ns() + REST_NS);
+	atomic_store(&exit_sleep_until_ns, vma_now_ns() + REST_NS);
 }

@@ -2,9 +2,9 @@
  * extra.c - the Extra API on TCP: recvfrom_zcopy, and receive callbacks.
  *
  * A held packet is one piece of the stream. It is added to the table before tcp hears of it, so another thread may free
- * it before tcp counts it as held. The two counts meet in the connection's sum, which is right when both have been made.
- * A verdict other than HOLD takes the packet back. If it was freed meanwhile, tcp is told HOLD, for the bytes have left
- * the sum already.
+ * it before tcp counts it as held. The two counts meet in the connection's sum, which is right when both have been
+ * made. A verdict other than HOLD takes the packet back. If it was freed meanwhile, tcp is told HOLD, for the bytes
+ * have left the sum already.
  */
 #include "extra.h"
 
@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <time.h>
 
-static void piece_returned(struct vma_holder *holder, uint64_t connection, uint32_t bytes)
+static void piece_returned(struct vma_held_packets_owner *holder, uint64_t connection, uint32_t bytes)
 {
 	if (connection != 0)
 		vma_stream_held_returned(holder->file, connection, bytes, 1);
@@ -21,9 +21,9 @@ static void piece_returned(struct vma_holder *holder, uint64_t connection, uint3
 static bool extra_run_callback(struct vma_callback_source *source);
 
 /* NULL: no memory. Any thread. */
-static struct stream_extra *extra_get(struct stream_sock *sock)
+static struct stream_extra_api *stream_extra_get_or_create(struct stream_sock *sock)
 {
-	struct stream_extra *extra = atomic_load_explicit(&sock->extra, memory_order_acquire), *none = NULL;
+	struct stream_extra_api *extra = atomic_load_explicit(&sock->extra, memory_order_acquire), *none = NULL;
 
 	if (extra != NULL)
 		return extra;
@@ -45,7 +45,7 @@ static struct stream_extra *extra_get(struct stream_sock *sock)
 /* What is held is the parent's, and counts there. A callback that is running goes on, here as well. */
 void stream_extra_forked(struct stream_sock *sock)
 {
-	struct stream_extra *extra = atomic_load(&sock->extra);
+	struct stream_extra_api *extra = atomic_load(&sock->extra);
 
 	if (extra == NULL)
 		return;
@@ -61,7 +61,7 @@ void stream_extra_forked(struct stream_sock *sock)
 
 void stream_extra_destroy(struct stream_sock *sock)
 {
-	struct stream_extra *extra = atomic_exchange(&sock->extra, NULL);
+	struct stream_extra_api *extra = atomic_exchange(&sock->extra, NULL);
 
 	if (extra == NULL)
 		return;
@@ -72,7 +72,7 @@ void stream_extra_destroy(struct stream_sock *sock)
 
 bool stream_is_in_own_callback(const struct stream_sock *sock)
 {
-	const struct stream_extra *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
+	const struct stream_extra_api *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
 
 	return extra != NULL && vma_callback_is_running_here(&extra->source);
 }
@@ -80,52 +80,53 @@ bool stream_is_in_own_callback(const struct stream_sock *sock)
 /* ---- receive without a copy ---- */
 
 struct lending {
-	struct stream_extra *extra;
-	struct vma_lend *lend;
+	struct stream_extra_api *extra;
+	struct vma_recv_zcopy_call *lend;
 };
 
-/* As vma_stream_taker.take. */
-static int lend_piece(void *arg, uint64_t number, struct vma_buf *buf, uint32_t off, uint32_t len)
+/* As vma_stream_zcopy_taker.take. */
+static int extra_lend_frame_piece(void *arg, uint64_t number, struct vma_buf *buf, uint32_t off, uint32_t len)
 {
 	const struct lending *lending = arg;
 	const struct vma_fragment fragment = {.buf = buf, .off = off, .len = len};
 	struct vma_bufarena *arena = vma_engine()->arena;
-	struct vma_holder *holder = &lending->extra->holder;
+	struct vma_held_packets_owner *holder = &lending->extra->holder;
 	uint64_t id;
 
 	if (!vma_lend_has_room(lending->lend, 1))
 		return 1;
 	vma_buf_ref(buf);
-	if (vma_held_add(holder, lending->lend->fd, &fragment, 1, len, UINT64_MAX, number, &id) != 0) {
+	if (vma_held_packet_add(holder, lending->lend->fd, &fragment, 1, len, UINT64_MAX, number, &id) != 0) {
 		vma_buf_put(arena, buf);
 		return 1;
 	}
-	if (vma_lend_packet(lending->lend, arena, id, &fragment, 1) == 0 || !vma_held_take_back(holder, id))
+	if (vma_lend_packet(lending->lend, arena, id, &fragment, 1) == 0 || !vma_held_packet_revoke(holder, id))
 		return 0;
 	vma_buf_put(arena, buf);
 	return -EFAULT;
 }
 
 /* A copy in ordinary memory of the library's, which is then held as a frame is. */
-static ssize_t lend_copy_in(const struct lending *lending, struct vma_file *file, int fd, struct vma_buf *buf,
-                            int flags)
+static ssize_t extra_lend_copied_buf(const struct lending *lending, struct vma_file *file, int fd, struct vma_buf *buf,
+                                     int flags)
 {
 	const struct vma_engine *engine = vma_engine();
-	struct vma_holder *holder = &lending->extra->holder;
+	struct vma_held_packets_owner *holder = &lending->extra->holder;
 	char *data = vma_buf_data(engine->arena, buf);
 	struct vma_fragment fragment = {.buf = buf};
 	struct iovec iov = {.iov_base = data,
 	                    .iov_len = vma_bufpool_frame_size(engine->spill) -
 	                               (size_t)(data - vma_buf_frame(engine->arena, buf))};
 	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-	const struct vma_tcp_conn *conn = stream_conn(lending->extra->sock);
+	const struct vma_tcp_conn *conn = stream_tcp_conn(lending->extra->sock);
 	const int64_t limit = conn != NULL ? vma_tcp_get_option(conn, VMA_TCP_OPT_RCVBUF) : 0;
 	uint64_t id;
 	ssize_t rc;
 
 	if (!vma_lend_is_writable(lending->lend))
 		return -EFAULT;
-	rc = vma_held_add(holder, lending->lend->fd, &fragment, 1, (uint32_t)iov.iov_len, (uint64_t)limit, 0, &id);
+	rc = vma_held_packet_add(holder, lending->lend->fd, &fragment, 1, (uint32_t)iov.iov_len, (uint64_t)limit, 0,
+	                         &id);
 	if (rc != 0)
 		return rc == -ENOBUFS ? -EIO : rc;
 	rc = file->ops->recvmsg(file, fd, &msg, flags | MSG_DONTWAIT);
@@ -134,13 +135,13 @@ static ssize_t lend_copy_in(const struct lending *lending, struct vma_file *file
 		if (vma_lend_packet(lending->lend, engine->arena, id, &fragment, 1) != 0)
 			rc = -EFAULT;
 	}
-	if (rc <= 0 && vma_held_take_back(holder, id))
+	if (rc <= 0 && vma_held_packet_revoke(holder, id))
 		vma_buf_put(engine->arena, buf);
 	return rc;
 }
 
-/* As vma_stream_taker.copy, if the application takes no copy in its own memory. */
-static ssize_t lend_copy(void *arg, struct vma_file *file, int fd, struct msghdr *msg, int flags)
+/* As vma_stream_zcopy_taker.copy, if the application takes no copy in its own memory. */
+static ssize_t extra_lend_without_user_memory(void *arg, struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
 	const struct lending *lending = arg;
 	struct vma_buf *buf;
@@ -158,27 +159,28 @@ static ssize_t lend_copy(void *arg, struct vma_file *file, int fd, struct msghdr
 		return -ENOBUFS;
 	if (vma_engine()->spill == NULL || vma_bufpool_get(vma_engine()->spill, &buf, 1) == 0)
 		return -EIO;
-	rc = lend_copy_in(lending, file, fd, buf, flags);
+	rc = extra_lend_copied_buf(lending, file, fd, buf, flags);
 	msg->msg_namelen = 0;
 	msg->msg_controllen = 0;
 	msg->msg_flags = 0;
 	return rc;
 }
 
-ssize_t stream_recv_lent(struct vma_file *file, int fd, struct vma_lend *lend, int flags)
+ssize_t stream_recv_lent(struct vma_file *file, int fd, struct vma_recv_zcopy_call *lend, int flags)
 {
 	struct stream_sock *sock = stream_sock(file);
-	const struct lending lending = {.extra = extra_get(sock), .lend = lend};
-	const struct vma_stream_taker taker = {
-	        .take = lend_piece, .copy = lend->forced ? lend_copy : NULL, .arg = (void *)&lending};
+	const struct lending lending = {.extra = stream_extra_get_or_create(sock), .lend = lend};
+	const struct vma_stream_zcopy_taker taker = {.take = extra_lend_frame_piece,
+	                                             .copy = lend->forced ? extra_lend_without_user_memory : NULL,
+	                                             .arg = (void *)&lending};
 	bool taken;
 	ssize_t rc;
 
 	if (lending.extra == NULL)
 		return -ENOMEM;
 	vma_inet_flush_sends(vma_thread_self());
-	rc = vma_stream_recv_pieces(file, fd, &lend->msg, flags & ~(MSG_VMA_ZCOPY | MSG_VMA_ZCOPY_FORCE), &taker,
-	                            &taken);
+	rc = vma_stream_recv_zcopy_pieces(file, fd, &lend->msg, flags & ~(MSG_VMA_ZCOPY | MSG_VMA_ZCOPY_FORCE), &taker,
+	                                  &taken);
 	if (taken && sock->stats != NULL)
 		vma_stats_add(&sock->stats->rx_zcopy, 1);
 	return rc;
@@ -186,9 +188,9 @@ ssize_t stream_recv_lent(struct vma_file *file, int fd, struct vma_lend *lend, i
 
 /* ---- callbacks ---- */
 
-static struct stream_extra *extra_of(struct vma_callback_source *source)
+static struct stream_extra_api *extra_of(struct vma_callback_source *source)
 {
-	return (struct stream_extra *)((char *)source - offsetof(struct stream_extra, source));
+	return (struct stream_extra_api *)((char *)source - offsetof(struct stream_extra_api, source));
 }
 
 /* Receive flag held. */
@@ -198,7 +200,8 @@ static void piece_arrived(struct vma_file *file)
 }
 
 /* Inside. The packet's number; 0: it cannot be held. */
-static uint64_t hold_piece(struct stream_extra *extra, uint64_t connection, const struct vma_tcp_piece *piece, int fd)
+static uint64_t extra_hold_packet(struct stream_extra_api *extra, uint64_t connection,
+                                  const struct vma_tcp_rx_stream_piece *piece, int fd)
 {
 	struct vma_bufarena *arena = vma_engine()->arena;
 	struct vma_fragment fragment = {.buf = piece->buf, .len = piece->len};
@@ -208,13 +211,13 @@ static uint64_t hold_piece(struct stream_extra *extra, uint64_t connection, cons
 		return 0;
 	fragment.off = (uint32_t)((const char *)piece->data - vma_buf_data(arena, piece->buf));
 	vma_buf_ref(piece->buf);
-	if (vma_held_add(&extra->holder, fd, &fragment, 1, piece->len, UINT64_MAX, connection, &id) == 0)
+	if (vma_held_packet_add(&extra->holder, fd, &fragment, 1, piece->len, UINT64_MAX, connection, &id) == 0)
 		return id;
 	vma_buf_put(arena, piece->buf);
 	return 0;
 }
 
-static struct timespec wall_clock(void)
+static struct timespec read_realtime_clock(void)
 {
 	struct timespec now;
 
@@ -231,10 +234,10 @@ struct question {
 	int fd;
 };
 
-static void question_fill(struct question *question, struct stream_sock *sock, const struct vma_tcp_piece *piece,
-                          uint64_t id)
+static void recv_callback_fill_args(struct question *question, struct stream_sock *sock,
+                                    const struct vma_tcp_rx_stream_piece *piece, uint64_t id)
 {
-	const struct vma_tcp_conn *conn = stream_conn(sock); /* another thread may close */
+	const struct vma_tcp_conn *conn = stream_tcp_conn(sock); /* another thread may close */
 	const size_t queued = conn != NULL ? vma_tcp_rx_bytes(conn) : 0;
 
 	question->iov = (struct iovec){.iov_base = piece->data, .iov_len = piece->len};
@@ -250,12 +253,12 @@ static void question_fill(struct question *question, struct stream_sock *sock, c
 	        .payload_sz = piece->len,
 	        .socket_ready_queue_pkt_count = queued != 0,
 	        .socket_ready_queue_byte_count = (uint32_t)queued,
-	        .sw_timestamp = wall_clock(),
+	        .sw_timestamp = read_realtime_clock(),
 	};
 }
 
 /* Outside meanwhile. */
-static vma_recv_callback_retval_t question_ask(const struct question *question)
+static vma_recv_callback_retval_t recv_callback_invoke(const struct question *question)
 {
 	struct question own = *question;
 	vma_recv_callback_retval_t verdict;
@@ -268,38 +271,39 @@ static vma_recv_callback_retval_t question_ask(const struct question *question)
 	return verdict;
 }
 
-static enum vma_tcp_verdict verdict_of(vma_recv_callback_retval_t verdict)
+static enum vma_tcp_inspect_verdict recv_callback_verdict(vma_recv_callback_retval_t verdict)
 {
 	return verdict == VMA_PACKET_HOLD ? VMA_TCP_HOLD : verdict == VMA_PACKET_RECV ? VMA_TCP_RECV : VMA_TCP_DROP;
 }
 
 /* A piece that was copied has no packet: HOLD receives it. */
-static enum vma_tcp_verdict piece_judge(struct vma_file *file, uint64_t connection, const struct vma_tcp_piece *piece)
+static enum vma_tcp_inspect_verdict piece_judge(struct vma_file *file, uint64_t connection,
+                                                const struct vma_tcp_rx_stream_piece *piece)
 {
 	struct stream_sock *sock = stream_sock(file);
-	struct stream_extra *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
+	struct stream_extra_api *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
 	const struct stream_callback *callback = atomic_load_explicit(&extra->callback, memory_order_acquire);
 	struct question question;
 	const struct vma_engine *engine = vma_engine();
-	enum vma_tcp_verdict verdict;
+	enum vma_tcp_inspect_verdict verdict;
 	uint64_t id;
 
 	if (callback == NULL)
 		return VMA_TCP_RECV;
 	question.callback = callback->now;
 	question.fd = atomic_load_explicit(&file->fd, memory_order_relaxed);
-	id = hold_piece(extra, connection, piece, question.fd);
-	question_fill(&question, sock, piece, id);
+	id = extra_hold_packet(extra, connection, piece, question.fd);
+	recv_callback_fill_args(&question, sock, piece, id);
 	if (sock->stats != NULL)
 		vma_stats_add(&sock->stats->rx_callbacks, 1);
-	verdict = verdict_of(question_ask(&question));
+	verdict = recv_callback_verdict(recv_callback_invoke(&question));
 	if (vma_engine() != engine)
 		return VMA_TCP_GONE; /* the callback has forked, and this is the child */
 	if (id == 0)
 		return verdict == VMA_TCP_HOLD ? VMA_TCP_RECV : verdict;
 	if (verdict == VMA_TCP_HOLD)
 		return verdict;
-	if (!vma_held_take_back(&extra->holder, id))
+	if (!vma_held_packet_revoke(&extra->holder, id))
 		return VMA_TCP_HOLD;
 	vma_buf_put(engine->arena, piece->buf);
 	return verdict;
@@ -307,7 +311,7 @@ static enum vma_tcp_verdict piece_judge(struct vma_file *file, uint64_t connecti
 
 static bool extra_run_callback(struct vma_callback_source *source)
 {
-	struct stream_extra *extra = extra_of(source);
+	struct stream_extra_api *extra = extra_of(source);
 	struct vma_thread *self = vma_enter();
 	const bool more = vma_stream_inspect(&extra->sock->file, VMA_CALLBACK_TURN);
 
@@ -315,14 +319,14 @@ static bool extra_run_callback(struct vma_callback_source *source)
 	return more;
 }
 
-static void callback_end(struct vma_retired *retired)
+static void free_retired_callback(struct vma_retired *retired)
 {
 	vma_free(retired);
 }
 _Static_assert(offsetof(struct stream_callback, retired) == 0, "callback_end");
 
 /* The callback is there before the inspector, and goes after it. */
-static int replace_callback(struct vma_file *file, struct stream_extra *extra, struct stream_callback *fresh)
+static int replace_callback(struct vma_file *file, struct stream_extra_api *extra, struct stream_callback *fresh)
 {
 	static const struct vma_stream_inspector inspector = {.arrived = piece_arrived, .judge = piece_judge};
 	struct stream_callback *old = atomic_load(&extra->callback);
@@ -337,13 +341,13 @@ static int replace_callback(struct vma_file *file, struct stream_extra *extra, s
 	}
 	atomic_store(&extra->callback, fresh);
 	if (old != NULL)
-		vma_retire(&old->retired, callback_end);
+		vma_retire(&old->retired, free_retired_callback);
 	return 0;
 }
 
 int stream_set_callback(struct vma_file *file, const struct vma_recv_callback *callback)
 {
-	struct stream_extra *extra = extra_get(stream_sock(file));
+	struct stream_extra_api *extra = stream_extra_get_or_create(stream_sock(file));
 	struct stream_callback *fresh = NULL;
 	int rc;
 
@@ -359,6 +363,6 @@ int stream_set_callback(struct vma_file *file, const struct vma_recv_callback *c
 	rc = replace_callback(file, extra, fresh);
 	pthread_mutex_unlock(&extra->lock);
 	if (rc != 0 && fresh != NULL)
-		vma_retire(&fresh->retired, callback_end);
+		vma_retire(&fresh->retired, free_retired_callback);
 	return rc == -EOPNOTSUPP ? -EINVAL : rc;
 }

@@ -16,15 +16,16 @@
 
 #include "stream_priv.h"
 
-/* Immutable, replaced under stream_extra.lock and retired. */
+/* Immutable, replaced under stream_extra_api.lock and retired. */
 struct stream_callback {
 	struct vma_retired retired;
 	struct vma_recv_callback now;
 };
 
-struct stream_extra {
+struct stream_extra_api {
 	struct stream_sock *sock;
-	struct vma_holder holder; /* what is held counts in the window of its connection, too, by that one's number */
+	struct vma_held_packets_owner
+	        holder; /* what is held counts in the window of its connection, too, by that one's number */
 	struct vma_callback_source source;
 	struct stream_callback *_Atomic callback; /* NULL: none */
 	pthread_mutex_t lock;                     /* who sets the callback, and with it the inspector */
@@ -38,6 +39,6 @@ bool stream_is_in_own_callback(const struct stream_sock *sock);
 
 /* ops */
 int stream_set_callback(struct vma_file *file, const struct vma_recv_callback *callback);
-ssize_t stream_recv_lent(struct vma_file *file, int fd, struct vma_lend *lend, int flags);
+ssize_t stream_recv_lent(struct vma_file *file, int fd, struct vma_recv_zcopy_call *lend, int flags);
 
 #endif

@@ -72,23 +72,23 @@ static enum fork_rpc_result hand_over_by_id(uint64_t id)
 	closing |= rc == -EBADF;
 	pthread_mutex_unlock(&sock->file.lock);
 	if (rc == 0)
-		stream_moved(sock);
+		stream_after_hand_over(sock);
 	return closing ? FORK_RPC_UNKNOWN : FORK_RPC_DONE;
 }
 
 /* The internal thread's. */
-static void fork_owner_serve_task(struct vma_task *task)
+static void fork_owner_serve_task(struct vma_internal_task *task)
 {
 	uint64_t times;
 
 	(void)task;
 	if (syscall(SYS_read, own->event_fd, &times, sizeof(times)) >= 0)
-		fork_rpc_serve_all(own->page, hand_over_by_id);
+		fork_rpc_answer_all(own->page, hand_over_by_id);
 }
 
-static struct vma_task answer_task = {.run = fork_owner_serve_task};
+static struct vma_internal_task fork_owner_answer_task = {.run = fork_owner_serve_task};
 
-bool stream_hand_over(struct stream_sock *sock)
+bool stream_hand_over_to_kernel(struct stream_sock *sock)
 {
 	int lingering = atomic_load(&sock->lingering_fd);
 
@@ -105,25 +105,25 @@ bool stream_hand_over(struct stream_sock *sock)
  */
 enum { MOVE_NONE, MOVE_UNRECORDED, MOVE_RECORDED };
 
-static void fork_owner_record_move(struct stream_sock *sock, struct fork_rpc_page *page)
+static void fork_owner_record_hand_over(struct stream_sock *sock, struct fork_rpc_page *page)
 {
-	uint32_t unnoted = MOVE_UNRECORDED, place = fork_rpc_move_begin(page, sock->file.id);
+	uint32_t unnoted = MOVE_UNRECORDED, place = fork_rpc_mark_hand_over_begin(page, sock->file.id);
 
 	if (!atomic_compare_exchange_strong(&sock->move, &unnoted, MOVE_RECORDED + place))
-		fork_rpc_move_end(page, place);
+		fork_rpc_mark_hand_over_end(page, place);
 }
 
-void stream_move_begin(struct stream_sock *sock)
+void stream_mark_hand_over_begin(struct stream_sock *sock)
 {
 	struct stream_fork_owner *fork_owner;
 
 	atomic_store(&sock->move, MOVE_UNRECORDED);
 	fork_owner = atomic_load(&own);
 	if (fork_owner != NULL)
-		fork_owner_record_move(sock, fork_owner->page);
+		fork_owner_record_hand_over(sock, fork_owner->page);
 }
 
-void stream_move_end(struct stream_sock *sock, int rc)
+void stream_mark_hand_over_end(struct stream_sock *sock, int rc)
 {
 	const uint32_t move = atomic_exchange(&sock->move, MOVE_NONE);
 	struct stream_fork_owner *fork_owner = atomic_load(&own);
@@ -133,16 +133,16 @@ void stream_move_end(struct stream_sock *sock, int rc)
 	if (rc == -EPERM)
 		atomic_store(&fork_owner->page->forbidden, true);
 	if (move >= MOVE_RECORDED)
-		fork_rpc_move_end(fork_owner->page, move - MOVE_RECORDED);
+		fork_rpc_mark_hand_over_end(fork_owner->page, move - MOVE_RECORDED);
 }
 
 void stream_fork_owner_leave(void)
 {
 	if (own != NULL)
-		fork_rpc_leave(own->page);
+		fork_rpc_close_page(own->page);
 }
 
-void vma_stream_before_replace(int fd)
+void vma_stream_before_dup2(int fd)
 {
 	struct vma_thread *self = vma_enter();
 	struct vma_file *file = vma_fd_lookup(fd);
@@ -151,10 +151,10 @@ void vma_stream_before_replace(int fd)
 	if (file != NULL && file->kind == VMA_FILE_TCP && !file->os_only && atomic_load(&stream_sock(file)->forked) &&
 	    atomic_load(&file->slots) == 1) {
 		pthread_mutex_lock(&file->lock);
-		moved = stream_hand_over(stream_sock(file));
+		moved = stream_hand_over_to_kernel(stream_sock(file));
 		pthread_mutex_unlock(&file->lock);
 		if (moved)
-			stream_moved(stream_sock(file));
+			stream_after_hand_over(stream_sock(file));
 	}
 	vma_leave(self);
 }
@@ -172,22 +172,22 @@ static bool hand_over_connection(struct stream_sock *sock, enum vma_sock_reason 
 /* The kernel's until whoever gets it has said that it has the library: passed.c. */
 static void hand_over_listener(struct stream_sock *sock)
 {
-	const bool known = !stream_is_for_os(sock) && stream_passed_give(sock);
+	const bool known = !stream_has_kernel_only_option(sock) && stream_passed_send_begin(sock);
 
-	stream_listen_give_up(sock, VMA_SOCK_PASSED_ON);
+	stream_listen_leave_to_kernel(sock, VMA_SOCK_PASSED_ON);
 	vma_log_info("the listener on port %u is the kernel's %s", ntohs(sock->local.sin_port),
 	             known ? "until all who have it are known to have this library"
 	                   : "from now on: other processes have it, too");
 }
 
 /* It may become a listener there. Here it is the kernel's. */
-static bool hand_over_fresh(struct stream_sock *sock)
+static bool hand_over_unconnected_sock(struct stream_sock *sock)
 {
-	if (!stream_to_os_fresh(sock, VMA_SOCK_PASSED_ON))
+	if (!stream_unconnected_to_kernel(sock, VMA_SOCK_PASSED_ON))
 		return false;
-	if (sock->local.sin_port != 0 && !stream_is_for_os(sock)) {
+	if (sock->local.sin_port != 0 && !stream_has_kernel_only_option(sock)) {
 		stream_cookie(sock, atomic_load(&sock->file.fd));
-		stream_passed_give(sock);
+		stream_passed_send_begin(sock);
 	}
 	return true;
 }
@@ -198,54 +198,54 @@ void stream_file_hand_over(struct vma_file *file)
 	bool moved = false, given = false;
 
 	if (file->os_only) {
-		vma_stream_take_over(file);
+		vma_stream_take_from_fork_owner(file);
 		pthread_mutex_lock(&file->lock);
 		if (sock->passed != NULL)
-			stream_passed_give(sock);
+			stream_passed_send_begin(sock);
 		pthread_mutex_unlock(&file->lock);
 		return;
 	}
 	pthread_mutex_lock(&file->lock);
 	if (!file->os_only && !stream_has_ended(sock)) {
-		given = hand_over_fresh(sock) || stream_connect_by_os(sock);
-		if (!given && stream_phase(sock) == STREAM_CONNECTED)
+		given = hand_over_unconnected_sock(sock) || stream_connect_by_os(sock);
+		if (!given && stream_sock_phase(sock) == STREAM_CONNECTED)
 			moved = hand_over_connection(sock, VMA_SOCK_PASSED_ON);
-		else if (!given && stream_phase(sock) == STREAM_LISTENING && (!sock->hands_over || sock->paused))
+		else if (!given && stream_sock_phase(sock) == STREAM_LISTENING && (!sock->hands_over || sock->paused))
 			hand_over_listener(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
 	if (given)
 		vma_file_set_own_poll(file, false);
 	if (moved)
-		stream_moved(sock);
+		stream_after_hand_over(sock);
 }
 
 /* ---- exec ---- */
 
 /* The program that uses it need not have the library: from now on it is the kernel's for everybody. */
-int stream_exec_export(struct vma_file *file)
+int stream_export_before_exec(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
 	bool moved = false, given = false, listens = false;
 
 	if (file->os_only) {
-		vma_stream_take_over(file);
+		vma_stream_take_from_fork_owner(file);
 		return -1;
 	}
 	pthread_mutex_lock(&file->lock);
 	if (!file->os_only && !stream_has_ended(sock)) {
-		given = stream_to_os_fresh(sock, VMA_SOCK_EXEC) || stream_connect_by_os(sock);
-		listens = stream_phase(sock) == STREAM_LISTENING;
-		if (!given && stream_phase(sock) == STREAM_CONNECTED)
+		given = stream_unconnected_to_kernel(sock, VMA_SOCK_EXEC) || stream_connect_by_os(sock);
+		listens = stream_sock_phase(sock) == STREAM_LISTENING;
+		if (!given && stream_sock_phase(sock) == STREAM_CONNECTED)
 			moved = hand_over_connection(sock, VMA_SOCK_EXEC);
 		else if (listens && (!sock->hands_over || sock->paused))
-			stream_listen_give_up(sock, VMA_SOCK_EXEC);
+			stream_listen_leave_to_kernel(sock, VMA_SOCK_EXEC);
 	}
 	pthread_mutex_unlock(&file->lock);
 	if (given)
 		vma_file_set_own_poll(file, false);
 	if (moved)
-		stream_moved(sock);
+		stream_after_hand_over(sock);
 	return listens ? stream_fork_queue_exec_export(sock) : -1;
 }
 
@@ -256,16 +256,16 @@ static void fork_owner_before_exec(struct vma_file *file, void *arg)
 	int fd = atomic_load(&file->fd);
 	bool moved;
 
-	if (file->kind == VMA_FILE_TCP && !file->os_only && stream_phase(sock) == STREAM_LISTENING)
+	if (file->kind == VMA_FILE_TCP && !file->os_only && stream_sock_phase(sock) == STREAM_LISTENING)
 		stream_fork_queue_before_exec(sock, until);
-	if (file->kind != VMA_FILE_TCP || file->os_only || stream_conn(sock) == NULL ||
+	if (file->kind != VMA_FILE_TCP || file->os_only || stream_tcp_conn(sock) == NULL ||
 	    vma_os.fcntl(fd, F_GETFD, NULL) < 0 || pthread_mutex_timedlock(&file->lock, until) != 0)
 		return;
 	stream_cookie(sock, fd);
 	moved = stream_to_kernel(sock, fd, VMA_SOCK_FORKED) == 0;
 	pthread_mutex_unlock(&file->lock);
 	if (moved)
-		stream_moved(sock);
+		stream_after_hand_over(sock);
 }
 
 /*
@@ -275,16 +275,16 @@ static void fork_owner_before_exec(struct vma_file *file, void *arg)
  */
 void vma_stream_before_exec(void)
 {
-	struct timespec until = stream_end_deadline();
+	struct timespec until = exit_deadline();
 	struct vma_thread *self = vma_enter();
 
 	vma_file_each(fork_owner_before_exec, &until);
-	stream_placeholders_exit();
-	for (int fd = 0; fd <= STDERR_FILENO && atomic_load(&vma_file_touches); fd++) {
+	stream_placeholders_create_at_exit();
+	for (int fd = 0; fd <= STDERR_FILENO && atomic_load(&vma_any_file_needs_touch); fd++) {
 		struct vma_file *file = vma_fd_lookup(fd);
 
 		if (file != NULL)
-			vma_stream_take_over(file);
+			vma_stream_take_from_fork_owner(file);
 	}
 	vma_leave(self);
 }
@@ -307,7 +307,7 @@ void vma_stream_exec_failed(void)
 /* ---- fork ---- */
 
 /* Where the program's descriptors are not. */
-static int fork_owner_guard_fd(int fd)
+static int fork_owner_move_fd_high(int fd)
 {
 	int rc = fd < 0 ? -errno : vma_fd_guard(fd);
 
@@ -336,12 +336,12 @@ static int create_fork_owner(void)
 	if (fork_owner == NULL)
 		return -ENOMEM;
 	fork_owner->page = fork_rpc_page_create();
-	fork_owner->event_fd = rc = fork_owner_guard_fd((int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
-	fork_owner->pid_fd = fork_owner_guard_fd((int)syscall(SYS_pidfd_open, syscall(SYS_getpid), 0));
+	fork_owner->event_fd = rc = fork_owner_move_fd_high((int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
+	fork_owner->pid_fd = fork_owner_move_fd_high((int)syscall(SYS_pidfd_open, syscall(SYS_getpid), 0));
 	if (fork_owner->page == NULL)
 		rc = -ENOMEM;
 	if (rc >= 0)
-		rc = vma_engine_watch(fork_owner->event_fd, EPOLLIN, &answer_task);
+		rc = vma_engine_watch(fork_owner->event_fd, EPOLLIN, &fork_owner_answer_task);
 	if (rc < 0)
 		free_fork_owner(fork_owner);
 	else
@@ -350,19 +350,19 @@ static int create_fork_owner(void)
 }
 
 /* Of hand-overs that began before there was a page. */
-static void record_unrecorded_move(struct vma_file *file, void *arg)
+static void record_earlier_hand_over(struct vma_file *file, void *arg)
 {
 	struct stream_fork_owner *fork_owner = arg;
 
 	if (file->kind == VMA_FILE_TCP && atomic_load(&stream_sock(file)->move) == MOVE_UNRECORDED)
-		fork_owner_record_move(stream_sock(file), fork_owner->page);
+		fork_owner_record_hand_over(stream_sock(file), fork_owner->page);
 }
 
 /*
  * Without the lock, which a thread may hold that has lost its processor, or that this handler of a signal interrupts. A
  * number leaves the table before the kernel closes it, so one that is still there was the socket's all the time.
  */
-static void store_cookie(struct stream_sock *sock)
+static void fork_owner_store_sock_cookie(struct stream_sock *sock)
 {
 	const int fd = atomic_load(&sock->file.fd);
 	const uint64_t cookie = atomic_load(&sock->cookie) == 0 ? vma_sock_cookie(fd) : 0;
@@ -376,13 +376,13 @@ static void fork_owner_mark_file(struct vma_file *file, void *arg)
 	struct stream_sock *sock = stream_sock(file);
 	bool *any = arg;
 
-	if (file->kind == VMA_FILE_TCP && !file->os_only && stream_phase(sock) == STREAM_LISTENING)
-		stream_fork_queue_leave(sock);
+	if (file->kind == VMA_FILE_TCP && !file->os_only && stream_sock_phase(sock) == STREAM_LISTENING)
+		stream_fork_queue_stop_serving(sock);
 	/* What waits for accept has no descriptor that a child could use. */
-	if (file->kind != VMA_FILE_TCP || file->os_only || stream_conn(sock) == NULL || atomic_load(&file->fd) < 0)
+	if (file->kind != VMA_FILE_TCP || file->os_only || stream_tcp_conn(sock) == NULL || atomic_load(&file->fd) < 0)
 		return;
 	*any = true;
-	store_cookie(sock);
+	fork_owner_store_sock_cookie(sock);
 	atomic_store(&sock->forked, true);
 }
 
@@ -399,7 +399,7 @@ void vma_stream_fork_prepare(void)
 	if (any && own == NULL)
 		rc = create_fork_owner();
 	if (any && rc >= 0)
-		vma_file_each(record_unrecorded_move, atomic_load(&own));
+		vma_file_each(record_earlier_hand_over, atomic_load(&own));
 	vma_leave(self);
 	if (rc < 0)
 		vma_log_warn("a forked process cannot ask for connections: %s", strerrordesc_np(-rc));
@@ -409,18 +409,18 @@ void vma_stream_fork_prepare(void)
 __attribute__((cold)) void vma_stream_fork_child(void)
 {
 	own = NULL;
-	atomic_store(&stream_exits, false);
+	atomic_store(&stream_process_is_exiting, false);
 }
 
 /* ---- the child ---- */
 
-__attribute__((cold)) void stream_forked_connection(struct stream_sock *sock)
+__attribute__((cold)) void stream_conn_set_fork_owner(struct stream_sock *sock)
 {
 	sock->fork_owner = own;
 	if (own == NULL)
 		return;
 	atomic_store(&sock->is_parents, true);
-	atomic_store(&vma_file_touches, true);
+	atomic_store(&vma_any_file_needs_touch, true);
 }
 
 static bool fd_is_connected(int fd)
@@ -434,7 +434,7 @@ static bool fd_is_connected(int fd)
 /* Connected, and nobody is about to tell the kernel more about it: in this order, see fork_rpc.c. */
 static bool hand_over_is_complete(const struct stream_sock *sock, int fd)
 {
-	return fd_is_connected(fd) && !fork_rpc_is_moving(sock->fork_owner->page, sock->file.id);
+	return fd_is_connected(fd) && !fork_rpc_hand_over_in_progress(sock->fork_owner->page, sock->file.id);
 }
 
 static void wake_parent(void *arg)
@@ -458,14 +458,14 @@ static bool parent_is_alive(void *arg)
  * What the parent is in the middle of: a hand-over, or a close, which takes the file from the list of all before it
  * hands the connection over.
  */
-static void await_parent(struct stream_sock *sock, int fd, bool closing)
+static void fork_owner_await_parent(struct stream_sock *sock, int fd, bool closing)
 {
 	const uint64_t deadline_ns = vma_now_ns() + TIMEOUT_NS;
 	const struct timespec nap = {.tv_nsec = SLEEP_NS};
 	struct fork_rpc_page *page = sock->fork_owner->page;
 
 	while (!hand_over_is_complete(sock, fd) &&
-	       ((closing && !atomic_load(&page->forbidden)) || fork_rpc_is_moving(page, sock->file.id)) &&
+	       ((closing && !atomic_load(&page->forbidden)) || fork_rpc_hand_over_in_progress(page, sock->file.id)) &&
 	       parent_is_alive(sock->fork_owner) && vma_now_ns() < deadline_ns)
 		syscall(SYS_nanosleep, &nap, NULL);
 }
@@ -477,11 +477,11 @@ static void fork_owner_call_parent(struct stream_sock *sock, int fd)
 	enum fork_rpc_result answer =
 	        fd_is_connected(fd) ? FORK_RPC_DONE : fork_rpc_call(sock->fork_owner->page, sock->file.id, &parent);
 
-	await_parent(sock, fd, answer == FORK_RPC_UNKNOWN && !atomic_load(&sock->fork_owner->page->closed));
+	fork_owner_await_parent(sock, fd, answer == FORK_RPC_UNKNOWN && !atomic_load(&sock->fork_owner->page->closed));
 }
 
 /* Two threads may ask for the same one: the second request finds it done. */
-void vma_stream_take_over(struct vma_file *file)
+void vma_stream_take_from_fork_owner(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
 	int fd = atomic_load(&file->fd);

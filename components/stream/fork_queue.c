@@ -99,7 +99,7 @@ static bool is_not_empty(int fd)
 	return syscall(SYS_recvfrom, fd, &byte, sizeof(byte), MSG_PEEK | MSG_DONTWAIT, NULL, NULL) > 0;
 }
 
-bool stream_fork_queue_waits(const struct stream_sock *listener)
+bool stream_fork_queue_has_conns(const struct stream_sock *listener)
 {
 	const struct stream_fork_queue *fork_queue = atomic_load(&listener->fork_queue);
 
@@ -127,14 +127,14 @@ int stream_fork_queue_accept(struct stream_sock *listener, struct sockaddr *addr
 
 /* ---- fork ---- */
 
-static int fork_queue_guard_fd(int fd)
+static int fork_queue_move_fd_high(int fd)
 {
 	int guarded = vma_fd_guard(fd);
 
 	return guarded >= 0 ? guarded : fd;
 }
 
-static struct stream_fork_queue *map_one(void)
+static struct stream_fork_queue *fork_queue_map(void)
 {
 	struct stream_fork_queue *fork_queue =
 	        mmap(NULL, sizeof(*fork_queue), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -142,7 +142,7 @@ static struct stream_fork_queue *map_one(void)
 	return fork_queue != MAP_FAILED ? fork_queue : NULL;
 }
 
-static void end_one(struct stream_fork_queue *fork_queue)
+static void fork_queue_free(struct stream_fork_queue *fork_queue)
 {
 	for (int i = 0; i < 2; i++)
 		if (fork_queue->fd[i] >= 0)
@@ -153,7 +153,7 @@ static void end_one(struct stream_fork_queue *fork_queue)
 /* A fork and the internal thread may make it at the same time. */
 static void fork_queue_open(struct stream_sock *listener)
 {
-	struct stream_fork_queue *fork_queue = atomic_load(&listener->fork_queue) == NULL ? map_one() : NULL,
+	struct stream_fork_queue *fork_queue = atomic_load(&listener->fork_queue) == NULL ? fork_queue_map() : NULL,
 	                         *none = NULL;
 
 	if (fork_queue == NULL)
@@ -162,10 +162,10 @@ static void fork_queue_open(struct stream_sock *listener)
 		munmap(fork_queue, sizeof(*fork_queue));
 		return;
 	}
-	fork_queue->fd[0] = fork_queue_guard_fd(fork_queue->fd[0]);
-	fork_queue->fd[1] = fork_queue_guard_fd(fork_queue->fd[1]);
+	fork_queue->fd[0] = fork_queue_move_fd_high(fork_queue->fd[0]);
+	fork_queue->fd[1] = fork_queue_move_fd_high(fork_queue->fd[1]);
 	if (!atomic_compare_exchange_strong(&listener->fork_queue, &none, fork_queue))
-		end_one(fork_queue);
+		fork_queue_free(fork_queue);
 }
 
 /* An accepted connection, with a descriptor of its own. */
@@ -181,12 +181,12 @@ static int fork_queue_leave_child(struct stream_sock *listener, int fd, enum vma
 	return rc < 0 ? rc : fork_queue_put(atomic_load(&listener->fork_queue), fd);
 }
 
-static void hand_over_queued(struct stream_sock *listener, enum vma_sock_reason why)
+static void fork_queue_hand_over_queued(struct stream_sock *listener, enum vma_sock_reason why)
 {
 	int fd, rc;
 
 	fork_queue_open(listener);
-	while (atomic_load(&listener->fork_queue) != NULL && (fd = stream_accept_queued(listener)) >= 0) {
+	while (atomic_load(&listener->fork_queue) != NULL && (fd = stream_accept_one_offloaded(listener)) >= 0) {
 		rc = fork_queue_leave_child(listener, fd, why);
 		vma_fd_remove(fd);
 		syscall(SYS_close, fd);
@@ -198,7 +198,7 @@ static void hand_over_queued(struct stream_sock *listener, enum vma_sock_reason 
 	}
 }
 
-void stream_fork_queue_leave(struct stream_sock *listener)
+void stream_fork_queue_stop_serving(struct stream_sock *listener)
 {
 	bool given_up;
 
@@ -208,12 +208,12 @@ void stream_fork_queue_leave(struct stream_sock *listener)
 		return;
 	given_up = listener->hands_over;
 	if (!given_up)
-		stream_listen_release(listener);
+		stream_listen_release_flows(listener);
 	pthread_mutex_unlock(&listener->file.lock);
 	if (given_up)
 		return;
 	if (atomic_load(&listener->n_queued) != 0)
-		hand_over_queued(listener, VMA_SOCK_FORKED);
+		fork_queue_hand_over_queued(listener, VMA_SOCK_FORKED);
 }
 
 /* ---- exec: the process that has the connections ---- */
@@ -233,7 +233,7 @@ void stream_fork_queue_leave_queued(struct stream_sock *listener)
 	const struct stream_fork_queue *fork_queue = atomic_load(&listener->fork_queue);
 
 	if (fork_queue != NULL && fork_queue->fd[0] >= 0 && atomic_load(&listener->n_queued) != 0)
-		hand_over_queued(listener, VMA_SOCK_EXEC);
+		fork_queue_hand_over_queued(listener, VMA_SOCK_EXEC);
 }
 
 /* ---- exec: the process itself becomes another program ---- */
@@ -242,13 +242,13 @@ void stream_fork_queue_leave_queued(struct stream_sock *listener)
  * The next program finds its end of the pair by its name (sock/engine/inherited.c). After an exec that fails, the
  * listener is taken up again, and what waits is accepted from the pair.
  */
-static void offer(struct stream_sock *listener, int fd)
+static void fork_queue_offer_to_next_program(struct stream_sock *listener, int fd)
 {
 	const struct stream_fork_queue *fork_queue = atomic_load(&listener->fork_queue);
 	char text[VMA_WAITS_BYTES];
 	struct vma_unix_message name;
 
-	if (!stream_fork_queue_waits(listener))
+	if (!stream_fork_queue_has_conns(listener))
 		return;
 	snprintf(text, sizeof(text), VMA_WAITS_FORMAT, (unsigned long long)vma_sock_cookie(fd));
 	vma_unix_address(text, &name);
@@ -266,13 +266,13 @@ void stream_fork_queue_before_exec(struct stream_sock *listener, const struct ti
 		return;
 	asked_for = !atomic_load(&listener->inherited);
 	if (!listener->hands_over && asked_for)
-		stream_listen_release(listener);
+		stream_listen_release_flows(listener);
 	pthread_mutex_unlock(&listener->file.lock);
 	if (atomic_load(&listener->n_queued) != 0)
-		hand_over_queued(listener, VMA_SOCK_EXEC);
+		fork_queue_hand_over_queued(listener, VMA_SOCK_EXEC);
 	/* An exec of before may have failed. A child that has never looked at its parent's listener offers nothing. */
 	if (asked_for || !listener->file.from_parent)
-		offer(listener, fd);
+		fork_queue_offer_to_next_program(listener, fd);
 }
 
 void stream_fork_queue_exec_failed(struct stream_sock *listener)
@@ -283,15 +283,15 @@ void stream_fork_queue_exec_failed(struct stream_sock *listener)
 		vma_os.fcntl(fork_queue->fd[1], F_SETFD, (void *)(long)FD_CLOEXEC);
 }
 
-static bool has_unaccepted(const struct stream_sock *listener)
+static bool fork_queue_has_unaccepted(const struct stream_sock *listener)
 {
 	return atomic_load(&listener->n_queued) != 0 && atomic_load(&listener->accept_calls) == 0;
 }
 
 /* In the child, before it forgets the queue, which is the parent's. */
-void stream_fork_queue_note_waits(struct stream_sock *listener)
+void stream_fork_queue_note_in_child(struct stream_sock *listener)
 {
-	listener->waits_at_fork = has_unaccepted(listener);
+	listener->waits_at_fork = fork_queue_has_unaccepted(listener);
 }
 
 bool vma_stream_waits_for_exec(bool beside)
@@ -304,9 +304,9 @@ bool vma_stream_waits_for_exec(bool beside)
 		const struct stream_sock *listener =
 		        file != NULL && file->kind == VMA_FILE_TCP ? stream_sock(file) : NULL;
 
-		waits = listener != NULL && stream_phase(listener) == STREAM_LISTENING &&
-		        (listener->waits_at_fork || (beside && has_unaccepted(listener)) ||
-		         stream_fork_queue_waits(listener)) &&
+		waits = listener != NULL && stream_sock_phase(listener) == STREAM_LISTENING &&
+		        (listener->waits_at_fork || (beside && fork_queue_has_unaccepted(listener)) ||
+		         stream_fork_queue_has_conns(listener)) &&
 		        (vma_os.fcntl(fd, F_GETFD, NULL) & FD_CLOEXEC) == 0;
 	}
 	vma_leave(self);
@@ -317,12 +317,12 @@ bool vma_stream_waits_for_exec(bool beside)
 
 bool stream_fork_queue_take(struct stream_sock *listener, int waiting_fd)
 {
-	struct stream_fork_queue *fork_queue = map_one();
+	struct stream_fork_queue *fork_queue = fork_queue_map();
 
 	if (fork_queue == NULL)
 		return false;
 	fork_queue->fd[0] = -1;
-	fork_queue->fd[1] = fork_queue_guard_fd(waiting_fd);
+	fork_queue->fd[1] = fork_queue_move_fd_high(waiting_fd);
 	atomic_store(&fork_queue->left, 1);
 	atomic_store(&listener->fork_queue, fork_queue);
 	stream_fork_queue_watch(listener);
@@ -330,7 +330,7 @@ bool stream_fork_queue_take(struct stream_sock *listener, int waiting_fd)
 }
 
 /* The internal thread's. */
-static void fork_queue_on_event(struct vma_task *task)
+static void fork_queue_on_event(struct vma_internal_task *task)
 {
 	struct stream_sock *listener =
 	        (struct stream_sock *)((char *)task - offsetof(struct stream_sock, fork_queue_task));
@@ -366,5 +366,5 @@ void stream_fork_queue_free(struct stream_sock *listener)
 	if (fork_queue == NULL || fork_queue->fd[0] >= 0)
 		return;
 	stream_fork_queue_unwatch(listener);
-	end_one(fork_queue);
+	fork_queue_free(fork_queue);
 }

@@ -69,7 +69,8 @@ void fork_rpc_page_free(struct fork_rpc_page *page)
 	munmap(page, sizeof(*page));
 }
 
-static long fork_rpc_futex(_Atomic uint32_t *word, int op, uint32_t value, const struct timespec *timeout)
+static long futex_syscall_between_processes(_Atomic uint32_t *word, int op, uint32_t value,
+                                            const struct timespec *timeout)
 {
 	return syscall(SYS_futex, word, op, value, timeout, NULL, 0);
 }
@@ -79,10 +80,10 @@ static long fork_rpc_futex(_Atomic uint32_t *word, int op, uint32_t value, const
 static void fork_rpc_slot_reply(struct fork_rpc_slot *slot, uint32_t asked, uint32_t state)
 {
 	if (atomic_compare_exchange_strong(&slot->word, &asked, (asked & ~(uint32_t)STATE_MASK) | state))
-		fork_rpc_futex(&slot->word, FUTEX_WAKE, INT_MAX, NULL);
+		futex_syscall_between_processes(&slot->word, FUTEX_WAKE, INT_MAX, NULL);
 }
 
-void fork_rpc_serve_all(struct fork_rpc_page *page, enum fork_rpc_result (*answer)(uint64_t id))
+void fork_rpc_answer_all(struct fork_rpc_page *page, enum fork_rpc_result (*answer)(uint64_t id))
 {
 	for (unsigned i = 0; i < FORK_RPC_SLOTS; i++) {
 		struct fork_rpc_slot *slot = &page->slot[i];
@@ -95,7 +96,7 @@ void fork_rpc_serve_all(struct fork_rpc_page *page, enum fork_rpc_result (*answe
 	}
 }
 
-void fork_rpc_leave(struct fork_rpc_page *page)
+void fork_rpc_close_page(struct fork_rpc_page *page)
 {
 	atomic_store(&page->closed, true);
 	for (unsigned i = 0; i < FORK_RPC_SLOTS; i++) {
@@ -107,7 +108,7 @@ void fork_rpc_leave(struct fork_rpc_page *page)
 }
 
 /* As many as have a place go on at once; the others wait for them, who wait for nobody. */
-unsigned fork_rpc_move_begin(struct fork_rpc_page *page, uint64_t id)
+unsigned fork_rpc_mark_hand_over_begin(struct fork_rpc_page *page, uint64_t id)
 {
 	for (;;) {
 		for (unsigned i = 0; i < FORK_RPC_MOVES; i++) {
@@ -120,14 +121,14 @@ unsigned fork_rpc_move_begin(struct fork_rpc_page *page, uint64_t id)
 	}
 }
 
-void fork_rpc_move_end(struct fork_rpc_page *page, unsigned move)
+void fork_rpc_mark_hand_over_end(struct fork_rpc_page *page, unsigned move)
 {
 	atomic_store(&page->moving[move], 0);
 }
 
 /* ---- a child ---- */
 
-static bool fork_rpc_slot_take(struct fork_rpc_slot *slot, int32_t self, bool may_rob)
+static bool fork_rpc_slot_try_own(struct fork_rpc_slot *slot, int32_t self, bool may_rob)
 {
 	int32_t owner = 0;
 
@@ -145,12 +146,12 @@ static struct fork_rpc_slot *fork_rpc_slot_find(struct fork_rpc_page *page)
 
 	for (unsigned pass = 0; pass < (at_home ? 2 : 1); pass++)
 		for (unsigned i = 0; i < FORK_RPC_SLOTS; i++)
-			if (fork_rpc_slot_take(&page->slot[i], at_home ? pid : -pid, pass != 0))
+			if (fork_rpc_slot_try_own(&page->slot[i], at_home ? pid : -pid, pass != 0))
 				return &page->slot[i];
 	return NULL;
 }
 
-static uint32_t put_request(struct fork_rpc_slot *slot, uint64_t id)
+static uint32_t fork_rpc_put_question(struct fork_rpc_slot *slot, uint64_t id)
 {
 	const uint32_t number = (atomic_load(&slot->word) >> STATE_BITS) + 1;
 
@@ -179,17 +180,17 @@ enum fork_rpc_result fork_rpc_call(struct fork_rpc_page *page, uint64_t id, cons
 
 	if (slot == NULL)
 		return FORK_RPC_TIMED_OUT;
-	asked = put_request(slot, id);
+	asked = fork_rpc_put_question(slot, id);
 	parent->wake(parent->arg);
 	while (atomic_load(&slot->word) == asked && !atomic_load(&page->closed) && parent->is_alive(parent->arg) &&
 	       vma_now_ns() < deadline_ns)
-		fork_rpc_futex(&slot->word, FUTEX_WAIT, asked, &nap);
+		futex_syscall_between_processes(&slot->word, FUTEX_WAIT, asked, &nap);
 	answer = fork_rpc_take_result(slot, asked);
 	atomic_store(&slot->owner, 0);
 	return answer;
 }
 
-bool fork_rpc_is_moving(const struct fork_rpc_page *page, uint64_t id)
+bool fork_rpc_hand_over_in_progress(const struct fork_rpc_page *page, uint64_t id)
 {
 	for (unsigned i = 0; i < FORK_RPC_MOVES; i++)
 		if (atomic_load(&page->moving[i]) == id)

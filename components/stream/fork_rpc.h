@@ -46,12 +46,12 @@ void fork_rpc_page_free(struct fork_rpc_page *page);
 /* ---- the parent ---- */
 
 /* Every request is answered by `answer`, once. */
-void fork_rpc_serve_all(struct fork_rpc_page *page, enum fork_rpc_result (*answer)(uint64_t id));
+void fork_rpc_answer_all(struct fork_rpc_page *page, enum fork_rpc_result (*answer)(uint64_t id));
 /* There will be no answers any more: a child that asks now, or later, is told so at once. */
-void fork_rpc_leave(struct fork_rpc_page *page);
+void fork_rpc_close_page(struct fork_rpc_page *page);
 /* Connection `id` is about to become the kernel's; and has become it wholly, or not at all. */
-unsigned fork_rpc_move_begin(struct fork_rpc_page *page, uint64_t id);
-void fork_rpc_move_end(struct fork_rpc_page *page, unsigned move);
+unsigned fork_rpc_mark_hand_over_begin(struct fork_rpc_page *page, uint64_t id);
+void fork_rpc_mark_hand_over_end(struct fork_rpc_page *page, unsigned move);
 
 /* ---- a child ---- */
 
@@ -62,6 +62,6 @@ struct fork_rpc_parent {
 	uint64_t timeout_ns;
 };
 enum fork_rpc_result fork_rpc_call(struct fork_rpc_page *page, uint64_t id, const struct fork_rpc_parent *parent);
-bool fork_rpc_is_moving(const struct fork_rpc_page *page, uint64_t id);
+bool fork_rpc_hand_over_in_progress(const struct fork_rpc_page *page, uint64_t id);
 
 #endif

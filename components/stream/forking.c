@@ -30,7 +30,7 @@
 
 enum { UNUSED_COUNT_MAX = 8, SHORT_LIVED_COUNT_MAX = 16, SHORT_LIVED_NS = 20000000 };
 
-struct stream_tally {
+struct stream_forking_tally {
 	_Atomic uint32_t refs;
 	_Atomic uint32_t unused_count;      /* handed over, none of which has moved a byte */
 	_Atomic bool forbidden;             /* a hand-over was not possible here */
@@ -53,14 +53,14 @@ void stream_tally_init(struct stream_sock *listener)
 
 void stream_tally_put(struct stream_sock *sock)
 {
-	struct stream_tally *tally = sock->tally;
+	struct stream_forking_tally *tally = sock->tally;
 
 	sock->tally = NULL;
 	if (tally != NULL && atomic_fetch_sub(&tally->refs, 1) == 1)
 		vma_free(tally);
 }
 
-static bool is_enough(const struct stream_tally *tally)
+static bool tally_proves_forking_server(const struct stream_forking_tally *tally)
 {
 	return atomic_load_explicit(&tally->unused_count, memory_order_relaxed) >= UNUSED_COUNT_MAX ||
 	       atomic_load_explicit(&tally->forbidden, memory_order_relaxed);
@@ -68,16 +68,16 @@ static bool is_enough(const struct stream_tally *tally)
 
 bool stream_tally_is_due(const struct stream_sock *listener)
 {
-	return listener->tally != NULL && !listener->hands_over && is_enough(listener->tally);
+	return listener->tally != NULL && !listener->hands_over && tally_proves_forking_server(listener->tally);
 }
 
-void stream_tally_give_up(struct stream_sock *listener)
+void stream_tally_leave_listener(struct stream_sock *listener)
 {
 	char address[INET6_ADDRSTRLEN];
 	union vma_name name;
 
 	pthread_mutex_lock(&listener->file.lock);
-	if (stream_phase(listener) == STREAM_LISTENING && stream_tally_is_due(listener)) {
+	if (stream_sock_phase(listener) == STREAM_LISTENING && stream_tally_is_due(listener)) {
 		vma_name_fill(listener->file.family, &listener->local, &name);
 		inet_ntop(name.any.sa_family,
 		          name.any.sa_family == AF_INET6 ? (void *)&name.in6.sin6_addr : (void *)&name.in.sin_addr,
@@ -90,14 +90,14 @@ void stream_tally_give_up(struct stream_sock *listener)
 			vma_log_info("the listener on %s:%u is the kernel's from now on: the last %u connections were "
 			             "all handed over to other processes unused",
 			             address, ntohs(listener->local.sin_port), UNUSED_COUNT_MAX);
-		stream_listen_give_up(listener, VMA_SOCK_HANDS_OVER);
+		stream_listen_leave_to_kernel(listener, VMA_SOCK_HANDS_OVER);
 	}
 	pthread_mutex_unlock(&listener->file.lock);
 }
 
 /* ---- its connections ---- */
 
-void stream_tally_join(struct stream_sock *child, const struct stream_sock *listener)
+void stream_tally_join_child(struct stream_sock *child, const struct stream_sock *listener)
 {
 	if (listener->tally == NULL || listener->hands_over)
 		return;
@@ -106,25 +106,25 @@ void stream_tally_join(struct stream_sock *child, const struct stream_sock *list
 	child->accepted_ns = vma_now_ns();
 }
 
-static void tally_check(struct vma_file *file, void *arg)
+static void tally_check_file(struct vma_file *file, void *arg)
 {
 	(void)arg;
-	if (file->kind == VMA_FILE_TCP && !file->os_only && stream_phase(stream_sock(file)) == STREAM_LISTENING &&
+	if (file->kind == VMA_FILE_TCP && !file->os_only && stream_sock_phase(stream_sock(file)) == STREAM_LISTENING &&
 	    stream_tally_is_due(stream_sock(file)))
-		stream_tally_give_up(stream_sock(file));
+		stream_tally_leave_listener(stream_sock(file));
 }
 
 /* The internal thread's. */
-static void tally_run(struct vma_task *task)
+static void tally_check_task(struct vma_internal_task *task)
 {
 	(void)task;
-	vma_file_each(tally_check, NULL);
+	vma_file_each(tally_check_file, NULL);
 }
 
 /* A server may accept all that has come before it passes the first one on, and then nothing for long. */
-void stream_tally_handed_over(struct stream_sock *sock, bool moved_bytes)
+void stream_tally_count_hand_over(struct stream_sock *sock, bool moved_bytes)
 {
-	static struct vma_task task = {.run = tally_run};
+	static struct vma_internal_task task = {.run = tally_check_task};
 
 	if (sock->tally != NULL && moved_bytes)
 		atomic_store(&sock->tally->unused_count, 0);
@@ -133,22 +133,22 @@ void stream_tally_handed_over(struct stream_sock *sock, bool moved_bytes)
 	stream_tally_put(sock);
 }
 
-static bool is_short_lived(const struct stream_sock *sock)
+static bool conn_was_short_lived(const struct stream_sock *sock)
 {
 	return !atomic_load_explicit(&sock->fin_seen, memory_order_relaxed) &&
 	       vma_now_ns() - sock->accepted_ns < SHORT_LIVED_NS;
 }
 
-void stream_tally_closed(struct stream_sock *sock)
+void stream_tally_count_closed(struct stream_sock *sock)
 {
-	struct stream_tally *tally = sock->tally;
+	struct stream_forking_tally *tally = sock->tally;
 
-	if (tally != NULL && !is_short_lived(sock))
+	if (tally != NULL && !conn_was_short_lived(sock))
 		atomic_store(&tally->short_lived_count, 0);
 	else if (tally != NULL &&
 	         atomic_load_explicit(&tally->short_lived_count, memory_order_relaxed) < SHORT_LIVED_COUNT_MAX)
 		atomic_fetch_add(&tally->short_lived_count, 1);
-	stream_tally_handed_over(sock, true);
+	stream_tally_count_hand_over(sock, true);
 }
 
 bool stream_tally_is_short_lived(const struct stream_sock *child)

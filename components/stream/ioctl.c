@@ -15,7 +15,8 @@ static int clamp_to_int(uint64_t number)
 /* As the kernel's tcp_inq: none, right before an urgent byte that reading is to step over. */
 static int stream_readable_bytes(const struct stream_sock *sock, const struct vma_tcp_conn *conn)
 {
-	bool at_mark = vma_tcp_rx_mark(conn) == 0 && !atomic_load_explicit(&sock->oob_inline, memory_order_relaxed);
+	bool at_mark =
+	        vma_tcp_rx_urgent_mark(conn) == 0 && !atomic_load_explicit(&sock->oob_inline, memory_order_relaxed);
 
 	return at_mark ? 0 : clamp_to_int(vma_tcp_rx_bytes(conn));
 }
@@ -27,12 +28,12 @@ static int ioctl_of_connection(struct stream_sock *sock, const struct vma_tcp_co
 
 	switch (request) {
 	case FIONREAD:
-		vma_ring_ctxs_catch_up(stream_rings(&sock->file));
+		vma_ring_ctxs_catch_up(stream_ring_bits(&sock->file));
 		value = stream_readable_bytes(sock, conn);
 		break;
 	case SIOCATMARK:
-		vma_ring_ctxs_catch_up(stream_rings(&sock->file));
-		value = vma_tcp_rx_mark(conn) == 0;
+		vma_ring_ctxs_catch_up(stream_ring_bits(&sock->file));
+		value = vma_tcp_rx_urgent_mark(conn) == 0;
 		break;
 	case SIOCOUTQ:
 		value = clamp_to_int(vma_tcp_tx_queued(conn));
@@ -49,10 +50,10 @@ static int ioctl_of_connection(struct stream_sock *sock, const struct vma_tcp_co
 /* Before the kernel is asked; of a connection the signals are ours to send. */
 static int stream_check_async(const struct stream_sock *sock, bool on)
 {
-	return on && stream_conn(sock) == NULL ? vma_engine_exception(EINVAL, "a TCP socket with O_ASYNC") : 0;
+	return on && stream_tcp_conn(sock) == NULL ? vma_engine_exception(EINVAL, "a TCP socket with O_ASYNC") : 0;
 }
 
-static int set_mode(struct stream_sock *sock, int fd, unsigned long request, void *arg)
+static int ioctl_set_file_flag(struct stream_sock *sock, int fd, unsigned long request, void *arg)
 {
 	int on, rc = 0;
 
@@ -77,10 +78,10 @@ static int set_mode(struct stream_sock *sock, int fd, unsigned long request, voi
 int stream_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
-	const struct vma_tcp_conn *conn = stream_conn(sock);
+	const struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 
 	if (request == FIONBIO || request == FIOASYNC)
-		return set_mode(sock, fd, request, arg);
+		return ioctl_set_file_flag(sock, fd, request, arg);
 	return conn != NULL ? ioctl_of_connection(sock, conn, fd, request, arg) : vma_inet_os_ioctl(fd, request, arg);
 }
 

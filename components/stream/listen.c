@@ -24,7 +24,7 @@ struct stream_listen {
 
 /* ---- what should be attached ---- */
 
-static int listen_want_target(struct stream_listen *listen, uint32_t local, const struct stream_place *place)
+static int listen_want_target(struct stream_listen *listen, uint32_t local, const struct stream_device_and_vlan *place)
 {
 	struct target *larger;
 
@@ -68,12 +68,12 @@ static struct vma_net_addr *listen_read_addrs(struct vma_net *net, uint32_t *cou
 }
 
 /* Every local address that the socket stands for, where an interface has it. *reason: of the last one that is not. */
-static void want_all(const struct stream_sock *sock, struct stream_listen *listen, struct vma_net *net,
-                     enum vma_sock_reason *reason)
+static void listen_want_all_addresses(const struct stream_sock *sock, struct stream_listen *listen, struct vma_net *net,
+                                      enum vma_sock_reason *reason)
 {
 	uint32_t n, local = sock->local.sin_addr.s_addr, address;
 	struct vma_net_addr *addrs = listen_read_addrs(net, &n);
-	struct stream_place place;
+	struct stream_device_and_vlan place;
 
 	for (uint32_t i = 0; i < n; i++) {
 		memcpy(&address, addrs[i].address, 4);
@@ -81,7 +81,7 @@ static void want_all(const struct stream_sock *sock, struct stream_listen *liste
 		    (local != INADDR_ANY && local != address) ||
 		    (sock->bound_ifindex != 0 && sock->bound_ifindex != addrs[i].ifindex))
 			continue;
-		*reason = stream_place_of(net, addrs[i].ifindex, &place);
+		*reason = stream_find_device_and_vlan(net, addrs[i].ifindex, &place);
 		if (*reason == VMA_SOCK_OFFLOADED && listen_want_target(listen, address, &place) < 0)
 			*reason = VMA_SOCK_NO_MEMORY;
 	}
@@ -110,28 +110,28 @@ static void remove_unwanted(struct stream_sock *sock, struct stream_listen *list
 			listen->at[kept++] = listen->at[i];
 			listen->at[kept - 1].wanted = false;
 		} else if (listen->at[i].endpoint != NULL) {
-			stream_endpoint_leave(listen->at[i].endpoint, sock);
+			stream_endpoint_remove_member(listen->at[i].endpoint, sock);
 		}
 	}
 	listen->n = kept;
 }
 
 /*
- * A revoked endpoint goes before it is asked for again: the ring refuses it else. Connections that have come by its rule
- * have rules of their own by then.
+ * A revoked endpoint goes before it is asked for again: the ring refuses it else. Connections that have come by its
+ * rule have rules of their own by then.
  */
 static void listen_attach_target(struct stream_sock *sock, struct vma_engine *engine, struct target *t)
 {
 	struct vma_device *device;
 
 	if (t->endpoint != NULL && stream_endpoint_is_revoked(t->endpoint)) {
-		if (stream_endpoint_awaits_rules(t->endpoint)) {
-			vma_engine_steer_now();
+		if (stream_endpoint_awaits_conn_rules(t->endpoint)) {
+			vma_engine_steer_pending_now();
 			stream_schedule_update(sock); /* in the internal thread's next turn */
 			return;
 		}
 		stream_endpoint_finish(t->endpoint);
-		stream_endpoint_leave(t->endpoint, sock);
+		stream_endpoint_remove_member(t->endpoint, sock);
 		t->endpoint = NULL;
 		t->error = 0;
 	}
@@ -164,7 +164,7 @@ static void listen_apply(struct stream_sock *sock, struct vma_engine *engine)
 	atomic_store(&sock->rings, rings);
 }
 
-static enum vma_sock_reason reason_of_listener(const struct stream_listen *listen, enum vma_sock_reason otherwise)
+static enum vma_sock_reason listener_os_reason(const struct stream_listen *listen, enum vma_sock_reason otherwise)
 {
 	bool any = false;
 
@@ -221,16 +221,16 @@ static void listen_drain(struct stream_sock *sock)
 	atomic_store(&sock->file.retry, rings != 0);
 	if (rings != 0)
 		vma_engine_retry();
-	stream_rings_changed(sock, before);
+	stream_notify_rings_changed(sock, before);
 	vma_retire_poll();
 }
 
 /* Looked at once a second. */
-static void wait_for_receivers(struct stream_sock *sock)
+static void listen_check_passed_receivers(struct stream_sock *sock)
 {
 	if (!sock->paused)
 		return;
-	stream_passed_watch(sock);
+	stream_passed_watch_page(sock);
 	atomic_store(&sock->file.retry, true);
 	vma_engine_retry();
 }
@@ -239,7 +239,7 @@ static void wait_for_receivers(struct stream_sock *sock)
  * Who comes from now on is the kernel's, for whoever has the listener. What has come already stays in the queue, and
  * accept and poll look there first: only this process can take it.
  */
-void stream_listen_give_up(struct stream_sock *sock, enum vma_sock_reason reason)
+void stream_listen_leave_to_kernel(struct stream_sock *sock, enum vma_sock_reason reason)
 {
 	struct stream_listen *listen = sock->listen;
 
@@ -255,21 +255,21 @@ void stream_listen_give_up(struct stream_sock *sock, enum vma_sock_reason reason
 		struct target *t = &listen->at[i];
 
 		if (t->endpoint != NULL && !stream_endpoint_withdraw(t->endpoint)) {
-			stream_endpoint_leave(t->endpoint, sock);
+			stream_endpoint_remove_member(t->endpoint, sock);
 			t->endpoint = NULL;
 		}
 	}
 	endpoints_unlock();
 	listen_drain(sock);
-	wait_for_receivers(sock);
-	stream_describe(sock);
+	listen_check_passed_receivers(sock);
+	stream_describe_for_stats(sock);
 }
 
 /* What was half open when it paused is over. True: it asks for flows again. */
 static bool listen_resume(struct stream_sock *sock)
 {
 	if (!sock->paused || atomic_load(&sock->rings) != 0 || !stream_passed_may_resume(sock)) {
-		wait_for_receivers(sock);
+		listen_check_passed_receivers(sock);
 		return false;
 	}
 	sock->hands_over = sock->paused = false;
@@ -278,7 +278,7 @@ static bool listen_resume(struct stream_sock *sock)
 
 /* ---- update ---- */
 
-static bool listener_is_left_by_rule(struct stream_sock *sock, const struct vma_engine *engine)
+static bool rule_leaves_listener_to_kernel(struct stream_sock *sock, const struct vma_engine *engine)
 {
 	const struct vma_rule *rule = vma_inet_rule(engine, VMA_RULES_TCP_SERVER, &sock->local, NULL);
 
@@ -295,10 +295,10 @@ void stream_listen_update(struct stream_sock *sock)
 	uint64_t before = atomic_load(&sock->rings);
 
 	if (engine == NULL || sock->file.os_only || stream_has_ended(sock) || atomic_load(&sock->inherited) ||
-	    stream_phase(sock) != STREAM_LISTENING)
+	    stream_sock_phase(sock) != STREAM_LISTENING)
 		return;
 	if (sock->passed != NULL)
-		stream_passed_watch(sock);
+		stream_passed_watch_page(sock);
 	if (sock->hands_over) {
 		stream_fork_queue_watch(sock);
 		listen_drain(sock);
@@ -306,7 +306,7 @@ void stream_listen_update(struct stream_sock *sock)
 			return;
 	}
 	if (sock->passed != NULL && !stream_passed_all_taken(sock)) {
-		stream_listen_give_up(sock, VMA_SOCK_PASSED_ON);
+		stream_listen_leave_to_kernel(sock, VMA_SOCK_PASSED_ON);
 		return;
 	}
 	if (sock->listen == NULL)
@@ -314,36 +314,36 @@ void stream_listen_update(struct stream_sock *sock)
 	if (sock->listen == NULL) {
 		reason = VMA_SOCK_NO_MEMORY;
 	} else {
-		if (stream_is_for_os(sock))
+		if (stream_has_kernel_only_option(sock))
 			reason = VMA_SOCK_OPTION;
 		else if (sock->local.sin_family == AF_INET6)
 			reason = VMA_SOCK_IPV6;
-		else if (listener_is_left_by_rule(sock, engine))
+		else if (rule_leaves_listener_to_kernel(sock, engine))
 			reason = VMA_SOCK_RULE;
 		else
-			want_all(sock, sock->listen, engine->net, &reason);
+			listen_want_all_addresses(sock, sock->listen, engine->net, &reason);
 		listen_apply(sock, engine);
 		listen_schedule_retry(sock);
-		reason = reason_of_listener(sock->listen, reason);
+		reason = listener_os_reason(sock->listen, reason);
 		if (sock->passed != NULL && reason == VMA_SOCK_OFFLOADED)
-			stream_passed_serves(sock);
+			stream_passed_note_served(sock);
 	}
 	atomic_store(&sock->reason, reason);
 	if (reason_before == VMA_SOCK_OFFLOADED || reason_before == VMA_SOCK_INHERITED)
 		vma_engine_fallback(reason, 0, "a TCP listener");
-	stream_rings_changed(sock, before);
-	stream_describe(sock);
+	stream_notify_rings_changed(sock, before);
+	stream_describe_for_stats(sock);
 	vma_retire_poll();
 }
 
 /* By a fork or a message: then that one goes on listening, and requests under way are not to be refused. */
-static bool another_process_has(const struct stream_sock *sock)
+static bool sock_is_shared_with_process(const struct stream_sock *sock)
 {
 	return sock->passed != NULL || sock->file.from_parent ||
-	       sock->file.forks != atomic_load_explicit(&vma_forks, memory_order_relaxed);
+	       sock->file.forks != atomic_load_explicit(&vma_fork_count, memory_order_relaxed);
 }
 
-static void finish_all(struct stream_listen *listen)
+static void listen_finish_endpoints(struct stream_listen *listen)
 {
 	for (uint32_t i = 0; i < listen->n; i++)
 		if (listen->at[i].endpoint != NULL)
@@ -356,11 +356,11 @@ void stream_listen_end(struct stream_sock *sock)
 	uint64_t before = atomic_load(&sock->rings);
 
 	stream_fork_queue_unwatch(sock);
-	stream_placeholders_leave(sock); /* while the flows are there, which vmad asks for */
+	stream_placeholders_note_listener(sock); /* while the flows are there, which vmad asks for */
 	if (listen != NULL) {
 		endpoints_lock();
-		if (another_process_has(sock) || sock->hands_over)
-			finish_all(listen);
+		if (sock_is_shared_with_process(sock) || sock->hands_over)
+			listen_finish_endpoints(listen);
 		remove_unwanted(sock, listen); /* nothing is wanted between two updates */
 		endpoints_unlock();
 		sock->listen = NULL;
@@ -368,11 +368,11 @@ void stream_listen_end(struct stream_sock *sock)
 		vma_free(listen);
 	}
 	atomic_store(&sock->rings, 0);
-	stream_rings_changed(sock, before);
-	stream_accept_drop(sock);
+	stream_notify_rings_changed(sock, before);
+	stream_drop_unaccepted(sock);
 }
 
-void stream_listen_release(struct stream_sock *sock)
+void stream_listen_release_flows(struct stream_sock *sock)
 {
 	struct stream_listen *listen = sock->listen;
 	uint64_t before = atomic_load(&sock->rings);
@@ -382,19 +382,19 @@ void stream_listen_release(struct stream_sock *sock)
 	atomic_store(&sock->file.retry, false);
 	if (listen != NULL) {
 		endpoints_lock();
-		finish_all(listen);
+		listen_finish_endpoints(listen);
 		remove_unwanted(sock, listen); /* as at the end */
 		endpoints_unlock();
 	}
 	atomic_store(&sock->rings, 0);
-	stream_rings_changed(sock, before);
-	stream_describe(sock);
+	stream_notify_rings_changed(sock, before);
+	stream_describe_for_stats(sock);
 }
 
 /* ---- listen ---- */
 
 /* What the kernel has made of the backlog: the second listen() of a socket changes no more than that. */
-static uint32_t backlog_of(int fd)
+static uint32_t read_listen_backlog(int fd)
 {
 	struct tcp_info info;
 	socklen_t len = sizeof(info);
@@ -402,24 +402,24 @@ static uint32_t backlog_of(int fd)
 	return vma_os.getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) == 0 ? info.tcpi_sacked : 128;
 }
 
-void stream_listen_options(struct stream_sock *sock)
+void stream_listen_apply_options(struct stream_sock *sock)
 {
 	for (uint32_t i = 0; sock->listen != NULL && i < sock->listen->n; i++) {
 		if (sock->listen->at[i].endpoint != NULL)
-			stream_endpoint_set(sock->listen->at[i].endpoint, sock);
+			stream_endpoint_set_options(sock->listen->at[i].endpoint, sock);
 	}
 }
 
 static void set_backlog(struct stream_sock *sock, int fd)
 {
-	atomic_store(&sock->backlog, backlog_of(fd));
-	stream_listen_options(sock);
+	atomic_store(&sock->backlog, read_listen_backlog(fd));
+	stream_listen_apply_options(sock);
 }
 
 static void listen_begin(struct stream_sock *sock, int fd)
 {
 	stream_cookie(sock, fd);
-	stream_take_local(sock, fd);
+	stream_read_local_name(sock, fd);
 	stream_tally_init(sock);
 	atomic_store(&sock->shut_rd, false);
 	atomic_store(&sock->shut_wr, false);
@@ -460,12 +460,12 @@ static int listen_check_fallback(struct stream_sock *sock, int fd)
  * of the kernel's for its whole life, and a device that has to be opened first takes a while. Not before the port is
  * known; and a listener of somebody else on that port keeps what it has, for its owner refuses the rule.
  */
-static int listen_locked(struct stream_sock *sock, int fd, int backlog)
+static int listen_with_file_lock(struct stream_sock *sock, int fd, int backlog)
 {
-	bool first = stream_phase(sock) != STREAM_LISTENING;
+	bool first = stream_sock_phase(sock) != STREAM_LISTENING;
 	int rc;
 
-	if (stream_conn(sock) != NULL || sock->attempt != STREAM_UNCONNECTED)
+	if (stream_tcp_conn(sock) != NULL || sock->attempt != STREAM_UNCONNECTED)
 		return -EINVAL;
 	if (first && sock->local.sin_port != 0) {
 		atomic_store(&sock->backlog, (uint32_t)backlog < SOMAXCONN ? (uint32_t)backlog : SOMAXCONN);
@@ -476,11 +476,11 @@ static int listen_locked(struct stream_sock *sock, int fd, int backlog)
 		set_backlog(sock, fd);
 		if (first && waits_for_listen(sock))
 			stream_listen_update(sock);
-		if (first && stream_phase(sock) != STREAM_LISTENING)
+		if (first && stream_sock_phase(sock) != STREAM_LISTENING)
 			listen_begin(sock, fd);
 		if (first)
 			rc = listen_check_fallback(sock, fd);
-	} else if (first && stream_phase(sock) == STREAM_LISTENING) {
+	} else if (first && stream_sock_phase(sock) == STREAM_LISTENING) {
 		listen_undo(sock);
 	}
 	return rc;
@@ -492,7 +492,7 @@ int stream_listen(struct vma_file *file, int fd, int backlog)
 	int rc;
 
 	pthread_mutex_lock(&file->lock);
-	rc = listen_locked(sock, fd, backlog);
+	rc = listen_with_file_lock(sock, fd, backlog);
 	pthread_mutex_unlock(&file->lock);
 	if (rc == 0) /* the shadow's queue counts as well */
 		vma_file_set_own_poll(file, false);
@@ -508,14 +508,14 @@ bool stream_listen_prepare(struct stream_sock *sock)
 	enum vma_sock_reason reason = VMA_SOCK_LOCAL;
 	bool possible = false;
 
-	if (sock->local.sin_family != AF_INET || sock->local.sin_port == 0 || stream_is_for_os(sock) ||
-	    listener_is_left_by_rule(sock, sock->engine))
+	if (sock->local.sin_family != AF_INET || sock->local.sin_port == 0 || stream_has_kernel_only_option(sock) ||
+	    rule_leaves_listener_to_kernel(sock, sock->engine))
 		return false;
 	if (sock->listen == NULL)
 		sock->listen = vma_alloc(sizeof(*sock->listen));
 	if (sock->listen == NULL)
 		return false;
-	want_all(sock, sock->listen, sock->engine->net, &reason);
+	listen_want_all_addresses(sock, sock->listen, sock->engine->net, &reason);
 	listen_open_devices(sock->listen, sock->engine);
 	for (uint32_t i = 0; i < sock->listen->n; i++)
 		possible |= sock->listen->at[i].error == 0;
@@ -523,10 +523,10 @@ bool stream_listen_prepare(struct stream_sock *sock)
 	return possible;
 }
 
-void stream_listen_arrived(struct stream_sock *sock, int fd)
+void stream_listen_after_passed(struct stream_sock *sock, int fd)
 {
 	stream_tally_init(sock);
-	atomic_store(&sock->backlog, backlog_of(fd));
+	atomic_store(&sock->backlog, read_listen_backlog(fd));
 	atomic_store(&sock->inherited, true);
 	atomic_store(&sock->reason, VMA_SOCK_INHERITED);
 	atomic_store(&sock->file.own_poll, false); /* the shadow's queue counts as well */
@@ -535,7 +535,7 @@ void stream_listen_arrived(struct stream_sock *sock, int fd)
 
 /* ---- which ring contexts ---- */
 
-static unsigned add_ring_ctx(struct vma_ring_ctx *ring_ctx, struct vma_ring_ctx **out, unsigned n, unsigned max)
+static unsigned add_ring_ctx_once(struct vma_ring_ctx *ring_ctx, struct vma_ring_ctx **out, unsigned n, unsigned max)
 {
 	for (unsigned i = 0; i < n && i < max; i++) {
 		if (out[i] == ring_ctx)
@@ -552,7 +552,7 @@ unsigned stream_listen_ring_ctxs(const struct stream_sock *sock, struct vma_ring
 
 	for (uint32_t i = 0; sock->listen != NULL && i < sock->listen->n; i++) {
 		if (sock->listen->at[i].endpoint != NULL)
-			n = add_ring_ctx(stream_endpoint_ring_ctx(sock->listen->at[i].endpoint), out, n, max);
+			n = add_ring_ctx_once(stream_endpoint_ring_ctx(sock->listen->at[i].endpoint), out, n, max);
 	}
 	return n;
 }
@@ -561,7 +561,7 @@ unsigned stream_listen_ring_ctxs(const struct stream_sock *sock, struct vma_ring
 static unsigned hold_ring_ctx_at(const struct stream_sock *sock, const struct target *t, struct vma_ring_ctx **out,
                                  unsigned n, unsigned max)
 {
-	const struct vma_ring_where where = vma_file_where(&sock->file, &t->local);
+	const struct vma_ring_requester where = vma_file_ring_key_input(&sock->file, &t->local);
 	struct vma_ring_ctx *ring_ctx;
 	struct vma_device *device;
 	unsigned more;
@@ -569,19 +569,19 @@ static unsigned hold_ring_ctx_at(const struct stream_sock *sock, const struct ta
 	if (vma_device_get(sock->engine, t->device, &device) < 0 ||
 	    vma_ring_ctx_get(device, VMA_RING_CTX_RX, &where, &ring_ctx) < 0)
 		return n;
-	more = n < max ? add_ring_ctx(ring_ctx, out, n, max) : n;
+	more = n < max ? add_ring_ctx_once(ring_ctx, out, n, max) : n;
 	if (more == n)
 		vma_ring_ctx_put(ring_ctx);
 	return more;
 }
 
-unsigned stream_listen_hold_places(const struct stream_sock *sock, struct vma_ring_ctx **out, unsigned max)
+unsigned stream_listen_hold_ring_ctxs(const struct stream_sock *sock, struct vma_ring_ctx **out, unsigned max)
 {
 	struct stream_listen wanted = {0};
 	enum vma_sock_reason reason;
 	unsigned n = 0;
 
-	want_all(sock, &wanted, sock->engine->net, &reason);
+	listen_want_all_addresses(sock, &wanted, sock->engine->net, &reason);
 	for (uint32_t i = 0; i < wanted.n; i++)
 		n = hold_ring_ctx_at(sock, &wanted.at[i], out, n, max);
 	vma_free(wanted.at);
@@ -593,9 +593,9 @@ unsigned stream_listen_hold_places(const struct stream_sock *sock, struct vma_ri
 void stream_listen_forked(struct stream_sock *sock)
 {
 	atomic_store(&sock->was_polled, false);
-	stream_fork_queue_note_waits(sock);
+	stream_fork_queue_note_in_child(sock);
 	sock->fork_queue_watched = false;
-	sock->fork_queue_task = (struct vma_task){0};
+	sock->fork_queue_task = (struct vma_internal_task){0};
 	sock->listen = NULL;
 	sock->queue = NULL;
 	ck_stack_init(&sock->arrived);
@@ -603,24 +603,24 @@ void stream_listen_forked(struct stream_sock *sock)
 	atomic_store(&sock->rings, 0);
 }
 
-void stream_take_up(struct stream_sock *sock)
+void stream_use_inherited_socket(struct stream_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
 	if (vma_engine() != NULL && atomic_exchange(&sock->inherited, false)) {
 		sock->engine = vma_engine();
-		vma_file_made_here(&sock->file);
+		vma_file_record_maker(&sock->file);
 	}
 	stream_listen_update(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 }
 
-static void run_update(struct vma_task *task)
+static void listen_update_task(struct vma_internal_task *task)
 {
 	struct stream_sock *sock = (struct stream_sock *)((char *)task - offsetof(struct stream_sock, update_task));
 
 	atomic_store(&sock->update_scheduled, false);
 	if (atomic_load(&sock->was_polled)) {
-		stream_take_up(sock);
+		stream_use_inherited_socket(sock);
 	} else { /* a fork has given it back since, and it is for who accepts */
 		pthread_mutex_lock(&sock->file.lock);
 		stream_listen_update(sock);
@@ -637,7 +637,7 @@ void stream_schedule_update(struct stream_sock *sock)
 {
 	if (vma_engine() == NULL || atomic_exchange(&sock->update_scheduled, true))
 		return;
-	sock->update_task.run = run_update;
+	sock->update_task.run = listen_update_task;
 	vma_file_get(&sock->file);
 	vma_engine_post(&sock->update_task);
 }

@@ -7,14 +7,15 @@
  * counted, each denies the other: a connection that one thread reads and another writes stays where it is. Otherwise it
  * would go to and fro.
  *
- * The move is vma_tcp_move's: nothing is lost, and threads that are inside go on. Those that sleep for the old ring are
- * woken, and look for the new one. The old ring context is put; it is destroyed when no thread is inside that has found it.
+ * The move is vma_tcp_move_to_stack's: nothing is lost, and threads that are inside go on. Those that sleep for the old
+ * ring are woken, and look for the new one. The old ring context is put; it is destroyed when no thread is inside that
+ * has found it.
  *
- * Whether the connection may move is asked before a ring is made for it. A connection without a rule of its own is given
- * one then, as the internal thread would do it soon. If it is to have none (VMA_TCP_3T_RULES, VMA_TCP_2T_RULES), it
- * stays. It also stays if the kernel or vmad cannot move the rule. Then it
- * counts as at home, until another thread or core takes over. Whatever else is in the way may pass: it is tried again two
- * rounds later.
+ * Whether the connection may move is asked before a ring is made for it. A connection without a rule of its own is
+ * given one then, as the internal thread would do it soon. If it is to have none (VMA_TCP_3T_RULES, VMA_TCP_2T_RULES),
+ * it stays. It also stays if the kernel or vmad cannot move the rule. Then it
+ * counts as at home, until another thread or core takes over. Whatever else is in the way may pass: it is tried again
+ * two rounds later.
  */
 #include <errno.h>
 #include <string.h>
@@ -26,13 +27,13 @@
 /* Another process's part in it is no hindrance: a connection is one process's until it is the kernel's. */
 static bool conn_may_migrate(const struct stream_sock *sock)
 {
-	return stream_phase(sock) == STREAM_CONNECTED && stream_conn(sock) != NULL && sock->ring_ctx != NULL &&
+	return stream_sock_phase(sock) == STREAM_CONNECTED && stream_tcp_conn(sock) != NULL && sock->ring_ctx != NULL &&
 	       !sock->file.os_only && !vma_file_has_ring_request(&sock->file) && !stream_has_ended(sock) &&
 	       !atomic_load(&sock->inherited);
 }
 
 /* Why it stays, as far as that is known before a ring is made; 0: it may move. */
-static int conn_check_migration(const struct stream_sock *sock, struct vma_tcp_conn *conn)
+static int conn_migration_errno(const struct stream_sock *sock, struct vma_tcp_conn *conn)
 {
 	const struct vma_conf *conf = &sock->engine->conf;
 
@@ -41,7 +42,7 @@ static int conn_check_migration(const struct stream_sock *sock, struct vma_tcp_c
 	return vma_tcp_is_movable(conn) ? 0 : -EBUSY;
 }
 
-static int conn_get_rule(struct vma_tcp_conn *conn)
+static int conn_ensure_own_rule(struct vma_tcp_conn *conn)
 {
 	const int rc = vma_tcp_has_rule(conn) ? 0 : vma_tcp_steer(conn);
 
@@ -50,29 +51,29 @@ static int conn_get_rule(struct vma_tcp_conn *conn)
 
 static int conn_move_to(struct stream_sock *sock, struct vma_ring_ctx *ring_ctx)
 {
-	struct vma_tcp_conn *conn = stream_conn(sock);
+	struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 	struct vma_tcp *tcp;
-	int rc = conn_get_rule(conn);
+	int rc = conn_ensure_own_rule(conn);
 
 	if (rc == 0)
 		rc = vma_ring_ctx_tcp(ring_ctx, &tcp);
-	return rc == 0 ? vma_tcp_move(conn, tcp) : rc;
+	return rc == 0 ? vma_tcp_move_to_stack(conn, tcp) : rc;
 }
 
-static void sock_take_ring_ctx(struct stream_sock *sock, struct vma_ring_ctx *ring_ctx)
+static void migrated_sock_set_ring_ctx(struct stream_sock *sock, struct vma_ring_ctx *ring_ctx)
 {
 	struct vma_ring_ctx *left = sock->ring_ctx;
 	const uint64_t before = atomic_load(&sock->rings);
 
 	sock->ring_ctx = ring_ctx;
 	atomic_store(&sock->rings, vma_ring_ctx_bit(ring_ctx));
-	stream_rings_changed(sock, before);
-	stream_describe(sock);
+	stream_notify_rings_changed(sock, before);
+	stream_describe_for_stats(sock);
 	vma_ring_ctx_put(left);
 }
 
 /* file.lock. 1: it has moved; 0: it is there already; else why it stays. */
-static int migrate_to(struct stream_sock *sock, struct vma_ring_where where)
+static int migrate_to(struct stream_sock *sock, struct vma_ring_requester where)
 {
 	struct vma_ring_ctx *ring_ctx;
 	int rc;
@@ -80,7 +81,7 @@ static int migrate_to(struct stream_sock *sock, struct vma_ring_where where)
 	memcpy(where.local, &sock->name.sin_addr, sizeof(sock->name.sin_addr));
 	if (vma_ring_ctx_is_at(sock->ring_ctx, VMA_RING_CTX_TCP, &where))
 		return 0;
-	rc = conn_check_migration(sock, stream_conn(sock));
+	rc = conn_migration_errno(sock, stream_tcp_conn(sock));
 	if (rc < 0)
 		return rc;
 	rc = vma_ring_ctx_get(sock->ring_ctx->device, VMA_RING_CTX_TCP, &where, &ring_ctx);
@@ -92,8 +93,8 @@ static int migrate_to(struct stream_sock *sock, struct vma_ring_where where)
 		vma_ring_ctx_put(ring_ctx);
 		return rc;
 	}
-	sock_take_ring_ctx(sock, ring_ctx);
-	vma_file_moved(&sock->file, &where);
+	migrated_sock_set_ring_ctx(sock, ring_ctx);
+	vma_file_record_ring_move(&sock->file, &where);
 	return 1;
 }
 
@@ -116,7 +117,7 @@ static bool migration_error_is_permanent(int rc)
 	return rc == -EOPNOTSUPP || rc == -EPERM || rc == -EINVAL;
 }
 
-static void __attribute__((cold, noinline)) conn_place_changed(struct stream_sock *sock, bool rx)
+static void __attribute__((cold, noinline)) conn_migration_place_changed(struct stream_sock *sock, bool rx)
 {
 	const struct vma_migration *migration = rx ? &sock->rx_migration : &sock->tx_migration;
 	const uint64_t place = vma_migration_place(migration);
@@ -136,36 +137,36 @@ static void __attribute__((cold, noinline)) conn_place_changed(struct stream_soc
 	vma_retire_poll();
 }
 
-static inline void count_access(struct stream_sock *sock, bool rx)
+static inline void migration_count_access(struct stream_sock *sock, bool rx)
 {
 	struct vma_migration *mine = rx ? &sock->rx_migration : &sock->tx_migration;
 
 	if (mine->ratio == 0)
 		return;
 	if (__builtin_expect(vma_migration_count(mine), 0))
-		conn_place_changed(sock, rx);
+		conn_migration_place_changed(sock, rx);
 	vma_migration_deny(rx ? &sock->tx_migration : &sock->rx_migration);
 }
 
 void stream_count_send_migrating(struct stream_sock *sock)
 {
-	count_access(sock, false);
+	migration_count_access(sock, false);
 }
 
 ssize_t stream_recvmsg_migrating(struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
-	count_access(stream_sock(file), true);
+	migration_count_access(stream_sock(file), true);
 	return stream_recvmsg(file, fd, msg, flags);
 }
 
 ssize_t stream_recvmsg_migrating_with_looks(struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
-	count_access(stream_sock(file), true);
+	migration_count_access(stream_sock(file), true);
 	return stream_recvmsg_with_looks(file, fd, msg, flags);
 }
 
 ssize_t stream_sendmsg_migrating(struct vma_file *file, int fd, const struct msghdr *msg, int flags)
 {
-	count_access(stream_sock(file), false);
+	migration_count_access(stream_sock(file), false);
 	return stream_sendmsg(file, fd, msg, flags);
 }

@@ -9,7 +9,7 @@
 #define IP_LOCAL_PORT_RANGE 51 /* since Linux 6.3 */
 #endif
 
-void stream_take_local(struct stream_sock *sock, int fd)
+void stream_read_local_name(struct stream_sock *sock, int fd)
 {
 	union vma_name local;
 
@@ -20,7 +20,7 @@ void stream_take_local(struct stream_sock *sock, int fd)
 }
 
 /* By connections that were accepted, and those in TIME_WAIT: the kernel does not know of them. */
-static bool has_connections(const struct sockaddr_in *name)
+static bool port_has_our_connections(const struct sockaddr_in *name)
 {
 	const bool any = name->sin_addr.s_addr == INADDR_ANY;
 	bool held = false;
@@ -40,20 +40,20 @@ static bool has_connections(const struct sockaddr_in *name)
 }
 
 /* Against who binds the port without SO_REUSEADDR. */
-static bool is_held(const struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len)
+static bool port_is_held_by_listener(const struct stream_sock *sock, int fd, const struct sockaddr *addr, socklen_t len)
 {
 	union vma_name name;
 
 	return !sock->reuse_addr && !sock->reuse_port &&
 	       vma_name_read_local(fd, sock->file.family, addr, len, &name) == 0 && name.any.sa_family == AF_INET &&
-	       name.in.sin_port != 0 && has_connections(&name.in);
+	       name.in.sin_port != 0 && port_has_our_connections(&name.in);
 }
 
 /* ---- a port of the kernel's choice ---- */
 
 #define CHOICES_MAX 8
 
-static bool has_option(int fd, int option)
+static bool ip_option_is_set(int fd, int option)
 {
 	return vma_sock_get_int(fd, IPPROTO_IP, option, 0) != 0;
 }
@@ -72,20 +72,20 @@ static uint16_t shadow_choose_port(int fd, int family, const struct sockaddr_in 
  * connect to the same peer would fail with EADDRNOTAVAIL. So sockets of no other use ask it first, and each keeps what
  * it got until one is free here as well. 0: the kernel's choice is to be taken as it comes.
  */
-static uint16_t free_port(int fd, int family, struct sockaddr_in name)
+static uint16_t kernel_choose_free_port(int fd, int family, struct sockaddr_in name)
 {
 	int asked[CHOICES_MAX];
 	unsigned n = 0;
 	uint16_t port_be;
 
-	if (has_option(fd, IP_BIND_ADDRESS_NO_PORT) || has_option(fd, IP_LOCAL_PORT_RANGE))
+	if (ip_option_is_set(fd, IP_BIND_ADDRESS_NO_PORT) || ip_option_is_set(fd, IP_LOCAL_PORT_RANGE))
 		return 0;
 	do {
 		asked[n] = vma_os.socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		name.sin_port = 0;
 		name.sin_port = port_be = shadow_choose_port(asked[n], family, &name);
 		n += asked[n] >= 0;
-	} while (port_be != 0 && has_connections(&name) && n < CHOICES_MAX);
+	} while (port_be != 0 && port_has_our_connections(&name) && n < CHOICES_MAX);
 	while (n > 0)
 		vma_os.close(asked[--n]);
 	return port_be;
@@ -101,7 +101,7 @@ static int stream_bind_shadow(int fd, int family, const struct sockaddr *addr, s
 	    name.any.sa_family == AF_INET && name.in.sin_port == 0) {
 		if (vma_copy(&given, addr, room) != 0)
 			return -EFAULT;
-		given.in.sin_port = free_port(fd, family, name.in);
+		given.in.sin_port = kernel_choose_free_port(fd, family, name.in);
 		if (given.in.sin_port != 0 && vma_os.bind(fd, &given.any, room) == 0)
 			return 0;
 	}
@@ -117,16 +117,16 @@ int stream_bind(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 	int rc = 0;
 
 	pthread_mutex_lock(&file->lock);
-	if (stream_conn(sock) != NULL) {
+	if (stream_tcp_conn(sock) != NULL) {
 		rc = -EINVAL;
-	} else if (is_held(sock, fd, addr, len)) {
+	} else if (port_is_held_by_listener(sock, fd, addr, len)) {
 		rc = -EADDRINUSE;
 	} else {
 		rc = stream_bind_shadow(fd, file->family, addr, len);
 	}
 	if (rc == 0) {
-		stream_take_local(sock, fd);
-		stream_describe(sock);
+		stream_read_local_name(sock, fd);
+		stream_describe_for_stats(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
 	return rc;
@@ -143,8 +143,8 @@ int stream_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, soc
 	bool ours;
 
 	pthread_mutex_lock(&file->lock);
-	ours = stream_conn(sock) != NULL || sock->reserved.sin_family == AF_INET;
-	if (stream_conn(sock) != NULL)
+	ours = stream_tcp_conn(sock) != NULL || sock->reserved.sin_family == AF_INET;
+	if (stream_tcp_conn(sock) != NULL)
 		name = sock->name;
 	else
 		name.sin_port = sock->reserved.sin_port;
@@ -164,9 +164,10 @@ int stream_getpeername(struct vma_file *file, int fd, struct sockaddr *addr, soc
 	int rc = 0;
 
 	pthread_mutex_lock(&file->lock);
-	conn = stream_conn(sock);
+	conn = stream_tcp_conn(sock);
 	name = sock->peer;
-	if (conn != NULL && (stream_phase(sock) != STREAM_CONNECTED || stream_state(conn) == TCP_CLOSE))
+	if (conn != NULL &&
+	    (stream_sock_phase(sock) != STREAM_CONNECTED || stream_kernel_view_of_state(conn) == TCP_CLOSE))
 		rc = -ENOTCONN;
 	pthread_mutex_unlock(&file->lock);
 	if (conn == NULL)

@@ -3,7 +3,7 @@
  * by. The shadow is asked for the value that an option has afterwards: it clamps, rounds and doubles.
  *
  *   mirrored     to the connection (options of tcp), or read by stream's own files
- *   kernel_only  while one is set, connect and listen are the kernel's; if a program would miss its effect, it makes a
+ *   kernel only  while one is set, connect and listen are the kernel's; if a program would miss its effect, it makes a
  *                connection the kernel's, too (to_kernel.c)
  *   inherited    noted for accepted sockets, whose shadows get it when they are asked for options (settle)
  */
@@ -48,14 +48,14 @@ enum { /* how it is told whether it is set */
 /* What it does to a connection: what is not missed (or has its effect on listeners, or while it connects) moves none.
  */
 enum late { STAYS, MOVES };
-struct kernel_only {
+struct kernel_only_option {
 	int level, name;
 	uint8_t enabled_by, late;
 	const char *text;
 };
 
 /* clang-format off */
-static const struct kernel_only kernel_only[] = {
+static const struct kernel_only_option kernel_only_option[] = {
 	{SOL_SOCKET, SO_ATTACH_FILTER, ALWAYS, MOVES, "SO_ATTACH_FILTER"},
 	{SOL_SOCKET, SO_ATTACH_BPF, ALWAYS, MOVES, "SO_ATTACH_BPF"},
 	{SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, ALWAYS, STAYS, "SO_ATTACH_REUSEPORT_CBPF"},
@@ -90,13 +90,17 @@ static const struct kernel_only kernel_only[] = {
 	{IPPROTO_TCP, TCP_ULP, ALWAYS, STAYS, "TCP_ULP"},
 };
 /* clang-format on */
-enum { KERNEL_ONLY = sizeof(kernel_only) / sizeof(kernel_only[0]), BIT_CONGESTION = KERNEL_ONLY, BIT_ASYNC };
+enum {
+	KERNEL_ONLY = sizeof(kernel_only_option) / sizeof(kernel_only_option[0]),
+	BIT_CONGESTION = KERNEL_ONLY,
+	BIT_ASYNC
+};
 _Static_assert(BIT_ASYNC < 64, "a bit each");
 
 static int find_kernel_only(int level, int name)
 {
 	for (int i = 0; i < KERNEL_ONLY; i++) {
-		if (kernel_only[i].level == level && kernel_only[i].name == name)
+		if (kernel_only_option[i].level == level && kernel_only_option[i].name == name)
 			return i;
 	}
 	return -1;
@@ -111,17 +115,17 @@ const char *stream_os_option(struct vma_file *file)
 	pthread_mutex_unlock(&file->lock);
 	for (int i = 0; i < KERNEL_ONLY; i++) {
 		if (set & 1ULL << i)
-			return kernel_only[i].text;
+			return kernel_only_option[i].text;
 	}
 	return set & 1ULL << BIT_CONGESTION ? "TCP_CONGESTION" : set & 1ULL << BIT_ASYNC ? "O_ASYNC" : NULL;
 }
 
-bool stream_is_for_os(const struct stream_sock *sock)
+bool stream_has_kernel_only_option(const struct stream_sock *sock)
 {
 	return sock->os_options != 0;
 }
 
-static bool option_is_set_now(int fd, const struct kernel_only *option)
+static bool option_is_set_now(int fd, const struct kernel_only_option *option)
 {
 	return vma_inet_option_is_set(fd, option->level, option->name, option->enabled_by);
 }
@@ -139,32 +143,32 @@ static void stream_set_os_bit(struct stream_sock *sock, int bit, bool on)
 /* Of a connection the signals are ours to send; before, it is better made by the kernel. */
 void stream_set_async(struct stream_sock *sock, bool on)
 {
-	if (stream_conn(sock) != NULL)
+	if (stream_tcp_conn(sock) != NULL)
 		atomic_store(&sock->async, on);
 	else
 		stream_set_os_bit(sock, BIT_ASYNC, on);
 }
 
-void stream_congestion_for_os(struct stream_sock *sock, bool on)
+void stream_mark_congestion_for_os(struct stream_sock *sock, bool on)
 {
 	stream_set_os_bit(sock, BIT_CONGESTION, on);
 }
 
-static bool option_enables(const struct kernel_only *option, const void *value, socklen_t len)
+static bool option_enables(const struct kernel_only_option *option, const void *value, socklen_t len)
 {
 	return vma_inet_option_enables(option->level, option->enabled_by, value, len);
 }
 
 /* Before the kernel is asked: what VMA_EXCEPTION_HANDLING says of it. */
-static int stream_check_option(const struct stream_sock *sock, const struct kernel_only *option, const void *value,
-                               socklen_t len)
+static int stream_check_option(const struct stream_sock *sock, const struct kernel_only_option *option,
+                               const void *value, socklen_t len)
 {
 	if (!option_enables(option, value, len))
 		return 0;
 	if (option->name == TCP_ULP && option->level == IPPROTO_TCP)
 		return 0; /* the shadow refuses it: it is not connected */
 	return vma_engine_exception(
-	        ENOPROTOOPT, stream_conn(sock) != NULL ? "a connected TCP socket with %s" : "a TCP socket with %s",
+	        ENOPROTOOPT, stream_tcp_conn(sock) != NULL ? "a connected TCP socket with %s" : "a TCP socket with %s",
 	        option->text);
 }
 
@@ -172,12 +176,12 @@ static int stream_check_option(const struct stream_sock *sock, const struct kern
  * The connection becomes the kernel's, before the option is set: the option must not act on what is reinjected
  * meanwhile (reinject.c), and some options need a connection. A value that is refused then has cost the offload.
  */
-static bool move_for(struct stream_sock *sock, int fd, const struct kernel_only *option, const void *value,
-                     socklen_t len)
+static bool move_to_kernel_for_option(struct stream_sock *sock, int fd, const struct kernel_only_option *option,
+                                      const void *value, socklen_t len)
 {
 	int rc;
 
-	if (stream_conn(sock) == NULL || option->late == STAYS || !option_enables(option, value, len))
+	if (stream_tcp_conn(sock) == NULL || option->late == STAYS || !option_enables(option, value, len))
 		return false;
 	stream_cookie(sock, fd);
 	rc = stream_to_kernel(sock, fd, VMA_SOCK_OPTION);
@@ -196,10 +200,10 @@ static bool move_for(struct stream_sock *sock, int fd, const struct kernel_only 
 /* What the kernel takes of a socket that is not connected only, as its shadow never is. */
 static bool option_comes_too_late(const struct stream_sock *sock, int level, int name, const void *value, socklen_t len)
 {
-	const struct vma_tcp_conn *conn = stream_conn(sock);
+	const struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 	int number = 1;
 
-	if (level != IPPROTO_TCP || conn == NULL || stream_state(conn) == TCP_CLOSE)
+	if (level != IPPROTO_TCP || conn == NULL || stream_kernel_view_of_state(conn) == TCP_CLOSE)
 		return false;
 	if (name == TCP_WINDOW_CLAMP && len >= sizeof(number) && vma_copy(&number, value, sizeof(number)) == 0)
 		return number == 0;
@@ -209,9 +213,9 @@ static bool option_comes_too_late(const struct stream_sock *sock, int level, int
 /* ---- inheritance ---- */
 
 /* Without memory the shadows of accepted sockets do not have it; their connections do. */
-static void record_option(struct stream_sock *sock, int level, int name, const void *value, socklen_t len)
+static void listener_record_set_option(struct stream_sock *sock, int level, int name, const void *value, socklen_t len)
 {
-	struct stream_set **place = &sock->sets, *set;
+	struct stream_recorded_option **place = &sock->sets, *set;
 
 	if (len > sizeof(set->value))
 		return;
@@ -229,21 +233,21 @@ static void record_option(struct stream_sock *sock, int level, int name, const v
 
 void stream_options_free(struct stream_sock *sock)
 {
-	struct stream_set *next;
+	struct stream_recorded_option *next;
 
-	for (struct stream_set *set = sock->sets; set != NULL; set = next) {
+	for (struct stream_recorded_option *set = sock->sets; set != NULL; set = next) {
 		next = set->next;
 		vma_free(set);
 	}
 	sock->sets = NULL;
 }
 
-static void copy_sets(struct stream_sock *child, const struct stream_sock *listener)
+static void copy_kernel_only_options(struct stream_sock *child, const struct stream_sock *listener)
 {
-	struct stream_set **place = &child->sets;
+	struct stream_recorded_option **place = &child->sets;
 
-	for (const struct stream_set *set = listener->sets; set != NULL; set = set->next) {
-		struct stream_set *copy = vma_alloc(sizeof(*copy));
+	for (const struct stream_recorded_option *set = listener->sets; set != NULL; set = set->next) {
+		struct stream_recorded_option *copy = vma_alloc(sizeof(*copy));
 
 		if (copy == NULL)
 			break;
@@ -256,7 +260,7 @@ static void copy_sets(struct stream_sock *child, const struct stream_sock *liste
 }
 
 #define COPY(field) atomic_store(&child->field, atomic_load(&listener->field))
-void stream_options_take(struct stream_sock *child, struct stream_sock *listener)
+void stream_options_inherit(struct stream_sock *child, struct stream_sock *listener)
 {
 	child->options = listener->options;
 	COPY(rcvtimeo_ns);
@@ -270,16 +274,16 @@ void stream_options_take(struct stream_sock *child, struct stream_sock *listener
 	child->bound_ifindex = listener->bound_ifindex;
 	child->mark = listener->mark;
 	child->own_congestion = listener->own_congestion;
-	copy_sets(child, listener);
+	copy_kernel_only_options(child, listener);
 }
 #undef COPY
 
-void stream_options_settle(struct stream_sock *sock, int fd)
+void stream_options_apply_to_shadow(struct stream_sock *sock, int fd)
 {
 	if (!sock->sets_due)
 		return;
 	sock->sets_due = false;
-	for (const struct stream_set *set = sock->sets; set != NULL; set = set->next)
+	for (const struct stream_recorded_option *set = sock->sets; set != NULL; set = set->next)
 		vma_os.setsockopt(fd, set->level, set->name, set->value, set->len);
 }
 
@@ -313,7 +317,7 @@ static const struct mirrored mirrored[] = {
 };
 /* clang-format on */
 
-static int32_t *field_of(struct vma_tcp_options *options, enum vma_tcp_option option)
+static int32_t *options_field_of(struct vma_tcp_options *options, enum vma_tcp_option option)
 {
 	switch (option) {
 #define X(name, field, value)                                                                                          \
@@ -326,15 +330,15 @@ static int32_t *field_of(struct vma_tcp_options *options, enum vma_tcp_option op
 	}
 }
 
-void stream_option_set(struct stream_sock *sock, enum vma_tcp_option option, int32_t value)
+void stream_set_tcp_option(struct stream_sock *sock, enum vma_tcp_option option, int32_t value)
 {
-	struct vma_tcp_conn *conn = stream_conn(sock);
+	struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 
-	*field_of(&sock->options, option) = value;
+	*options_field_of(&sock->options, option) = value;
 	if (conn != NULL)
-		vma_tcp_set(conn, option, value);
+		vma_tcp_set_option(conn, option, value);
 	else
-		stream_listen_options(sock);
+		stream_listen_apply_options(sock);
 }
 
 /* True: it is one of these. */
@@ -350,14 +354,14 @@ static bool mirror_option(struct stream_sock *sock, int fd, int level, int name,
 			number = vma_sock_get_int(fd, level, name, 0);
 		else if (len < sizeof(number) || vma_copy(&number, value, sizeof(number)) != 0)
 			return true;
-		stream_option_set(sock, m->option, number);
+		stream_set_tcp_option(sock, m->option, number);
 		return true;
 	}
 	return false;
 }
 
 /* The kernel doubles what it is given, for its own overhead. VMA_RX_BYTES_MIN counts if it is set. */
-static int rcvbuf_of(const struct stream_sock *sock, int fd)
+static int kernel_rcvbuf_size(const struct stream_sock *sock, int fd)
 {
 	const struct vma_conf *conf = sock->engine != NULL ? &sock->engine->conf : NULL;
 	int bytes = vma_sock_get_int(fd, SOL_SOCKET, SO_RCVBUF, 0) / 2;
@@ -370,11 +374,11 @@ static int rcvbuf_of(const struct stream_sock *sock, int fd)
 static void mirror_buffer(struct stream_sock *sock, int fd, int name)
 {
 	if (name == SO_SNDBUF || name == SO_SNDBUFFORCE)
-		stream_option_set(sock, VMA_TCP_OPT_SNDBUF, vma_sock_get_int(fd, SOL_SOCKET, SO_SNDBUF, 0) / 2);
+		stream_set_tcp_option(sock, VMA_TCP_OPT_SNDBUF, vma_sock_get_int(fd, SOL_SOCKET, SO_SNDBUF, 0) / 2);
 	else
-		stream_option_set(sock, VMA_TCP_OPT_RCVBUF, rcvbuf_of(sock, fd));
-	stream_describe(sock);
-	stream_ready(sock, EPOLLOUT); /* there may be room now, as below */
+		stream_set_tcp_option(sock, VMA_TCP_OPT_RCVBUF, kernel_rcvbuf_size(sock, fd));
+	stream_describe_for_stats(sock);
+	stream_wake_waiters(sock, EPOLLOUT); /* there may be room now, as below */
 }
 
 /* ---- the socket's ---- */
@@ -409,7 +413,7 @@ static void mirror_sol_socket(struct stream_sock *sock, int fd, int name, const 
 		break;
 	case SO_RCVLOWAT:
 		atomic_store(&sock->rcvlowat, (uint32_t)vma_sock_get_int(fd, SOL_SOCKET, name, 1));
-		stream_ready(sock, EPOLLIN); /* what is there may be enough now */
+		stream_wake_waiters(sock, EPOLLIN); /* what is there may be enough now */
 		break;
 	case SO_LINGER:
 		mirror_linger(sock, fd);
@@ -452,9 +456,9 @@ static void mirror_stream_option(struct stream_sock *sock, int fd, int level, in
 		atomic_store(&sock->inq, vma_sock_get_int(fd, level, name, 0) != 0);
 	else if (level == IPPROTO_TCP && name == TCP_NOTSENT_LOWAT && len >= sizeof(number) &&
 	         vma_copy(&number, value, sizeof(number)) == 0) {
-		stream_option_set(sock, VMA_TCP_OPT_NOTSENT_LOWAT,
-		                  number == 0 ? settings_options(fd)->notsent_lowat : number);
-		stream_ready(sock, EPOLLOUT);
+		stream_set_tcp_option(sock, VMA_TCP_OPT_NOTSENT_LOWAT,
+		                      number == 0 ? kernel_default_tcp_options(fd)->notsent_lowat : number);
+		stream_wake_waiters(sock, EPOLLOUT);
 	}
 }
 
@@ -468,10 +472,10 @@ static int stream_set_privileged(struct stream_sock *sock, int level, int name, 
 	if (name == SO_MARK)
 		sock->mark = (uint32_t)number;
 	else
-		stream_option_set(sock, name == SO_SNDBUFFORCE ? VMA_TCP_OPT_SNDBUF : VMA_TCP_OPT_RCVBUF,
-		                  number > BUFFER_LEAST ? number : BUFFER_LEAST);
-	stream_describe(sock);
-	stream_ready(sock, EPOLLOUT); /* there may be room now */
+		stream_set_tcp_option(sock, name == SO_SNDBUFFORCE ? VMA_TCP_OPT_SNDBUF : VMA_TCP_OPT_RCVBUF,
+		                      number > BUFFER_LEAST ? number : BUFFER_LEAST);
+	stream_describe_for_stats(sock);
+	stream_wake_waiters(sock, EPOLLOUT); /* there may be room now */
 	return 0;
 }
 
@@ -479,15 +483,15 @@ static int stream_set_privileged(struct stream_sock *sock, int level, int name, 
 
 /*
  * Options of a connection that need nothing of the kernel. The shadow gets them when it is asked for another option, or
- * is to have the connection (stream_options_settle). The bounds are the kernel's (do_tcp_setsockopt).
+ * is to have the connection (stream_options_apply_to_shadow). The bounds are the kernel's (do_tcp_setsockopt).
  */
-struct quiet_option {
+struct shadow_independent_option {
 	int level, name;
 	enum vma_tcp_option option;
 	bool is_switch;
 	int least, most;
 };
-static const struct quiet_option quiet_options[] = {
+static const struct shadow_independent_option shadow_independent_options[] = {
         {IPPROTO_TCP, TCP_NODELAY, VMA_TCP_OPT_NODELAY, true, 0, 0},
         {IPPROTO_TCP, TCP_CORK, VMA_TCP_OPT_CORK, true, 0, 0},
         {IPPROTO_TCP, TCP_KEEPIDLE, VMA_TCP_OPT_KEEPIDLE, false, 1, 32767},
@@ -498,22 +502,24 @@ static const struct quiet_option quiet_options[] = {
 };
 
 /* NULL: the kernel is asked. Other processes that have the socket look at the shadow. */
-static const struct quiet_option *find_quiet(const struct stream_sock *sock, int level, int name)
+static const struct shadow_independent_option *find_shadow_independent_option(const struct stream_sock *sock, int level,
+                                                                              int name)
 {
 	const struct vma_file *file = &sock->file;
 
 	if (sock->engine == NULL || !sock->engine->conf.avoid_sys_calls_on_tcp_fd || file->from_parent ||
-	    file->forks != atomic_load_explicit(&vma_forks, memory_order_relaxed) || stream_conn(sock) == NULL ||
-	    stream_phase(sock) != STREAM_CONNECTED)
+	    file->forks != atomic_load_explicit(&vma_fork_count, memory_order_relaxed) ||
+	    stream_tcp_conn(sock) == NULL || stream_sock_phase(sock) != STREAM_CONNECTED)
 		return NULL;
-	for (size_t i = 0; i < sizeof(quiet_options) / sizeof(quiet_options[0]); i++) {
-		if (quiet_options[i].level == level && quiet_options[i].name == name)
-			return &quiet_options[i];
+	for (size_t i = 0; i < sizeof(shadow_independent_options) / sizeof(shadow_independent_options[0]); i++) {
+		if (shadow_independent_options[i].level == level && shadow_independent_options[i].name == name)
+			return &shadow_independent_options[i];
 	}
 	return NULL;
 }
 
-static int set_quietly(struct stream_sock *sock, const struct quiet_option *quiet, const void *value, socklen_t len)
+static int set_option_without_shadow(struct stream_sock *sock, const struct shadow_independent_option *quiet,
+                                     const void *value, socklen_t len)
 {
 	int number;
 
@@ -525,18 +531,18 @@ static int set_quietly(struct stream_sock *sock, const struct quiet_option *quie
 		number = number != 0;
 	else if (number < quiet->least || number > quiet->most)
 		return -EINVAL;
-	record_option(sock, quiet->level, quiet->name, &number, sizeof(number));
+	listener_record_set_option(sock, quiet->level, quiet->name, &number, sizeof(number));
 	sock->sets_due = true;
-	stream_option_set(sock, quiet->option, number);
+	stream_set_tcp_option(sock, quiet->option, number);
 	return 0;
 }
 
-bool stream_option_quiet(struct stream_sock *sock, int level, int name, int *number)
+bool stream_get_option_without_shadow(struct stream_sock *sock, int level, int name, int *number)
 {
-	const struct quiet_option *quiet = find_quiet(sock, level, name);
+	const struct shadow_independent_option *quiet = find_shadow_independent_option(sock, level, name);
 
 	if (quiet != NULL)
-		*number = *field_of(&sock->options, quiet->option);
+		*number = *options_field_of(&sock->options, quiet->option);
 	return quiet != NULL;
 }
 
@@ -546,7 +552,7 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 {
 	struct stream_sock *sock = stream_sock(file);
 	int bit = find_kernel_only(level, name), rc = 0;
-	const struct quiet_option *quiet;
+	const struct shadow_independent_option *quiet;
 	bool moved = false;
 
 	if (vma_inet_is_ring_option(level, name))
@@ -554,19 +560,19 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 	if (vma_xtreme_is_option(level, name) && stream_xtreme_is_on(sock) && !file->os_only)
 		return stream_xtreme_setsockopt(sock, name, value, len);
 	if (bit >= 0)
-		rc = stream_check_option(sock, &kernel_only[bit], value, len);
+		rc = stream_check_option(sock, &kernel_only_option[bit], value, len);
 	if (rc < 0)
 		return rc;
 	pthread_mutex_lock(&file->lock);
-	quiet = find_quiet(sock, level, name);
+	quiet = find_shadow_independent_option(sock, level, name);
 	if (quiet != NULL) {
-		rc = set_quietly(sock, quiet, value, len);
+		rc = set_option_without_shadow(sock, quiet, value, len);
 		pthread_mutex_unlock(&file->lock);
 		return rc;
 	}
-	stream_options_settle(sock, fd);
+	stream_options_apply_to_shadow(sock, fd);
 	if (bit >= 0)
-		moved = move_for(sock, fd, &kernel_only[bit], value, len);
+		moved = move_to_kernel_for_option(sock, fd, &kernel_only_option[bit], value, len);
 	if (option_comes_too_late(sock, level, name, value, len))
 		rc = -EINVAL;
 	else if (level == IPPROTO_TCP && name == TCP_CONGESTION)
@@ -577,15 +583,15 @@ int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const 
 		pthread_mutex_unlock(&file->lock);
 		return 0;
 	}
-	if (rc == 0 && stream_conn(sock) == NULL && !moved)
-		record_option(sock, level, name, value, len);
+	if (rc == 0 && stream_tcp_conn(sock) == NULL && !moved)
+		listener_record_set_option(sock, level, name, value, len);
 	if (rc == 0 && bit >= 0)
-		stream_set_os_bit(sock, bit, option_is_set_now(fd, &kernel_only[bit]));
+		stream_set_os_bit(sock, bit, option_is_set_now(fd, &kernel_only_option[bit]));
 	else if (rc == 0)
 		mirror_stream_option(sock, fd, level, name, value, len);
 	pthread_mutex_unlock(&file->lock);
 	if (moved)
-		stream_moved(sock);
+		stream_after_hand_over(sock);
 	return rc;
 }
 
@@ -593,7 +599,7 @@ void stream_options_init(struct stream_sock *sock, int fd)
 {
 	const struct vma_conf *conf = &sock->engine->conf;
 
-	sock->options = *settings_options(fd);
+	sock->options = *kernel_default_tcp_options(fd);
 	sock->own_congestion = conf->given[VMA_CONF_AT_tcp_cc_algo];
 	if (sock->own_congestion)
 		sock->options.congestion = conf->tcp_cc_algo;
@@ -604,7 +610,7 @@ void stream_options_init(struct stream_sock *sock, int fd)
 }
 
 /* VMA_TCP_NODELAY: as if the program had set it. So the shadow says so, and the kernel goes on so after a hand-over. */
-void stream_options_new(struct stream_sock *sock, int fd)
+void stream_options_of_new_socket(struct stream_sock *sock, int fd)
 {
 	static const int on = 1;
 
@@ -621,7 +627,7 @@ static const int of_socket[] = {SO_SNDBUF, SO_RCVBUF,   SO_SNDTIMEO_OLD,  SO_RCV
                                 SO_MARK,   SO_ZEROCOPY, SO_BINDTOIFINDEX, SO_REUSEADDR,    SO_REUSEPORT};
 
 /* As if it had been set here, if it is not as a new socket has it. */
-static void read_option(struct stream_sock *sock, int fd, int fresh, int level, int name)
+static void inherit_option_from_shadow(struct stream_sock *sock, int fd, int fresh, int level, int name)
 {
 	uint8_t value[32] = {0}, usual[32] = {0};
 	socklen_t len = sizeof(value), usual_len = sizeof(usual);
@@ -636,11 +642,11 @@ static void read_option(struct stream_sock *sock, int fd, int fresh, int level, 
 		number /= 2; /* the kernel doubles it again */
 		memcpy(value, &number, sizeof(number));
 	}
-	record_option(sock, level, name, value, len);
+	listener_record_set_option(sock, level, name, value, len);
 	mirror_stream_option(sock, fd, level, name, value, len);
 }
 
-void stream_options_read(struct stream_sock *sock, int fd)
+void stream_options_read_from_shadow(struct stream_sock *sock, int fd)
 {
 	const int fresh = vma_os.socket(sock->file.family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	char algorithm[16];
@@ -648,15 +654,15 @@ void stream_options_read(struct stream_sock *sock, int fd)
 	if (fresh < 0)
 		return;
 	for (size_t i = 0; i < sizeof(of_socket) / sizeof(of_socket[0]); i++)
-		read_option(sock, fd, fresh, SOL_SOCKET, of_socket[i]);
+		inherit_option_from_shadow(sock, fd, fresh, SOL_SOCKET, of_socket[i]);
 	for (size_t i = 0; i < sizeof(mirrored) / sizeof(mirrored[0]); i++)
-		read_option(sock, fd, fresh, mirrored[i].level, mirrored[i].name);
-	read_option(sock, fd, fresh, IPPROTO_TCP, TCP_INQ);
-	read_option(sock, fd, fresh, IPPROTO_TCP, TCP_NOTSENT_LOWAT);
+		inherit_option_from_shadow(sock, fd, fresh, mirrored[i].level, mirrored[i].name);
+	inherit_option_from_shadow(sock, fd, fresh, IPPROTO_TCP, TCP_INQ);
+	inherit_option_from_shadow(sock, fd, fresh, IPPROTO_TCP, TCP_NOTSENT_LOWAT);
 	syscall(SYS_close, fresh);
 	for (int bit = 0; bit < KERNEL_ONLY; bit++)
-		if (kernel_only[bit].enabled_by != ALWAYS && option_is_set_now(fd, &kernel_only[bit]))
+		if (kernel_only_option[bit].enabled_by != ALWAYS && option_is_set_now(fd, &kernel_only_option[bit]))
 			sock->os_options |= 1ULL << bit;
-	if (!sock->own_congestion && settings_congestion(fd, algorithm))
+	if (!sock->own_congestion && kernel_default_congestion(fd, algorithm))
 		stream_congestion_set(sock, fd, algorithm, (socklen_t)strlen(algorithm));
 }

@@ -57,19 +57,19 @@ struct passed_page {
 	_Atomic bool served; /* since it was given last, by somebody who did not give it */
 };
 
-struct stream_passed {
+struct stream_passed_state {
 	struct vma_retired retired;
-	struct vma_task answer, change;
+	struct vma_internal_task answer, change;
 	struct passed_page *page;
 	struct stream_sock *sock; /* whose this is; its memory is retired as this is */
 	int page_fd, event_fd, server_fd;
 	bool is_sender, watched;
 };
-_Static_assert(offsetof(struct stream_passed, retired) == 0, "end_passed");
+_Static_assert(offsetof(struct stream_passed_state, retired) == 0, "end_passed");
 
 /* ---- the page ---- */
 
-static int passed_guard_fd(int fd)
+static int passed_move_fd_high(int fd)
 {
 	int guarded = fd < 0 ? -errno : vma_fd_guard(fd);
 
@@ -78,7 +78,7 @@ static int passed_guard_fd(int fd)
 
 static int passed_create_page(void)
 {
-	int fd = passed_guard_fd((int)syscall(SYS_memfd_create, "vma-passed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+	int fd = passed_move_fd_high((int)syscall(SYS_memfd_create, "vma-passed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
 
 	if (fd >= 0 && (syscall(SYS_ftruncate, fd, (off_t)PAGE_BYTES) != 0 ||
 	                syscall(SYS_fcntl, fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)) {
@@ -90,11 +90,11 @@ static int passed_create_page(void)
 
 static int create_eventfd(void)
 {
-	return passed_guard_fd((int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
+	return passed_move_fd_high((int)syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
 }
 
 /* Nobody can take it from under a reader. */
-static bool is_page(int fd)
+static bool fd_is_sealed_memfd(int fd)
 {
 	struct stat state;
 
@@ -103,7 +103,7 @@ static bool is_page(int fd)
 }
 
 /* A write to anything else could wait. */
-static bool is_event(int fd)
+static bool fd_is_eventfd(int fd)
 {
 	static const char wanted[] = "anon_inode:[eventfd]";
 	char link[32], is[sizeof(wanted)];
@@ -118,7 +118,7 @@ struct ends {
 	int page_fd, event_fd, socket_fd;
 };
 
-static void close_ends(const struct ends *ends)
+static void passed_answer_close_fds(const struct ends *ends)
 {
 	if (ends->page_fd >= 0)
 		vma_fd_unguard_close(ends->page_fd);
@@ -129,15 +129,16 @@ static void close_ends(const struct ends *ends)
 }
 
 /* The descriptors pass, also if it fails: NULL. */
-static struct stream_passed *passed_create(const struct ends *ends)
+static struct stream_passed_state *passed_create(const struct ends *ends)
 {
-	struct stream_passed *passed = ends->page_fd >= 0 && ends->event_fd >= 0 ? vma_alloc(sizeof(*passed)) : NULL;
+	struct stream_passed_state *passed =
+	        ends->page_fd >= 0 && ends->event_fd >= 0 ? vma_alloc(sizeof(*passed)) : NULL;
 	void *page = MAP_FAILED;
 
 	if (passed != NULL)
 		page = mmap(NULL, PAGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, ends->page_fd, 0);
 	if (page == MAP_FAILED) {
-		close_ends(ends);
+		passed_answer_close_fds(ends);
 		vma_free(passed);
 		return NULL;
 	}
@@ -148,20 +149,21 @@ static struct stream_passed *passed_create(const struct ends *ends)
 	return passed;
 }
 
-static void end_passed(struct vma_retired *retired)
+static void free_retired_passed(struct vma_retired *retired)
 {
-	struct stream_passed *passed = (struct stream_passed *)retired;
+	struct stream_passed_state *passed = (struct stream_passed_state *)retired;
 
 	if (passed->server_fd != CLOSED)
 		vma_fd_unguard_close(passed->server_fd);
-	close_ends(&(struct ends){.page_fd = passed->page_fd, .event_fd = passed->event_fd, .socket_fd = -1});
+	passed_answer_close_fds(
+	        &(struct ends){.page_fd = passed->page_fd, .event_fd = passed->event_fd, .socket_fd = -1});
 	munmap(passed->page, PAGE_BYTES);
 	vma_free(passed);
 }
 
 void stream_passed_free(struct stream_sock *sock)
 {
-	struct stream_passed *passed = sock->passed;
+	struct stream_passed_state *passed = sock->passed;
 
 	sock->passed = NULL;
 	if (passed == NULL)
@@ -170,7 +172,7 @@ void stream_passed_free(struct stream_sock *sock)
 		vma_engine_unwatch(passed->server_fd, &passed->answer);
 	if (passed->watched)
 		vma_engine_unwatch(passed->event_fd, &passed->change);
-	vma_retire(&passed->retired, end_passed);
+	vma_retire(&passed->retired, free_retired_passed);
 }
 
 /* The parent answers. */
@@ -182,16 +184,16 @@ void stream_passed_forked(struct stream_sock *sock)
 		vma_fd_unguard_close(sock->passed->server_fd);
 	sock->passed->server_fd = CLOSED;
 	sock->passed->watched = false;
-	sock->passed->answer = sock->passed->change = (struct vma_task){0};
+	sock->passed->answer = sock->passed->change = (struct vma_internal_task){0};
 }
 
 /* ---- changes ---- */
 
 /* The internal thread's: as when the network changes. */
-static void passed_change_task(struct vma_task *task)
+static void passed_change_task(struct vma_internal_task *task)
 {
 	struct stream_sock *sock =
-	        ((struct stream_passed *)((char *)task - offsetof(struct stream_passed, change)))->sock;
+	        ((struct stream_passed_state *)((char *)task - offsetof(struct stream_passed_state, change)))->sock;
 
 	pthread_mutex_lock(&sock->file.lock);
 	if (!stream_has_ended(sock) && !sock->file.os_only && sock->passed != NULL)
@@ -199,9 +201,9 @@ static void passed_change_task(struct vma_task *task)
 	pthread_mutex_unlock(&sock->file.lock);
 }
 
-void stream_passed_watch(struct stream_sock *sock)
+void stream_passed_watch_page(struct stream_sock *sock)
 {
-	struct stream_passed *passed = sock->passed;
+	struct stream_passed_state *passed = sock->passed;
 
 	if (passed->watched)
 		return;
@@ -209,7 +211,7 @@ void stream_passed_watch(struct stream_sock *sock)
 	passed->watched = vma_engine_watch(passed->event_fd, EPOLLIN | EPOLLET, &passed->change) == 0;
 }
 
-static void passed_signal_event(const struct stream_passed *passed)
+static void passed_signal_event(const struct stream_passed_state *passed)
 {
 	const uint64_t one = 1;
 
@@ -234,20 +236,20 @@ static void passed_name_of(uint64_t cookie, char name[NAME_BYTES])
 /*
  * The number may be another file's, if the socket is being closed. So its copy is looked at, which is what it is.
  */
-static int copy_of_socket(const struct stream_passed *passed)
+static int passed_dup_socket(const struct stream_passed_state *passed)
 {
 	const int copy = (int)syscall(SYS_fcntl, atomic_load(&passed->sock->file.fd), F_DUPFD_CLOEXEC, 0);
 
-	if (copy < 0 || stream_is_shadow(passed->sock, copy))
+	if (copy < 0 || stream_fd_is_own_shadow(passed->sock, copy))
 		return copy;
 	syscall(SYS_close, copy);
 	return -1;
 }
 
-static void send_page(const struct stream_passed *passed, struct vma_unix_message *asked)
+static void passed_answer_with_page(const struct stream_passed_state *passed, struct vma_unix_message *asked)
 {
 	const struct ends ends = {
-	        .page_fd = passed->page_fd, .event_fd = passed->event_fd, .socket_fd = copy_of_socket(passed)};
+	        .page_fd = passed->page_fd, .event_fd = passed->event_fd, .socket_fd = passed_dup_socket(passed)};
 	char byte = 0;
 	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
 	union control control = {.head = {.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
@@ -268,16 +270,17 @@ static void send_page(const struct stream_passed *passed, struct vma_unix_messag
 }
 
 /* Nothing but a byte: the asker need not wait for more. */
-static void passed_refuse(const struct stream_passed *passed, struct vma_unix_message *asked)
+static void passed_refuse(const struct stream_passed_state *passed, struct vma_unix_message *asked)
 {
 	vma_log_debug("user %u asks for a listener that is not theirs", asked->sender.uid);
 	vma_unix_send(passed->server_fd, asked);
 }
 
 /* The internal thread's, which has other things to do: who asks without end is heard now and then. */
-static void passed_serve_task(struct vma_task *task)
+static void passed_serve_task(struct vma_internal_task *task)
 {
-	struct stream_passed *passed = (struct stream_passed *)((char *)task - offsetof(struct stream_passed, answer));
+	struct stream_passed_state *passed =
+	        (struct stream_passed_state *)((char *)task - offsetof(struct stream_passed_state, answer));
 
 	for (int i = 0; i < REQUESTS_PER_RUN; i++) {
 		char byte = 0;
@@ -286,20 +289,20 @@ static void passed_serve_task(struct vma_task *task)
 		if (vma_unix_receive(passed->server_fd, &asked, false) < 0)
 			return;
 		if (vma_unix_is_trusted(&asked.sender))
-			send_page(passed, &asked);
+			passed_answer_with_page(passed, &asked);
 		else
 			passed_refuse(passed, &asked);
 	}
 }
 
 /* -EADDRINUSE: somebody else has the page, and answers. */
-static int passed_serve(struct stream_passed *passed, uint64_t cookie)
+static int passed_serve(struct stream_passed_state *passed, uint64_t cookie)
 {
 	char name[NAME_BYTES];
 	int fd, rc;
 
 	passed_name_of(cookie, name);
-	fd = vma_unix_serve(name);
+	fd = vma_unix_bind_abstract(name);
 	if (fd < 0)
 		return fd;
 	passed->answer.run = passed_serve_task;
@@ -313,7 +316,7 @@ static int passed_serve(struct stream_passed *passed, uint64_t cookie)
 }
 
 /* The descriptors of an answer as it should be; what comes with another one is closed. */
-static bool read_rights(struct msghdr *msg, struct ends *ends)
+static bool passed_parse_scm_rights(struct msghdr *msg, struct ends *ends)
 {
 	struct cmsghdr *head = CMSG_FIRSTHDR(msg);
 	const int *fds;
@@ -332,7 +335,7 @@ static bool read_rights(struct msghdr *msg, struct ends *ends)
 	return false;
 }
 
-static bool receive_ends(int fd, struct ends *ends)
+static bool passed_receive_answer_fds(int fd, struct ends *ends)
 {
 	char byte;
 	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
@@ -341,15 +344,15 @@ static bool receive_ends(int fd, struct ends *ends)
 	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 
 	if (!vma_unix_await(fd, POLLIN, vma_now_ns() + REPLY_TIMEOUT_MS * 1000000ULL) ||
-	    syscall(SYS_recvmsg, fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0 || !read_rights(&msg, ends))
+	    syscall(SYS_recvmsg, fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0 || !passed_parse_scm_rights(&msg, ends))
 		return false;
-	ends->page_fd = passed_guard_fd(ends->page_fd);
-	ends->event_fd = passed_guard_fd(ends->event_fd);
+	ends->page_fd = passed_move_fd_high(ends->page_fd);
+	ends->event_fd = passed_move_fd_high(ends->event_fd);
 	return true;
 }
 
 /* The page of who passes this socket on, if that one has the library. Outside: it waits for the answer. */
-static bool find_page(uint64_t cookie, struct ends *ends)
+static bool passed_find_sender_page(uint64_t cookie, struct ends *ends)
 {
 	char name[NAME_BYTES];
 	bool found;
@@ -359,11 +362,12 @@ static bool find_page(uint64_t cookie, struct ends *ends)
 	fd = vma_unix_connect(name);
 	if (fd < 0)
 		return false;
-	found = syscall(SYS_sendto, fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0) == 1 && receive_ends(fd, ends);
+	found = syscall(SYS_sendto, fd, "", 1, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0) == 1 &&
+	        passed_receive_answer_fds(fd, ends);
 	syscall(SYS_close, fd);
-	if (found &&
-	    (!is_page(ends->page_fd) || !is_event(ends->event_fd) || vma_sock_cookie(ends->socket_fd) != cookie)) {
-		close_ends(ends);
+	if (found && (!fd_is_sealed_memfd(ends->page_fd) || !fd_is_eventfd(ends->event_fd) ||
+	              vma_sock_cookie(ends->socket_fd) != cookie)) {
+		passed_answer_close_fds(ends);
 		return false;
 	}
 	if (found)
@@ -374,7 +378,7 @@ static bool find_page(uint64_t cookie, struct ends *ends)
 
 /* ---- leaving ---- */
 
-bool stream_passed_give(struct stream_sock *sock)
+bool stream_passed_send_begin(struct stream_sock *sock)
 {
 	if (sock->passed == NULL)
 		sock->passed = passed_create(
@@ -393,7 +397,7 @@ bool stream_passed_give(struct stream_sock *sock)
 	return true;
 }
 
-void stream_passed_take_back(struct stream_sock *sock)
+void stream_passed_undo_send(struct stream_sock *sock)
 {
 	if (sock->passed == NULL)
 		return;
@@ -401,7 +405,7 @@ void stream_passed_take_back(struct stream_sock *sock)
 	passed_signal_event(sock->passed);
 }
 
-void stream_passed_to_stranger(struct stream_sock *sock)
+void stream_passed_to_non_vma(struct stream_sock *sock)
 {
 	if (sock->passed == NULL)
 		return;
@@ -418,13 +422,13 @@ bool stream_passed_all_taken(const struct stream_sock *sock)
 
 bool stream_passed_may_resume(const struct stream_sock *sock)
 {
-	const struct stream_passed *passed = sock->passed;
+	const struct stream_passed_state *passed = sock->passed;
 
 	return stream_passed_all_taken(sock) &&
 	       (!passed->is_sender || atomic_load(&passed->page->served) || vma_now_ns() >= sock->drain_until_ns);
 }
 
-void stream_passed_serves(struct stream_sock *sock)
+void stream_passed_note_served(struct stream_sock *sock)
 {
 	if (!sock->passed->is_sender && !atomic_exchange(&sock->passed->page->served, true))
 		passed_signal_event(sock->passed);
@@ -443,11 +447,11 @@ static void passed_search_file(struct vma_file *file, void *arg)
 	struct stream_sock *sock = stream_sock(file);
 
 	if (file->kind == VMA_FILE_TCP && sock->cookie == search->cookie && !stream_has_ended(sock) &&
-	    (stream_phase(sock) == STREAM_LISTENING || stream_phase(sock) == STREAM_FRESH))
+	    (stream_sock_phase(sock) == STREAM_LISTENING || stream_sock_phase(sock) == STREAM_FRESH))
 		search->found = sock;
 }
 
-static void passed_count_taken(const struct stream_passed *passed)
+static void passed_count_taken(const struct stream_passed_state *passed)
 {
 	atomic_fetch_add(&passed->page->received_count, 1);
 	passed_signal_event(passed);
@@ -473,11 +477,11 @@ static bool passed_fill_in(struct stream_sock *sock, int fd, bool listens)
 {
 	pthread_mutex_lock(&sock->file.lock);
 	stream_cookie(sock, fd);
-	stream_take_local(sock, fd);
+	stream_read_local_name(sock, fd);
 	stream_options_init(sock, fd);
-	stream_options_read(sock, fd);
+	stream_options_read_from_shadow(sock, fd);
 	if (listens)
-		stream_listen_arrived(sock, fd);
+		stream_listen_after_passed(sock, fd);
 	pthread_mutex_unlock(&sock->file.lock);
 	return stream_listen_prepare(sock);
 }
@@ -485,25 +489,25 @@ static bool passed_fill_in(struct stream_sock *sock, int fd, bool listens)
 static void passed_adopt(int fd, int family, bool listens, const struct ends *ends)
 {
 	struct vma_engine *engine = vma_engine();
-	struct stream_passed *passed = passed_create(ends);
+	struct stream_passed_state *passed = passed_create(ends);
 	struct stream_sock *sock = NULL;
 
 	if (passed != NULL && engine != NULL && engine->conf.offloaded_sockets && !atomic_load(&vma_sockets_stay))
 		sock = stream_create(engine, family, (vma_os.fcntl(fd, F_GETFL, NULL) & O_NONBLOCK) != 0);
 	if (sock == NULL) {
 		if (passed != NULL)
-			end_passed(&passed->retired);
+			free_retired_passed(&passed->retired);
 		return;
 	}
 	sock->passed = passed;
 	passed->sock = sock;
-	vma_file_made_here(&sock->file);
+	vma_file_record_maker(&sock->file);
 	if (!passed_fill_in(sock, fd, listens) || vma_fd_install(fd, &sock->file) != 0) {
 		vma_file_put(&sock->file);
 		return;
 	}
 	sock->stats = vma_engine_stats_get(engine, fd, &sock->stats_count);
-	stream_describe(sock);
+	stream_describe_for_stats(sock);
 	passed_count_taken(passed); /* inside: it is there as long */
 }
 
@@ -512,7 +516,7 @@ static int passed_number_of(int fd, int name)
 	return vma_sock_get_int(fd, SOL_SOCKET, name, -1);
 }
 
-bool vma_stream_may_arrive(int fd)
+bool vma_stream_fd_may_be_passed(int fd)
 {
 	const int family = passed_number_of(fd, SO_DOMAIN);
 	struct tcp_info info;
@@ -523,7 +527,7 @@ bool vma_stream_may_arrive(int fd)
 	       (info.tcpi_state == TCP_LISTEN || info.tcpi_state == TCP_CLOSE);
 }
 
-void vma_stream_arrive(int fd)
+void vma_stream_adopt_passed_fd(int fd)
 {
 	struct vma_thread *self;
 	const uint64_t cookie = vma_sock_cookie(fd);
@@ -535,7 +539,7 @@ void vma_stream_arrive(int fd)
 	self = vma_enter();
 	shared = stream_passed_share(fd, cookie);
 	vma_leave(self);
-	if (shared || !find_page(cookie, &ends))
+	if (shared || !passed_find_sender_page(cookie, &ends))
 		return;
 	self = vma_enter();
 	passed_adopt(fd, passed_number_of(fd, SO_DOMAIN), passed_number_of(fd, SO_ACCEPTCONN) == 1, &ends);
@@ -546,7 +550,7 @@ void vma_stream_arrive(int fd)
  * By exec, from a process that has handed it over to the kernel: no flows are asked for here, since that process, and
  * programs without the library, accept from the kernel's.
  */
-bool vma_stream_inherit(int fd, int waiting_fd)
+bool vma_stream_inherit_by_exec(int fd, int waiting_fd)
 {
 	struct vma_engine *engine = vma_engine();
 	struct stream_sock *sock;
@@ -563,25 +567,25 @@ bool vma_stream_inherit(int fd, int waiting_fd)
 	                     (vma_os.fcntl(fd, F_GETFL, NULL) & O_NONBLOCK) != 0);
 	if (sock == NULL)
 		return false;
-	vma_file_made_here(&sock->file);
+	vma_file_record_maker(&sock->file);
 	passed_fill_in(sock, fd, true);
 	pthread_mutex_lock(&sock->file.lock);
 	filled = stream_fork_queue_take(sock, waiting_fd);
 	if (filled)
-		stream_listen_give_up(sock, VMA_SOCK_EXEC);
+		stream_listen_leave_to_kernel(sock, VMA_SOCK_EXEC);
 	pthread_mutex_unlock(&sock->file.lock);
 	if (!filled || vma_fd_install(fd, &sock->file) != 0) {
 		vma_file_put(&sock->file);
 		return filled; /* the descriptor has gone with it */
 	}
 	sock->stats = vma_engine_stats_get(engine, fd, &sock->stats_count);
-	stream_describe(sock);
+	stream_describe_for_stats(sock);
 	return true;
 }
 
 /* ---- what the giver is told ---- */
 
-static void with_lock(int fd, void (*tell)(struct stream_sock *sock))
+static void passed_call_with_file_lock(int fd, void (*tell)(struct stream_sock *sock))
 {
 	struct vma_thread *self = vma_enter();
 	struct vma_file *file = vma_fd_lookup(fd);
@@ -594,18 +598,18 @@ static void with_lock(int fd, void (*tell)(struct stream_sock *sock))
 	vma_leave(self);
 }
 
-void vma_stream_not_passed(int fd)
+void vma_stream_undo_pass(int fd)
 {
-	with_lock(fd, stream_passed_take_back);
+	passed_call_with_file_lock(fd, stream_passed_undo_send);
 }
 
-static void listens_by_os(struct stream_sock *sock)
+static void sock_set_listening_by_kernel(struct stream_sock *sock)
 {
 	if (sock->file.os_only)
-		stream_passed_to_stranger(sock);
+		stream_passed_to_non_vma(sock);
 }
 
-void vma_stream_listens(int fd)
+void vma_stream_now_kernel_listens(int fd)
 {
-	with_lock(fd, listens_by_os);
+	passed_call_with_file_lock(fd, sock_set_listening_by_kernel);
 }

@@ -53,12 +53,12 @@ struct listener {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* a leaf */
 static struct listener closed_listeners[LISTENERS_MAX];
-static unsigned next_closed;
+static unsigned closed_listeners_next;
 static struct {
 	struct listener what; /* name: of the placeholder */
 	uint64_t made_ns;
 } recent[RECENT_MAX];
-static unsigned next_recent;
+static unsigned recent_listeners_next;
 
 __attribute__((cold)) void stream_placeholders_forked(void)
 {
@@ -110,7 +110,7 @@ static int placeholder_repair(int fd, const struct vma_tcp_closed *closed, struc
 	return rc < 0 ? rc : incomplete;
 }
 
-static bool is_closed(int fd)
+static bool shadow_is_tcp_closed(int fd)
 {
 	struct tcp_info info = {0};
 	socklen_t len = sizeof(info);
@@ -135,9 +135,9 @@ static int placeholder_finish(int fd, const struct sockaddr_in *name, const stru
 	vma_os.shutdown(fd, SHUT_WR);
 	rc = reinject_fin(&reinject, closed->rcv_nxt);
 	reinject_end(&reinject);
-	for (int i = 0; rc == 0 && i < SLEEPS_MAX && !is_closed(fd); i++)
+	for (int i = 0; rc == 0 && i < SLEEPS_MAX && !shadow_is_tcp_closed(fd); i++)
 		syscall(SYS_nanosleep, &nap, NULL);
-	if (rc < 0 || !is_closed(fd))
+	if (rc < 0 || !shadow_is_tcp_closed(fd))
 		syscall(SYS_connect, fd, &apart, sizeof(apart)); /* else its FIN would be repeated for minutes */
 	return rc;
 }
@@ -163,7 +163,7 @@ static bool is_same_listener(const struct listener *a, const struct listener *b)
 	       a->reuse_addr == b->reuse_addr && a->reuse_port == b->reuse_port;
 }
 
-static bool was_made(const struct listener *what)
+static bool placeholders_were_made_recently(const struct listener *what)
 {
 	const uint64_t now_ns = vma_now_ns();
 	bool found = false;
@@ -179,9 +179,9 @@ static bool was_made(const struct listener *what)
 static void recent_listener_add(const struct listener *what)
 {
 	pthread_mutex_lock(&lock);
-	recent[next_recent].what = *what;
-	recent[next_recent].made_ns = vma_now_ns();
-	next_recent = (next_recent + 1) % RECENT_MAX;
+	recent[recent_listeners_next].what = *what;
+	recent[recent_listeners_next].made_ns = vma_now_ns();
+	recent_listeners_next = (recent_listeners_next + 1) % RECENT_MAX;
 	pthread_mutex_unlock(&lock);
 }
 
@@ -192,7 +192,7 @@ static int placeholder_create(const struct listener *listener, const struct vma_
 	int fd, rc;
 
 	memcpy(&what.name.sin_addr, closed->key.local, 4);
-	if (was_made(&what))
+	if (placeholders_were_made_recently(&what))
 		return 0;
 	fd = open_placeholder(&what);
 	rc = fd < 0 ? fd : placeholder_create_through(fd, &what.name, closed, NULL);
@@ -210,7 +210,7 @@ static int placeholder_create(const struct listener *listener, const struct vma_
 
 /* ---- all of a listener ---- */
 
-static bool is_made(const uint8_t made[][4], unsigned n, const uint8_t *local)
+static bool placeholder_exists_for_addr(const uint8_t made[][4], unsigned n, const uint8_t *local)
 {
 	for (unsigned i = 0; i < n; i++)
 		if (memcmp(made[i], local, 4) == 0)
@@ -235,9 +235,10 @@ static bool placeholders_create(const struct listener *listener)
 			unsigned n = 0;
 
 			if (tcp != NULL)
-				n = vma_tcp_closed_first(tcp, local, listener->name.sin_port, closed, ADDRESSES_MAX);
+				n = vma_tcp_list_closed_first(tcp, local, listener->name.sin_port, closed,
+				                              ADDRESSES_MAX);
 			for (unsigned i = 0; i < n && n_made < ADDRESSES_MAX; i++) {
-				if (is_made(made, n_made, closed[i].key.local))
+				if (placeholder_exists_for_addr(made, n_made, closed[i].key.local))
 					continue;
 				memcpy(made[n_made++], closed[i].key.local, 4);
 				if (placeholder_create(listener, &closed[i], ring_ctx->device->nic) == -EPIPE)
@@ -266,12 +267,12 @@ static void closed_listener_add(const struct listener *listener)
 	while (at < LISTENERS_MAX && memcmp(&closed_listeners[at].name, &listener->name, sizeof(listener->name)) != 0)
 		at++;
 	if (at == LISTENERS_MAX)
-		at = next_closed++ % LISTENERS_MAX;
+		at = closed_listeners_next++ % LISTENERS_MAX;
 	closed_listeners[at] = *listener;
 	pthread_mutex_unlock(&lock);
 }
 
-void stream_placeholders_leave(struct stream_sock *listener)
+void stream_placeholders_note_listener(struct stream_sock *listener)
 {
 	const struct listener what = describe_listener(listener);
 
@@ -289,7 +290,7 @@ struct end {
 	struct timespec until;
 };
 
-static void leave_open(struct vma_file *file, void *arg)
+static void placeholder_leave_at_exit(struct vma_file *file, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
 	struct listener what;
@@ -299,17 +300,17 @@ static void leave_open(struct vma_file *file, void *arg)
 	    pthread_mutex_timedlock(&file->lock, &end->until) != 0)
 		return;
 	what = describe_listener(sock);
-	if (stream_phase(sock) == STREAM_LISTENING && listener_has_name(&what))
+	if (stream_sock_phase(sock) == STREAM_LISTENING && listener_has_name(&what))
 		end->continues = placeholders_create(&what);
 	pthread_mutex_unlock(&file->lock);
 }
 
-void stream_placeholders_exit(void)
+void stream_placeholders_create_at_exit(void)
 {
 	struct listener closed[LISTENERS_MAX];
-	struct end end = {.continues = true, .until = stream_end_deadline()};
+	struct end end = {.continues = true, .until = exit_deadline()};
 
-	vma_file_each(leave_open, &end);
+	vma_file_each(placeholder_leave_at_exit, &end);
 	pthread_mutex_lock(&lock);
 	memcpy(closed, closed_listeners, sizeof(closed));
 	pthread_mutex_unlock(&lock);

@@ -8,9 +8,9 @@
 #define OUT (EPOLLOUT | EPOLLWRNORM)
 
 /* An error is told by poll until a call has taken it: the connection only knows that there was one. */
-static uint32_t poll_of_connection(const struct stream_sock *sock, const struct vma_tcp_conn *conn)
+static uint32_t poll_events_of_connection(const struct stream_sock *sock, const struct vma_tcp_conn *conn)
 {
-	uint32_t events = vma_tcp_readiness(conn) & ~(uint32_t)EPOLLERR;
+	uint32_t events = vma_tcp_poll_events(conn) & ~(uint32_t)EPOLLERR;
 	uint32_t lowat = atomic_load_explicit(&sock->rcvlowat, memory_order_relaxed);
 
 	if (__builtin_expect(lowat > 1, 0) && events & EPOLLIN && !(events & EPOLLRDHUP) &&
@@ -19,14 +19,14 @@ static uint32_t poll_of_connection(const struct stream_sock *sock, const struct 
 	return events;
 }
 
-static uint32_t of_phase(struct stream_sock *sock)
+static uint32_t poll_events_of_phase(struct stream_sock *sock)
 {
-	const struct vma_tcp_conn *conn = stream_conn(sock);
+	const struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 	uint32_t events = 0;
 
-	switch (stream_phase(sock)) {
+	switch (stream_sock_phase(sock)) {
 	case STREAM_CONNECTED:
-		return conn != NULL ? poll_of_connection(sock, conn) : 0;
+		return conn != NULL ? poll_events_of_connection(sock, conn) : 0;
 	case STREAM_FRESH:
 		events = OUT | EPOLLHUP;
 		break;
@@ -37,7 +37,8 @@ static uint32_t of_phase(struct stream_sock *sock)
 			atomic_store(&sock->was_polled, true);
 		if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
 			stream_schedule_update(sock);
-		return atomic_load_explicit(&sock->n_queued, memory_order_acquire) != 0 || stream_fork_queue_waits(sock)
+		return atomic_load_explicit(&sock->n_queued, memory_order_acquire) != 0 ||
+		                       stream_fork_queue_has_conns(sock)
 		               ? IN
 		               : 0;
 	case STREAM_CONNECTING:
@@ -52,7 +53,7 @@ static uint32_t of_phase(struct stream_sock *sock)
 uint32_t stream_poll(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
-	uint32_t events = file->os_only ? 0 : of_phase(sock);
+	uint32_t events = file->os_only ? 0 : poll_events_of_phase(sock);
 
 	if (file->os_only)
 		return 0;
@@ -61,12 +62,12 @@ uint32_t stream_poll(struct vma_file *file)
 	return events;
 }
 
-uint64_t stream_rings(struct vma_file *file)
+uint64_t stream_ring_bits(struct vma_file *file)
 {
 	return atomic_load_explicit(&stream_sock(file)->rings, memory_order_relaxed);
 }
 
-void stream_rings_changed(struct stream_sock *sock, uint64_t before)
+void stream_notify_rings_changed(struct stream_sock *sock, uint64_t before)
 {
 	struct vma_watchers *watchers = atomic_load_explicit(&sock->file.watchers, memory_order_acquire);
 	uint64_t rings = atomic_load(&sock->rings);
@@ -78,7 +79,7 @@ void stream_rings_changed(struct stream_sock *sock, uint64_t before)
 	vma_waitq_wake(&sock->file.waitq, true);
 }
 
-uint64_t stream_accept_rings(struct vma_file *file)
+uint64_t stream_accept_poll_rings(struct vma_file *file)
 {
-	return stream_phase(stream_sock(file)) == STREAM_LISTENING ? stream_rings(file) : 0;
+	return stream_sock_phase(stream_sock(file)) == STREAM_LISTENING ? stream_ring_bits(file) : 0;
 }

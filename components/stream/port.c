@@ -34,7 +34,8 @@ static struct {
 	uint32_t low, count;
 	uint64_t secret[2];
 	uint8_t reserved[65536 / 8]; /* ip_local_reserved_ports: a bit each */
-	/* What was tried last, by ring and hash: one after the other, and if those were in use (struct port_search). */
+	/* What was tried last, by ring and hash: one after the other, and if those were in use (struct
+	 * connect_port_search). */
 	_Atomic uint32_t next[2][PORT_RINGS][64];
 	_Atomic uint64_t scarce_until_ns[64];
 } ports __attribute__((section(".data.far"))) = {.low = 32768, .count = 28232};
@@ -42,7 +43,7 @@ static struct {
 /* ---- the host's settings ---- */
 
 /* "8080,9148-9150" */
-static void read_reserved(char *text)
+static void parse_reserved_ports(char *text)
 {
 	char *rest, *item = strtok_r(text, ",\n", &rest);
 	unsigned first, last;
@@ -57,7 +58,7 @@ static void read_reserved(char *text)
 	}
 }
 
-static void read_settings(void)
+static void read_port_sysctls(void)
 {
 	char text[4096];
 	unsigned low, high;
@@ -68,14 +69,14 @@ static void read_settings(void)
 		ports.count = high - low + 1;
 	}
 	if (sysctl_read("ip_local_reserved_ports", text, sizeof(text)))
-		read_reserved(text);
+		parse_reserved_ports(text);
 	if (syscall(SYS_getrandom, ports.secret, sizeof(ports.secret), GRND_NONBLOCK) != sizeof(ports.secret))
 		ports.secret[0] = vma_now_ns() ^ (uint64_t)getpid() << 40;
 }
 
 /* ---- choosing ---- */
 
-static uint32_t port_hash(const struct sockaddr_in *local, const struct sockaddr_in *peer)
+static uint32_t ephemeral_port_hash(const struct sockaddr_in *local, const struct sockaddr_in *peer)
 {
 	uint64_t h = ports.secret[0] ^ ((uint64_t)local->sin_addr.s_addr << 32 | peer->sin_addr.s_addr);
 
@@ -84,20 +85,20 @@ static uint32_t port_hash(const struct sockaddr_in *local, const struct sockaddr
 	return (uint32_t)(h ^ h >> 32);
 }
 
-static _Atomic uint32_t *port_next(bool of_all, uint32_t ring, uint32_t hash)
+static _Atomic uint32_t *ephemeral_port_next_counter(bool of_all, uint32_t ring, uint32_t hash)
 {
 	return &ports.next[of_all][ring % PORT_RINGS][hash % 64];
 }
 
 /* Where the ring begins: a block apart from the others' at least, if there are as many. */
-static uint32_t port_start(uint32_t ring)
+static uint32_t ephemeral_port_ring_start(uint32_t ring)
 {
 	return ring % PORT_RINGS * (ports.count / PORT_RINGS);
 }
 
 uint32_t stream_port_count(void)
 {
-	pthread_once(&once, read_settings);
+	pthread_once(&once, read_port_sysctls);
 	return ports.count;
 }
 
@@ -106,10 +107,10 @@ uint16_t stream_port_candidate(const struct sockaddr_in *local, const struct soc
 {
 	uint32_t offset, at, port;
 
-	pthread_once(&once, read_settings);
-	offset = port_hash(local, peer);
-	at = atomic_fetch_add_explicit(port_next(of_all, ring, offset), 1, memory_order_relaxed);
-	port = ports.low + (offset + port_start(ring) + at) % ports.count;
+	pthread_once(&once, read_port_sysctls);
+	offset = ephemeral_port_hash(local, peer);
+	at = atomic_fetch_add_explicit(ephemeral_port_next_counter(of_all, ring, offset), 1, memory_order_relaxed);
+	port = ports.low + (offset + ephemeral_port_ring_start(ring) + at) % ports.count;
 	for (uint32_t i = 0; i < ports.count && ports.reserved[port / 8] >> port % 8 & 1; i++)
 		port = port + 1 < ports.low + ports.count ? port + 1 : ports.low;
 	return htons((uint16_t)port);
@@ -119,23 +120,25 @@ void stream_port_skip_block(const struct sockaddr_in *local, const struct sockad
 {
 	const uint32_t left = VMA_FLOW_PORTS - ntohs(local->sin_port) % VMA_FLOW_PORTS - 1;
 
-	atomic_fetch_add_explicit(port_next(false, ring, port_hash(local, peer)), left, memory_order_relaxed);
+	atomic_fetch_add_explicit(ephemeral_port_next_counter(false, ring, ephemeral_port_hash(local, peer)), left,
+	                          memory_order_relaxed);
 }
 
-static _Atomic uint64_t *port_scarce_until(const struct sockaddr_in *local, const struct sockaddr_in *peer)
+static _Atomic uint64_t *ephemeral_port_scarce_until(const struct sockaddr_in *local, const struct sockaddr_in *peer)
 {
-	return &ports.scarce_until_ns[port_hash(local, peer) % 64];
+	return &ports.scarce_until_ns[ephemeral_port_hash(local, peer) % 64];
 }
 
 bool stream_port_is_scarce(const struct sockaddr_in *local, const struct sockaddr_in *peer)
 {
-	return vma_now_ns() < atomic_load_explicit(port_scarce_until(local, peer), memory_order_relaxed);
+	return vma_now_ns() < atomic_load_explicit(ephemeral_port_scarce_until(local, peer), memory_order_relaxed);
 }
 
 void stream_port_set_scarce(const struct sockaddr_in *local, const struct sockaddr_in *peer)
 {
 	if (!stream_port_is_scarce(local, peer))
-		atomic_store_explicit(port_scarce_until(local, peer), vma_now_ns() + SCARCE_NS, memory_order_relaxed);
+		atomic_store_explicit(ephemeral_port_scarce_until(local, peer), vma_now_ns() + SCARCE_NS,
+		                      memory_order_relaxed);
 }
 
 /* ---- reserving ---- */
@@ -164,7 +167,7 @@ int stream_port_reserve(struct stream_sock *sock, int fd, const struct sockaddr_
 	return rc;
 }
 
-int stream_port_claim(const struct sockaddr_in *local)
+int stream_port_reserve_in_kernel(const struct sockaddr_in *local)
 {
 	const int on = 1;
 	int fd = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP), rc;
@@ -180,7 +183,7 @@ int stream_port_claim(const struct sockaddr_in *local)
 }
 
 /* Task of the internal thread. */
-static void port_share_task(struct vma_task *task)
+static void port_share_reservation_task(struct vma_internal_task *task)
 {
 	const int on = 1;
 	struct stream_sock *sock = (struct stream_sock *)((char *)task - offsetof(struct stream_sock, share_task));
@@ -190,18 +193,18 @@ static void port_share_task(struct vma_task *task)
 	fd = atomic_load(&sock->lingering_fd);
 	if (fd == 0)
 		fd = atomic_load(&sock->file.fd);
-	if (stream_is_shadow(sock, fd))
+	if (stream_fd_is_own_shadow(sock, fd))
 		vma_os.setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	atomic_store(&sock->has_port_alone, false);
 	pthread_mutex_unlock(&sock->file.lock);
 	vma_file_put(&sock->file);
 }
 
-void stream_port_share(struct stream_sock *sock)
+void stream_port_schedule_sharing(struct stream_sock *sock)
 {
 	if (atomic_exchange(&sock->share_scheduled, true))
 		return;
-	sock->share_task.run = port_share_task;
+	sock->share_task.run = port_share_reservation_task;
 	vma_file_get(&sock->file);
 	vma_engine_post(&sock->share_task);
 }

@@ -27,15 +27,15 @@ struct reading {
 };
 
 /* A read ends before the urgent byte; one that begins there steps over it, or takes it inline: rx_front's business. */
-static bool is_at_mark(const struct reading *r, const struct vma_tcp_conn *conn)
+static bool read_is_at_urgent_mark(const struct reading *r, const struct vma_tcp_conn *conn)
 {
-	int64_t mark = vma_tcp_rx_mark(conn);
+	int64_t mark = vma_tcp_rx_urgent_mark(conn);
 
 	return __builtin_expect(mark >= 0, 0) && r->done != 0 && (uint64_t)mark == r->skip;
 }
 
 /* One span: how many bytes of it are dealt with. MSG_TRUNC throws them away. */
-static size_t reading_copy_out(struct reading *r, const struct iovec *span, size_t bytes)
+static size_t recv_call_copy_out(struct reading *r, const struct iovec *span, size_t bytes)
 {
 	const size_t given = bytes < span->iov_len ? bytes : span->iov_len;
 
@@ -49,20 +49,20 @@ static size_t reading_copy_out(struct reading *r, const struct iovec *span, size
 }
 
 /* As much as is queued now. The reader's turn is held. */
-static void reading_dequeue(struct reading *r, struct vma_tcp_conn *conn)
+static void recv_call_dequeue(struct reading *r, struct vma_tcp_conn *conn)
 {
 	struct iovec spans[SPANS];
 	size_t wanted, given;
 	unsigned n;
 
 	do {
-		r->at_mark = is_at_mark(r, conn);
+		r->at_mark = read_is_at_urgent_mark(r, conn);
 		if (r->at_mark)
 			return;
 		wanted = r->iov_iter->left;
 		n = vma_tcp_rx_front(conn, r->skip, spans, SPANS);
 		for (unsigned i = 0; i < n && wanted > 0 && !r->fault; i++) {
-			given = reading_copy_out(r, &spans[i], wanted);
+			given = recv_call_copy_out(r, &spans[i], wanted);
 			wanted -= given;
 			r->done += given;
 			r->skip += given;
@@ -74,10 +74,10 @@ static void reading_dequeue(struct reading *r, struct vma_tcp_conn *conn)
 	} while (n == SPANS && !r->fault && r->iov_iter->left > 0);
 }
 
-static void reading_dequeue_locked(struct reading *r, struct vma_tcp_conn *conn)
+static void recv_call_dequeue_with_lock(struct reading *r, struct vma_tcp_conn *conn)
 {
 	stream_io_lock_acquire(&r->sock->reader);
-	reading_dequeue(r, conn);
+	recv_call_dequeue(r, conn);
 	stream_io_lock_release(&r->sock->reader);
 }
 
@@ -89,7 +89,7 @@ static ssize_t recv_when_empty(struct stream_sock *sock, const struct vma_tcp_co
 {
 	bool fin = atomic_load_explicit(&sock->fin_seen, memory_order_acquire);
 	int error = atomic_load_explicit(&sock->so_error, memory_order_acquire);
-	bool failed = stream_phase(sock) == STREAM_FAILED;
+	bool failed = stream_sock_phase(sock) == STREAM_FAILED;
 
 	if (conn != NULL && vma_tcp_rx_bytes(conn) != 0)
 		return -EAGAIN;
@@ -106,37 +106,38 @@ static ssize_t recv_when_empty(struct stream_sock *sock, const struct vma_tcp_co
 }
 
 /* After some bytes: whether a read that wants more ends here nevertheless. */
-static bool recv_at_end(const struct stream_sock *sock, const struct vma_tcp_conn *conn)
+static bool recv_must_end_early(const struct stream_sock *sock, const struct vma_tcp_conn *conn)
 {
 	return atomic_load_explicit(&sock->fin_seen, memory_order_acquire) ||
 	       atomic_load_explicit(&sock->so_error, memory_order_relaxed) != 0 ||
 	       atomic_load_explicit(&sock->shut_rd, memory_order_relaxed) ||
-	       (stream_state(conn) == TCP_CLOSE && stream_phase(sock) != STREAM_CONNECTING && !vma_tcp_rx_waits(conn));
+	       (stream_kernel_view_of_state(conn) == TCP_CLOSE && stream_sock_phase(sock) != STREAM_CONNECTING &&
+	        !vma_tcp_rx_awaits_inspection(conn));
 }
 
-static bool can_read(struct stream_sock *sock, const struct stream_wait_for *what)
+static bool recv_wait_is_over(struct stream_sock *sock, const struct stream_wait_condition *what)
 {
-	const struct vma_tcp_conn *conn = stream_conn(sock);
+	const struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 
-	return conn == NULL || vma_tcp_rx_bytes(conn) > what->seen || recv_at_end(sock, conn) ||
-	       stream_phase(sock) == STREAM_FAILED;
+	return conn == NULL || vma_tcp_rx_bytes(conn) > what->seen || recv_must_end_early(sock, conn) ||
+	       stream_sock_phase(sock) == STREAM_FAILED;
 }
 
 static int recv_wait_for_bytes(struct stream_sock *sock, size_t seen, uint64_t deadline_ns)
 {
-	const struct stream_wait_for what = {.ready = can_read,
-	                                     .seen = seen,
-	                                     .spin = &sock->rx_spin,
-	                                     .deadline_ns = deadline_ns,
-	                                     .spin_loops = vma_engine()->conf.rx_poll,
-	                                     .shadow_fd = -1};
+	const struct stream_wait_condition what = {.ready = recv_wait_is_over,
+	                                           .seen = seen,
+	                                           .spin = &sock->rx_spin,
+	                                           .deadline_ns = deadline_ns,
+	                                           .spin_loops = vma_engine()->conf.rx_poll,
+	                                           .shadow_fd = -1};
 
 	return stream_is_in_own_callback(sock) ? -EDEADLK : stream_wait(sock, &what);
 }
 
 /* ---- the loop ---- */
 
-static size_t recv_target_of(const struct stream_sock *sock, const struct vma_inet_iov_iter *iov_iter, int flags)
+static size_t recv_min_bytes(const struct stream_sock *sock, const struct vma_inet_iov_iter *iov_iter, int flags)
 {
 	size_t lowat = atomic_load_explicit(&sock->rcvlowat, memory_order_relaxed);
 	size_t target = flags & MSG_WAITALL || iov_iter->left < lowat ? iov_iter->left : lowat;
@@ -145,7 +146,8 @@ static size_t recv_target_of(const struct stream_sock *sock, const struct vma_in
 }
 
 /* A read that is not satisfied: 0 it goes on, 1 it ends with what it has, -errno or (end of stream) -ENODATA. */
-static int reading_go_on(struct reading *r, const struct vma_tcp_conn *conn, bool nonblocking, uint64_t *deadline_ns)
+static int recv_call_wait_for_more(struct reading *r, const struct vma_tcp_conn *conn, bool nonblocking,
+                                   uint64_t *deadline_ns)
 {
 	struct stream_sock *sock = r->sock;
 	ssize_t rc;
@@ -153,7 +155,8 @@ static int reading_go_on(struct reading *r, const struct vma_tcp_conn *conn, boo
 	if (r->done != 0) {
 		if (nonblocking)
 			return 1;
-		if (recv_at_end(sock, conn)) /* what came before the end, since it was looked, is still to be taken */
+		if (recv_must_end_early(sock,
+		                        conn)) /* what came before the end, since it was looked, is still to be taken */
 			return vma_tcp_rx_bytes(conn) > r->skip ? 0 : 1;
 	} else {
 		rc = recv_when_empty(sock, conn);
@@ -170,19 +173,19 @@ static int reading_go_on(struct reading *r, const struct vma_tcp_conn *conn, boo
 	return r->done != 0 ? 1 : rc < 0 ? (int)rc : -EAGAIN;
 }
 
-static inline int stream_drive(struct stream_sock *sock, bool nonblocking)
+static inline int stream_drive_rings(struct stream_sock *sock, bool nonblocking)
 {
-	const uint64_t rings = stream_rings(&sock->file);
+	const uint64_t rings = stream_ring_bits(&sock->file);
 
 	return nonblocking ? vma_ring_ctxs_catch_up(rings) : vma_ring_ctxs_progress(rings);
 }
 
 /*
- * Held by stream_call_enter. is_blind: it looks for packets only while it waits. -ESTALE: the connection has been handed
- * over to the kernel, and nothing was read.
+ * Held by stream_call_enter. is_blind: it looks for packets only while it waits. -ESTALE: the connection has been
+ * handed over to the kernel, and nothing was read.
  */
-static inline __attribute__((always_inline)) ssize_t reading_receive(struct reading *r, size_t target, bool nonblocking,
-                                                                     bool is_blind)
+static inline __attribute__((always_inline)) ssize_t recv_call_run(struct reading *r, size_t target, bool nonblocking,
+                                                                   bool is_blind)
 {
 	struct stream_sock *sock = r->sock;
 	uint64_t deadline_ns = 0;
@@ -190,21 +193,21 @@ static inline __attribute__((always_inline)) ssize_t reading_receive(struct read
 	int rc;
 
 	for (;;) {
-		struct vma_tcp_conn *conn = stream_conn(sock);
+		struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 
 		if (conn != NULL) {
 			if (r->iov_iter->left == 0 && vma_tcp_rx_bytes(conn) > r->skip)
 				return (ssize_t)r->done;
-			reading_dequeue_locked(r, conn);
+			recv_call_dequeue_with_lock(r, conn);
 			if (r->done >= target || r->at_mark || r->fault || (r->done != 0 && r->iov_iter->left == 0)) {
 				if (!is_blind)
-					stream_drive_overdue(vma_thread_self());
+					stream_drive_rings_if_overdue(vma_thread_self());
 				return r->done == 0 ? -EFAULT : (ssize_t)r->done;
 			}
 			if (!is_blind && steps < (nonblocking ? VMA_RING_CTXS_STEPS : 1)) {
 				if (steps++ == 0)
 					vma_inet_flush_sends(vma_thread_self());
-				if (stream_drive(sock, nonblocking) < VMA_RING_CTXS_FULL)
+				if (stream_drive_rings(sock, nonblocking) < VMA_RING_CTXS_FULL)
 					steps = VMA_RING_CTXS_STEPS;
 				continue;
 			}
@@ -215,7 +218,7 @@ static inline __attribute__((always_inline)) ssize_t reading_receive(struct read
 		r->is_moved = sock->file.os_only;
 		if (__builtin_expect(r->is_moved, 0))
 			return r->done != 0 ? (ssize_t)r->done : -ESTALE;
-		rc = reading_go_on(r, conn, nonblocking, &deadline_ns);
+		rc = recv_call_wait_for_more(r, conn, nonblocking, &deadline_ns);
 		if (rc == 0)
 			continue;
 		/* It may have been handed over since: an end or error that this made is none (sock.h, os_only). */
@@ -230,20 +233,20 @@ static inline __attribute__((always_inline)) ssize_t reading_receive(struct read
 static ssize_t receive_urgent(struct stream_sock *sock, struct msghdr *msg, struct vma_inet_iov_iter *iov_iter,
                               int flags)
 {
-	struct vma_tcp_conn *conn = stream_conn(sock);
+	struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 	uint8_t byte;
 	int rc;
 
 	if (conn == NULL)
 		return -EINVAL;
-	vma_ring_ctxs_catch_up(stream_rings(&sock->file));
+	vma_ring_ctxs_catch_up(stream_ring_bits(&sock->file));
 	stream_io_lock_acquire(&sock->reader);
 	rc = vma_tcp_rx_urgent(conn, &byte, (flags & MSG_PEEK) != 0);
 	stream_io_lock_release(&sock->reader);
 	if (rc < 0)
 		return rc;
 	if (rc == 0)
-		return recv_at_end(sock, conn) ? 0 : -EAGAIN;
+		return recv_must_end_early(sock, conn) ? 0 : -EAGAIN;
 	msg->msg_flags |= MSG_OOB;
 	if (iov_iter->left == 0) {
 		msg->msg_flags |= MSG_TRUNC;
@@ -279,20 +282,20 @@ void stream_count_received(const struct stream_sock *sock, ssize_t len, int flag
 /* TCP_INQ: what is left to be read; the end of the stream counts as a byte, so that a program reads until it has it. */
 static void put_cmsg_inq(const struct stream_sock *sock, struct msghdr *msg)
 {
-	const struct vma_tcp_conn *conn = stream_conn(sock);
+	const struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 	bool fin = atomic_load_explicit(&sock->fin_seen, memory_order_acquire);
 	uint64_t bytes = (conn != NULL ? vma_tcp_rx_bytes(conn) : 0) + fin;
 	int left = bytes < INT32_MAX ? (int)bytes : INT32_MAX;
 
 	/* As with the kernel, a bad pointer loses the message and no bytes. */
-	if (stream_give_control(msg, SOL_TCP, TCP_CM_INQ, &left, sizeof(left)) < 0)
+	if (stream_put_cmsg(msg, SOL_TCP, TCP_CM_INQ, &left, sizeof(left)) < 0)
 		msg->msg_controllen = 0;
 }
 
 /* Of a connection nobody else is asked, and of all others the kernel. */
 static bool recv_is_os(const struct stream_sock *sock)
 {
-	enum stream_phase phase = stream_phase(sock);
+	enum stream_sock_phase phase = stream_sock_phase(sock);
 
 	return sock->file.os_only || phase == STREAM_FRESH || phase == STREAM_LISTENING;
 }
@@ -324,7 +327,7 @@ static inline __attribute__((always_inline)) ssize_t stream_receive(struct vma_f
 	int error;
 
 	/* A tx batch need not leave before bytes that have come already are read. */
-	if (recv_is_os(sock) || flags & (MSG_ERRQUEUE | MSG_OOB) || !stream_has_batched(vma_thread_self()))
+	if (recv_is_os(sock) || flags & (MSG_ERRQUEUE | MSG_OOB) || !stream_thread_has_batched_sends(vma_thread_self()))
 		vma_inet_flush_sends(vma_thread_self());
 	if (__builtin_expect(recv_is_os(sock), 0)) {
 		error = sock->file.os_only || flags & MSG_ERRQUEUE ? 0 : atomic_exchange(&sock->so_error, 0);
@@ -342,7 +345,7 @@ static inline __attribute__((always_inline)) ssize_t stream_receive(struct vma_f
 
 		rc = -EBADF;
 		if (stream_call_enter(sock)) {
-			rc = reading_receive(&r, recv_target_of(sock, &iov_iter, flags), nonblocking, is_blind);
+			rc = recv_call_run(&r, recv_min_bytes(sock, &iov_iter, flags), nonblocking, is_blind);
 			stream_call_leave(sock);
 		}
 		if (__builtin_expect(r.is_moved, 0) && rc > 0 && !nonblocking && iov_iter.left != 0 &&
@@ -352,8 +355,8 @@ static inline __attribute__((always_inline)) ssize_t stream_receive(struct vma_f
 	vma_inet_iov_iter_put(&iov_iter);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return vma_inet_os_recv(fd, msg, flags);
-	if (__builtin_expect(rc <= 0 && rc != -EAGAIN, 0) && atomic_load(&stream_exits))
-		stream_rest_at_exit();
+	if (__builtin_expect(rc <= 0 && rc != -EAGAIN, 0) && atomic_load(&stream_process_is_exiting))
+		stream_sleep_at_exit();
 	if (__builtin_expect(atomic_load_explicit(&sock->inq, memory_order_relaxed), 0) && rc >= 0)
 		put_cmsg_inq(sock, msg);
 	else
@@ -368,7 +371,7 @@ ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int fl
 	return stream_receive(file, fd, msg, flags, false);
 }
 
-static bool skips_look(const struct stream_sock *sock)
+static bool recv_skips_ring_poll(const struct stream_sock *sock)
 {
 	return sock->skips_looks == VMA_SKIP_POLL_ALWAYS ||
 	       (sock->skips_looks == VMA_SKIP_POLL_IN_EPOLL &&
@@ -378,13 +381,13 @@ static bool skips_look(const struct stream_sock *sock)
 ssize_t stream_recvmsg_with_looks(struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
 	struct stream_sock *sock = stream_sock(file);
-	const struct vma_tcp_conn *conn = stream_conn(sock);
+	const struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 
-	if (skips_look(sock)) {
+	if (recv_skips_ring_poll(sock)) {
 		vma_inet_flush_sends(vma_thread_self()); /* else a look would make them leave */
 		return stream_receive(file, fd, msg, flags, true);
 	}
 	if (conn != NULL && vma_inet_drain_is_due(&sock->drain, vma_tcp_rx_bytes(conn) != 0))
-		vma_ring_ctxs_progress(stream_rings(file));
+		vma_ring_ctxs_progress(stream_ring_bits(file));
 	return stream_receive(file, fd, msg, flags, false);
 }

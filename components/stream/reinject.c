@@ -117,7 +117,7 @@ static size_t reinject_copy_packet(const struct vma_bufarena *arena, const struc
 }
 
 /* The ring has checked all lengths. Over a link that is memory the sum has not been finished; and Ethernet pads. */
-static void on_late(struct vma_tcp_late_sink *late, struct vma_buf *packet)
+static void reinject_late_packet(struct vma_tcp_late_sink *late, struct vma_buf *packet)
 {
 	struct reinject *reinject = (struct reinject *)late;
 	const size_t l4 = (size_t)packet->l4_off - packet->l3_off,
@@ -146,7 +146,7 @@ void reinject_begin(struct reinject *reinject, const struct sockaddr_in *name, c
 {
 	const uint32_t window = what->snd_wnd >> what->snd_scale;
 
-	*reinject = (struct reinject){.late = {.packet = on_late},
+	*reinject = (struct reinject){.late = {.packet = reinject_late_packet},
 	                              .name = *name,
 	                              .peer = *peer,
 	                              .arena = arena,

@@ -18,7 +18,7 @@ struct stream_early {
 };
 
 /* file.lock. */
-static const struct stream_early *early_of(struct stream_sock *sock)
+static const struct stream_early *stream_get_early_options(struct stream_sock *sock)
 {
 	if (sock->early != NULL)
 		return sock->early;
@@ -27,21 +27,21 @@ static const struct stream_early *early_of(struct stream_sock *sock)
 	sock->early = vma_alloc(sizeof(*sock->early));
 	if (sock->early == NULL)
 		return NULL;
-	sock->early->n = stream_listen_hold_places(sock, sock->early->at, EARLY_MAX);
+	sock->early->n = stream_listen_hold_ring_ctxs(sock, sock->early->at, EARLY_MAX);
 	if (sock->early->n == 0)
-		stream_early_put(sock); /* a device may come later */
+		stream_early_ring_ctxs_put(sock); /* a device may come later */
 	return sock->early;
 }
 
-void stream_early_put(struct stream_sock *sock)
+void stream_early_ring_ctxs_put(struct stream_sock *sock)
 {
 	for (unsigned i = 0; sock->early != NULL && i < sock->early->n; i++)
 		vma_ring_ctx_put(sock->early->at[i]);
-	stream_early_forked(sock);
+	stream_early_ring_ctxs_forked(sock);
 }
 
 /* They are the parent's. */
-void stream_early_forked(struct stream_sock *sock)
+void stream_early_ring_ctxs_forked(struct stream_sock *sock)
 {
 	vma_free(sock->early);
 	sock->early = NULL;
@@ -61,11 +61,11 @@ static int ring_ctxs_of(struct stream_sock *sock, struct vma_ring_ctx **out, uns
 
 	if (sock->file.os_only)
 		return -EINVAL;
-	switch (stream_phase(sock)) {
+	switch (stream_sock_phase(sock)) {
 	case STREAM_LISTENING:
 		return (int)stream_listen_ring_ctxs(sock, out, max);
 	case STREAM_FRESH:
-		early = early_of(sock);
+		early = stream_get_early_options(sock);
 		return early != NULL ? copy_ring_ctxs(early->at, early->n, out, max) : 0;
 	default:
 		return copy_ring_ctxs(&sock->ring_ctx, sock->ring_ctx != NULL, out, max);
@@ -88,7 +88,7 @@ int stream_tx_ring_ctx(struct vma_file *file, const struct sockaddr_in *to, stru
 	(void)to;
 	*out = NULL;
 	pthread_mutex_lock(&file->lock);
-	if (stream_conn(stream_sock(file)) != NULL)
+	if (stream_tcp_conn(stream_sock(file)) != NULL)
 		*out = stream_sock(file)->ring_ctx;
 	pthread_mutex_unlock(&file->lock);
 	return *out != NULL ? 0 : -ENOTCONN;
@@ -100,7 +100,7 @@ int stream_set_ring_option(struct stream_sock *sock, int name, const void *value
 
 	pthread_mutex_lock(&sock->file.lock);
 	rc = vma_inet_set_ring_option(&sock->file, name, value, len,
-	                              stream_phase(sock) != STREAM_FRESH || sock->early != NULL);
+	                              stream_sock_phase(sock) != STREAM_FRESH || sock->early != NULL);
 	pthread_mutex_unlock(&sock->file.lock);
 	return rc;
 }

@@ -25,7 +25,8 @@ static bool route_link_is_usable(const struct vma_net_link *link)
 	return link->hw_type == ARPHRD_ETHER && (link->flags & IFF_UP) != 0;
 }
 
-enum vma_sock_reason stream_place_of(struct vma_net *net, uint32_t ifindex, struct stream_place *place)
+enum vma_sock_reason stream_find_device_and_vlan(struct vma_net *net, uint32_t ifindex,
+                                                 struct stream_device_and_vlan *place)
 {
 	struct vma_net_link link;
 
@@ -35,10 +36,10 @@ enum vma_sock_reason stream_place_of(struct vma_net *net, uint32_t ifindex, stru
 		return VMA_SOCK_LOCAL;
 	if (!route_link_is_usable(&link))
 		return VMA_SOCK_NO_DEVICE;
-	*place = (struct stream_place){.device = ifindex};
+	*place = (struct stream_device_and_vlan){.device = ifindex};
 	if (link.vlan == 0)
 		return VMA_SOCK_OFFLOADED;
-	*place = (struct stream_place){.device = link.lower, .vlan = link.vlan};
+	*place = (struct stream_device_and_vlan){.device = link.lower, .vlan = link.vlan};
 	if (link.lower == 0 || vma_net_link(net, link.lower, &link) != 0 || !route_link_is_usable(&link) ||
 	    link.vlan != 0)
 		return VMA_SOCK_NO_DEVICE;
@@ -66,7 +67,7 @@ static struct vma_net_key route_key_of(const struct stream_sock *sock, uint32_t 
 }
 
 /* Why a path is the OS's. */
-static enum vma_sock_reason reason_of_path(const struct vma_net_template *t)
+static enum vma_sock_reason path_os_reason(const struct vma_net_template *t)
 {
 	if (t->state == VMA_NET_USE_OS && t->reason == VMA_NET_REASON_LOCAL)
 		return VMA_SOCK_LOCAL;
@@ -78,9 +79,9 @@ static bool route_is_servable(const struct vma_net_template *t)
 	return t->state != VMA_NET_USE_OS && t->state != VMA_NET_ERROR && t->type == RTN_UNICAST;
 }
 
-static int ring_ctx_of(struct stream_sock *sock, struct vma_engine *engine, struct stream_route *route)
+static int route_get_ring_ctx(struct stream_sock *sock, struct vma_engine *engine, struct stream_route *route)
 {
-	const struct vma_ring_where where = vma_file_where(&sock->file, route->template.src);
+	const struct vma_ring_requester where = vma_file_ring_key_input(&sock->file, route->template.src);
 	struct vma_device *device;
 	int rc = vma_device_get(engine, route->template.nic, &device);
 
@@ -104,8 +105,8 @@ static bool peer_is_loopback(const struct sockaddr_in *peer)
 }
 
 /* The port is 0 unless the socket is bound: it is chosen afterwards. */
-static bool is_left_by_rule(struct stream_sock *sock, const struct vma_engine *engine, const struct sockaddr_in *peer,
-                            const struct vma_net_template *t)
+static bool rule_leaves_conn_to_kernel(struct stream_sock *sock, const struct vma_engine *engine,
+                                       const struct sockaddr_in *peer, const struct vma_net_template *t)
 {
 	struct sockaddr_in local = {.sin_family = AF_INET, .sin_port = sock->local.sin_port};
 	const struct vma_rule *rule;
@@ -117,8 +118,8 @@ static bool is_left_by_rule(struct stream_sock *sock, const struct vma_engine *e
 	return rule != NULL;
 }
 
-int stream_route_get(struct stream_sock *sock, struct vma_engine *engine, const struct sockaddr_in *peer,
-                     struct stream_route *route, enum vma_sock_reason *reason)
+int stream_route_lookup(struct stream_sock *sock, struct vma_engine *engine, const struct sockaddr_in *peer,
+                        struct stream_route *route, enum vma_sock_reason *reason)
 {
 	struct vma_net_key key;
 	int rc;
@@ -133,14 +134,14 @@ int stream_route_get(struct stream_sock *sock, struct vma_engine *engine, const 
 	if (vma_net_path_get(engine->net, &key, &route->path) != 0)
 		return -ENOTSUP;
 	vma_net_path_read(route->path, &route->template);
-	if (is_left_by_rule(sock, engine, peer, &route->template)) {
+	if (rule_leaves_conn_to_kernel(sock, engine, peer, &route->template)) {
 		*reason = VMA_SOCK_RULE;
 		rc = -ENOTSUP;
 	} else if (!route_is_servable(&route->template)) {
-		*reason = reason_of_path(&route->template);
+		*reason = path_os_reason(&route->template);
 		rc = -ENOTSUP;
 	} else {
-		rc = ring_ctx_of(sock, engine, route);
+		rc = route_get_ring_ctx(sock, engine, route);
 		*reason = vma_sock_reason_of(rc);
 	}
 	if (rc == 0)
@@ -169,7 +170,7 @@ struct vma_tcp_path stream_path_without_header(const struct vma_net_template *t)
 	                             .quickack = t->flags & VMA_NET_QUICKACK};
 }
 
-static struct vma_tcp_path route_path_of(const struct stream_sock *sock, const struct vma_net_template *t)
+static struct vma_tcp_path route_to_tcp_path(const struct stream_sock *sock, const struct vma_net_template *t)
 {
 	struct vma_tcp_path path = stream_path_without_header(t);
 
@@ -181,15 +182,15 @@ static struct vma_tcp_path route_path_of(const struct stream_sock *sock, const s
 	return path;
 }
 
-static bool same_path(const struct vma_tcp_path *a, const struct vma_tcp_path *b)
+static bool tcp_paths_are_equal(const struct vma_tcp_path *a, const struct vma_tcp_path *b)
 {
 	return a->len == b->len && a->mtu == b->mtu && a->advmss == b->advmss && a->initcwnd == b->initcwnd &&
 	       a->quickack == b->quickack && memcmp(a->bytes, b->bytes, a->len) == 0;
 }
 
-void stream_route_apply(struct stream_sock *sock)
+void stream_route_update_path(struct stream_sock *sock)
 {
-	struct vma_tcp_conn *conn = stream_conn(sock);
+	struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 	struct vma_net_template t;
 	struct vma_tcp_path path;
 	bool told;
@@ -197,14 +198,14 @@ void stream_route_apply(struct stream_sock *sock)
 	if (conn == NULL || sock->path == NULL)
 		return;
 	vma_net_path_read(sock->path, &t);
-	if (stream_phase(sock) == STREAM_CONNECTING && t.error != 0 &&
+	if (stream_sock_phase(sock) == STREAM_CONNECTING && t.error != 0 &&
 	    (t.state == VMA_NET_FAILED || t.state == VMA_NET_ERROR)) {
 		stream_connect_failed(sock, t.error);
 		return;
 	}
-	path = route_path_of(sock, &t);
+	path = route_to_tcp_path(sock, &t);
 	/* Without memory the connection keeps its old path; it is told again. */
-	told = same_path(&path, &sock->route) || vma_tcp_set_path(conn, &path) == 0;
+	told = tcp_paths_are_equal(&path, &sock->route) || vma_tcp_set_path(conn, &path) == 0;
 	if (told)
 		sock->route = path;
 	/* What passes by the kernel does not confirm its neighbours, and nobody else may ask for one that does not
@@ -232,7 +233,7 @@ bool stream_route_is_gone(const struct stream_sock *sock)
  */
 static bool has_peers_fin(const struct stream_sock *sock)
 {
-	const int state = vma_tcp_state(stream_conn(sock));
+	const int state = vma_tcp_state(stream_tcp_conn(sock));
 
 	return state != TCP_ESTABLISHED && state != TCP_FIN_WAIT1 && state != TCP_FIN_WAIT2;
 }
@@ -243,7 +244,7 @@ static bool has_peers_fin(const struct stream_sock *sock)
  * While there is no route by a device that exists nothing can be said to the peer by anybody: an interface that is down
  * may come back.
  */
-static bool leads_elsewhere(const struct stream_sock *sock, const struct vma_net_template *t)
+static bool route_left_conn_device(const struct stream_sock *sock, const struct vma_net_template *t)
 {
 	if (stream_route_is_gone(sock) && !has_peers_fin(sock))
 		return true;
@@ -265,7 +266,7 @@ static bool leads_elsewhere(const struct stream_sock *sock, const struct vma_net
  * whatever the peer says meets a kernel that knows of no such connection. If that fails, it is tried again every
  * second.
  */
-bool stream_route_part(struct stream_sock *sock)
+bool stream_route_hand_over_if_moved(struct stream_sock *sock)
 {
 	const int lingering = atomic_load(&sock->lingering_fd);
 	const int fd = lingering != 0 ? lingering : atomic_load(&sock->file.fd);
@@ -273,11 +274,11 @@ bool stream_route_part(struct stream_sock *sock)
 	struct vma_net_template t;
 	int rc;
 
-	if (sock->path == NULL || sock->ring_ctx == NULL || stream_phase(sock) != STREAM_CONNECTED ||
-	    stream_conn(sock) == NULL)
+	if (sock->path == NULL || sock->ring_ctx == NULL || stream_sock_phase(sock) != STREAM_CONNECTED ||
+	    stream_tcp_conn(sock) == NULL)
 		return false;
 	vma_net_path_read(sock->path, &t);
-	if (!leads_elsewhere(sock, &t))
+	if (!route_left_conn_device(sock, &t))
 		return false;
 	stream_cookie(sock, fd);
 	rc = stream_to_kernel(sock, fd, VMA_SOCK_REROUTED);
@@ -295,29 +296,29 @@ bool stream_route_part(struct stream_sock *sock)
  * The kernel tries to send at its own pace, which after an outage is seconds. The network has changed, so it tries now:
  * that a cork is taken away means so, also if there is none.
  */
-void stream_route_retry(struct stream_sock *sock)
+void stream_route_kick_kernel_retransmit(struct stream_sock *sock)
 {
 	const int fd = atomic_load(&sock->file.fd);
 	int unsent = 0, cork = 0;
 	socklen_t len = sizeof(cork);
 
-	if (stream_is_shadow(sock, fd) && vma_os.ioctl(fd, SIOCOUTQNSD, &unsent) == 0 && unsent != 0 &&
+	if (stream_fd_is_own_shadow(sock, fd) && vma_os.ioctl(fd, SIOCOUTQNSD, &unsent) == 0 && unsent != 0 &&
 	    vma_os.getsockopt(fd, IPPROTO_TCP, TCP_CORK, &cork, &len) == 0 && cork == 0)
 		vma_os.setsockopt(fd, IPPROTO_TCP, TCP_CORK, &cork, sizeof(cork));
 }
 
-static void run_path(struct vma_task *task)
+static void route_path_changed_task(struct vma_internal_task *task)
 {
 	struct stream_sock *sock = (struct stream_sock *)((char *)task - offsetof(struct stream_sock, path_task));
 	bool moved;
 
 	atomic_store(&sock->path_scheduled, false); /* before the look: what changes later posts the task again */
 	pthread_mutex_lock(&sock->file.lock);
-	stream_route_apply(sock);
-	moved = stream_route_part(sock);
+	stream_route_update_path(sock);
+	moved = stream_route_hand_over_if_moved(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 	if (moved)
-		stream_moved(sock);
+		stream_after_hand_over(sock);
 	vma_file_put(&sock->file);
 }
 
@@ -333,15 +334,15 @@ static void route_path_changed(struct vma_net_watch *watch, struct vma_net_path 
 	vma_engine_post(&sock->path_task);
 }
 
-void stream_route_follow(struct stream_sock *sock, struct vma_net_path *path)
+void stream_route_watch_path(struct stream_sock *sock, struct vma_net_path *path)
 {
 	sock->path = path;
-	sock->path_task.run = run_path;
+	sock->path_task.run = route_path_changed_task;
 	sock->watch = (struct vma_net_watch){.changed = route_path_changed};
 	vma_net_watch(sock->engine->net, path, &sock->watch);
 }
 
-void stream_route_leave(struct stream_sock *sock)
+void stream_route_unwatch_path(struct stream_sock *sock)
 {
 	struct vma_net_path *path = sock->path;
 
@@ -355,7 +356,7 @@ void stream_route_leave(struct stream_sock *sock)
 }
 
 /* The path that its SYN came by serves until then. */
-void stream_route_find(struct stream_sock *sock, struct vma_engine *engine)
+void stream_route_find_for_accepted(struct stream_sock *sock, struct vma_engine *engine)
 {
 	struct vma_net_key key =
 	        route_key_of(sock, sock->local.sin_addr.s_addr, sock->local.sin_port, &sock->peer, false);
@@ -363,6 +364,6 @@ void stream_route_find(struct stream_sock *sock, struct vma_engine *engine)
 
 	if (vma_net_path_get(engine->net, &key, &path) != 0)
 		return;
-	stream_route_follow(sock, path);
-	stream_route_apply(sock);
+	stream_route_watch_path(sock, path);
+	stream_route_update_path(sock);
 }

@@ -27,7 +27,7 @@ enum { SPANS = 8, QUEUED_MAX = 8, QUEUED_NS = 20000, AT_ONCE = 32768 };
 
 /* ---- the kernel's part ---- */
 
-ssize_t stream_send_os(int fd, const struct msghdr *msg, int flags)
+ssize_t stream_send_by_kernel(int fd, const struct msghdr *msg, int flags)
 {
 	struct vma_thread *self = vma_thread_self();
 	ssize_t len;
@@ -50,12 +50,12 @@ static ssize_t send_take_error(struct stream_sock *sock, int flags)
 
 	if (error == 0)
 		error = EPIPE;
-	if (error == EPIPE && !(flags & MSG_NOSIGNAL) && !atomic_load(&stream_exits))
+	if (error == EPIPE && !(flags & MSG_NOSIGNAL) && !atomic_load(&stream_process_is_exiting))
 		syscall(SYS_tgkill, syscall(SYS_getpid), syscall(SYS_gettid), SIGPIPE);
 	return -error;
 }
 
-static bool is_broken(const struct stream_sock *sock)
+static bool send_has_failed(const struct stream_sock *sock)
 {
 	return atomic_load_explicit(&sock->so_error, memory_order_relaxed) != 0 ||
 	       atomic_load_explicit(&sock->shut_wr, memory_order_relaxed);
@@ -63,18 +63,18 @@ static bool is_broken(const struct stream_sock *sock)
 
 /* ---- batched sends ---- */
 
-static bool has_tx_batch(const struct vma_thread *self, const struct stream_sock *sock, int flags)
+static bool send_may_join_tx_batch(const struct vma_thread *self, const struct stream_sock *sock, int flags)
 {
 	return self->tx_batch != 0 && sock->engine != NULL && !sock->engine->latency && !(flags & MSG_OOB);
 }
 
-bool stream_has_batched(const struct vma_thread *self)
+bool stream_thread_has_batched_sends(const struct vma_thread *self)
 {
 	return self->tx_batched != 0 &&
 	       (int64_t)(vma_tsc() - self->tx_batched_tsc) < (int64_t)vma_tsc_of_nsec(QUEUED_NS);
 }
 
-/* After the send: see vma_engine_later. The fence stands for the release of a flag there. */
+/* After the send: see vma_engine_send_later. The fence stands for the release of a flag there. */
 static void tx_batch_add(struct vma_thread *self, struct vma_ring *ring, uint64_t ring_ctxs)
 {
 	if (self->tx_ring != ring) {
@@ -86,31 +86,31 @@ static void tx_batch_add(struct vma_thread *self, struct vma_ring *ring, uint64_
 #ifndef VMA_SOCK_TSAN /* which knows no fences; x86 needs none after what was exchanged */
 	atomic_thread_fence(memory_order_seq_cst);
 #endif
-	vma_engine_later(ring_ctxs);
+	vma_engine_send_later(ring_ctxs);
 }
 
 /* ---- waiting ---- */
 
-static bool send_is_connected(struct stream_sock *sock, const struct stream_wait_for *what)
+static bool send_is_connected(struct stream_sock *sock, const struct stream_wait_condition *what)
 {
 	(void)what;
-	return stream_phase(sock) != STREAM_CONNECTING;
+	return stream_sock_phase(sock) != STREAM_CONNECTING;
 }
 
 /* As the kernel's: again when a third of the buffer is free. */
-static bool can_write(struct stream_sock *sock, const struct stream_wait_for *what)
+static bool stream_is_writeable(struct stream_sock *sock, const struct stream_wait_condition *what)
 {
-	const struct vma_tcp_conn *conn = stream_conn(sock);
+	const struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 
 	(void)what;
-	return conn == NULL || is_broken(sock) || (vma_tcp_readiness(conn) & (EPOLLOUT | EPOLLHUP)) != 0;
+	return conn == NULL || send_has_failed(sock) || (vma_tcp_poll_events(conn) & (EPOLLOUT | EPOLLHUP)) != 0;
 }
 
 static int send_wait_until(struct stream_sock *sock,
-                           bool (*ready)(struct stream_sock *sock, const struct stream_wait_for *what),
+                           bool (*ready)(struct stream_sock *sock, const struct stream_wait_condition *what),
                            uint64_t *deadline_ns)
 {
-	struct stream_wait_for what = {
+	struct stream_wait_condition what = {
 	        .ready = ready, .spin = &sock->tx_spin, .spin_loops = vma_engine()->conf.rx_poll, .shadow_fd = -1};
 	int rc;
 
@@ -145,7 +145,7 @@ struct writing {
 };
 
 /* What is not the last of a call may still be sent by itself: room for the rest may depend on that. */
-static unsigned commit_flags(const struct writing *w, bool last)
+static unsigned send_commit_flags(const struct writing *w, bool last)
 {
 	if (!last)
 		return VMA_TCP_TX_LATER;
@@ -156,12 +156,12 @@ static unsigned commit_flags(const struct writing *w, bool last)
 /* Nothing is sent, which fails like anything else where nothing can be. */
 static int send_zero_bytes(const struct writing *w, const struct vma_tcp_conn *conn)
 {
-	if (stream_state(conn) == TCP_CLOSE)
+	if (stream_kernel_view_of_state(conn) == TCP_CLOSE)
 		return -EPIPE;
 	return w->refused != 0 ? w->refused : 1;
 }
 
-static size_t writing_remaining(const struct writing *w)
+static size_t send_call_remaining_bytes(const struct writing *w)
 {
 	return w->iov_iter != NULL ? w->iov_iter->left : w->in_remaining;
 }
@@ -170,7 +170,7 @@ static size_t writing_remaining(const struct writing *w)
  * The kernel copies 32 KB at a time, of which all is sent or, where it meets a fault, nothing: what is a little gets
  * EFAULT, of much the whole ones before it are sent, and the call ends.
  */
-static ssize_t __attribute__((cold, noinline)) before_fault(struct writing *w, size_t copied)
+static ssize_t __attribute__((cold, noinline)) send_stop_before_fault(struct writing *w, size_t copied)
 {
 	copied -= copied % AT_ONCE;
 	if (copied == 0)
@@ -179,7 +179,7 @@ static ssize_t __attribute__((cold, noinline)) before_fault(struct writing *w, s
 	return (ssize_t)copied;
 }
 
-static ssize_t copy_iov_iter(struct writing *w, const struct iovec *spans, int n)
+static ssize_t send_copy_iov_into_fifo(struct writing *w, const struct iovec *spans, int n)
 {
 	size_t copied = 0;
 
@@ -189,13 +189,13 @@ static ssize_t copy_iov_iter(struct writing *w, const struct iovec *spans, int n
 
 		copied += here;
 		if (__builtin_expect(here < wanted, 0))
-			return before_fault(w, copied);
+			return send_stop_before_fault(w, copied);
 	}
 	return (ssize_t)copied;
 }
 
 /* Straight into the fifo. A pipe that has nothing is not waited for: the writer's turn is held. */
-static ssize_t copy_descriptor(struct writing *w, struct iovec *spans, int n)
+static ssize_t send_read_fd_into_fifo(struct writing *w, struct iovec *spans, int n)
 {
 	const int64_t at = w->position;
 	size_t room = 0;
@@ -218,18 +218,18 @@ static ssize_t copy_descriptor(struct writing *w, struct iovec *spans, int n)
 }
 
 /* As much as there is room for now: 0 (none), 1, -errno. The writer's turn is held. */
-static int writing_copy_in(struct writing *w, struct vma_tcp_conn *conn)
+static int send_call_copy_in(struct writing *w, struct vma_tcp_conn *conn)
 {
 	struct iovec spans[SPANS];
 	ssize_t copied;
-	int n = vma_tcp_tx_reserve(conn, writing_remaining(w), spans, SPANS);
+	int n = vma_tcp_tx_reserve(conn, send_call_remaining_bytes(w), spans, SPANS);
 
 	if (n <= 0)
 		return n;
-	copied = w->iov_iter != NULL ? copy_iov_iter(w, spans, n) : copy_descriptor(w, spans, n);
+	copied = w->iov_iter != NULL ? send_copy_iov_into_fifo(w, spans, n) : send_read_fd_into_fifo(w, spans, n);
 	if (copied > 0) {
-		w->unpushed = writing_remaining(w) != 0;
-		vma_tcp_tx_commit(conn, (size_t)copied, commit_flags(w, !w->unpushed));
+		w->unpushed = send_call_remaining_bytes(w) != 0;
+		vma_tcp_tx_commit(conn, (size_t)copied, send_commit_flags(w, !w->unpushed));
 		w->done += (size_t)copied;
 		w->ring = vma_tcp_ring(vma_tcp_stack(conn));
 	}
@@ -241,7 +241,7 @@ static int writing_copy_in(struct writing *w, struct vma_tcp_conn *conn)
  * instead. Who closes the socket has taken its last descriptor out, and then waits for the turn once before he ends it:
  * what has the turn before him is sent, and what has it after him finds that there is no such descriptor.
  */
-static int writing_unlock(struct writing *w, struct vma_tcp_conn *conn)
+static int send_call_unlock_and_push(struct writing *w, struct vma_tcp_conn *conn)
 {
 	int rc = -EBADF;
 
@@ -251,17 +251,17 @@ static int writing_unlock(struct writing *w, struct vma_tcp_conn *conn)
 		return rc;
 	}
 	do
-		rc = writing_copy_in(w, conn);
-	while (rc > 0 && writing_remaining(w) > 0);
+		rc = send_call_copy_in(w, conn);
+	while (rc > 0 && send_call_remaining_bytes(w) > 0);
 	if (w->unpushed)
-		vma_tcp_push(conn);
+		vma_tcp_send_committed(conn);
 	w->unpushed = false;
 	stream_io_lock_release(&w->sock->writer);
 	return rc;
 }
 
 /* Whoever closes the socket from now on leaves the end of it to this call. False: that was before. */
-static bool writing_stays(struct writing *w)
+static bool send_call_hold_socket(struct writing *w)
 {
 	if (!w->stays)
 		w->stays = stream_call_enter(w->sock);
@@ -269,15 +269,15 @@ static bool writing_stays(struct writing *w)
 }
 
 /* No room: 0 there is some now; -EAGAIN, -EINTR; others as they are. */
-static int writing_free_space(struct writing *w, bool *driven)
+static int send_call_wait_for_space(struct writing *w, bool *driven)
 {
-	const struct vma_tcp_conn *conn = stream_conn(w->sock);
+	const struct vma_tcp_conn *conn = stream_tcp_conn(w->sock);
 
 	if (conn != NULL && vma_tcp_tx_space(conn) != 0)
 		return 0; /* what has just been pushed has left: TCP_NOTSENT_LOWAT asks for no more */
 	if (!*driven) {
 		*driven = true;
-		vma_ring_ctxs_catch_up(stream_rings(&w->sock->file));
+		vma_ring_ctxs_catch_up(stream_ring_bits(&w->sock->file));
 		return 0;
 	}
 	if (w->nonblocking) {
@@ -285,30 +285,30 @@ static int writing_free_space(struct writing *w, bool *driven)
 			vma_stats_add(&w->sock->stats->tx_eagain, 1);
 		return -EAGAIN;
 	}
-	if (!writing_stays(w))
+	if (!send_call_hold_socket(w))
 		return -EBADF;
-	return send_wait_until(w->sock, can_write, &w->deadline_ns);
+	return send_wait_until(w->sock, stream_is_writeable, &w->deadline_ns);
 }
 
 /* Part of a call's bytes may be in when a fault, a signal or an end stops the rest. */
-static ssize_t writing_send_all(struct writing *w)
+static ssize_t send_call_run(struct writing *w)
 {
 	struct stream_sock *sock = w->sock;
 	bool driven = false;
 	int rc = 0;
 
 	for (;;) {
-		struct vma_tcp_conn *conn = stream_conn(sock);
+		struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 
-		if (conn == NULL || is_broken(sock) || stream_phase(sock) != STREAM_CONNECTED)
+		if (conn == NULL || send_has_failed(sock) || stream_sock_phase(sock) != STREAM_CONNECTED)
 			rc = -EPIPE;
 		else
-			rc = writing_remaining(w) != 0 && w->refused == 0 ? writing_unlock(w, conn)
-			                                                  : send_zero_bytes(w, conn);
+			rc = send_call_remaining_bytes(w) != 0 && w->refused == 0 ? send_call_unlock_and_push(w, conn)
+			                                                          : send_zero_bytes(w, conn);
 		if (rc > 0)
 			return (ssize_t)w->done;
 		if (rc == 0)
-			rc = writing_free_space(w, &driven);
+			rc = send_call_wait_for_space(w, &driven);
 		if (rc == 0)
 			continue;
 		w->is_moved = rc == -EPIPE && sock->file.os_only;
@@ -323,28 +323,29 @@ static ssize_t writing_send_all(struct writing *w)
 }
 
 /* sk_stream_wait_connect */
-static ssize_t __attribute__((cold, noinline)) send_connected(struct writing *w)
+static ssize_t __attribute__((cold, noinline)) send_wait_until_connected(struct writing *w)
 {
 	struct stream_sock *sock = w->sock;
 	int rc = 0;
 
-	if (!writing_stays(w))
+	if (!send_call_hold_socket(w))
 		return -EBADF;
-	vma_ring_ctxs_catch_up(stream_rings(&sock->file)); /* a refusal that has come is known before connect is back */
-	if (stream_phase(sock) == STREAM_CONNECTING)
+	vma_ring_ctxs_catch_up(
+	        stream_ring_bits(&sock->file)); /* a refusal that has come is known before connect is back */
+	if (stream_sock_phase(sock) == STREAM_CONNECTING)
 		rc = w->nonblocking ? -EAGAIN : send_wait_until(sock, send_is_connected, &w->deadline_ns);
-	return rc == 0 ? writing_send_all(w) : rc;
+	return rc == 0 ? send_call_run(w) : rc;
 }
 
-static ssize_t send_staying(struct writing *w)
+static ssize_t send_run_holding_socket(struct writing *w)
 {
 	struct stream_sock *sock = w->sock;
 	ssize_t rc;
 
 	/* A descriptor may keep the turn waiting, and a notice is queued after the bytes. */
-	if (__builtin_expect(w->iov_iter == NULL || w->flags & MSG_ZEROCOPY, 0) && !writing_stays(w))
+	if (__builtin_expect(w->iov_iter == NULL || w->flags & MSG_ZEROCOPY, 0) && !send_call_hold_socket(w))
 		return -EBADF;
-	rc = stream_phase(sock) == STREAM_CONNECTING ? send_connected(w) : writing_send_all(w);
+	rc = stream_sock_phase(sock) == STREAM_CONNECTING ? send_wait_until_connected(w) : send_call_run(w);
 	if (rc > 0 && w->flags & MSG_ZEROCOPY && atomic_load_explicit(&sock->zerocopy, memory_order_relaxed))
 		stream_zerocopy_sent(sock);
 	if (__builtin_expect(w->stays, 0))
@@ -370,7 +371,7 @@ static void stream_count_sent(const struct stream_sock *sock, ssize_t len)
 
 static bool send_is_os(const struct stream_sock *sock)
 {
-	enum stream_phase phase = stream_phase(sock);
+	enum stream_sock_phase phase = stream_sock_phase(sock);
 
 	return sock->file.os_only || phase == STREAM_FRESH || phase == STREAM_LISTENING;
 }
@@ -380,41 +381,41 @@ static ssize_t send_by_os(struct stream_sock *sock, int fd, const struct msghdr 
 {
 	if (flags & VMA_SND_FLAGS_DUMMY)
 		return -EINVAL;
-	if (flags & MSG_FASTOPEN && !sock->file.os_only && stream_phase(sock) == STREAM_FRESH) {
+	if (flags & MSG_FASTOPEN && !sock->file.os_only && stream_sock_phase(sock) == STREAM_FRESH) {
 		pthread_mutex_lock(&sock->file.lock);
 		sock->file.os_only = true;
 		atomic_store(&sock->reason, VMA_SOCK_OPTION);
-		stream_describe(sock);
+		stream_describe_for_stats(sock);
 		pthread_mutex_unlock(&sock->file.lock);
 		vma_file_set_own_poll(&sock->file, false);
 	}
 	if (!sock->file.os_only && atomic_load_explicit(&sock->so_error, memory_order_relaxed) != 0)
 		return send_take_error(sock, flags);
-	return stream_send_os(fd, msg, flags);
+	return stream_send_by_kernel(fd, msg, flags);
 }
 
 static ssize_t send_ours(struct writing *w)
 {
 	struct vma_thread *self = vma_thread_self();
 	struct stream_sock *sock = w->sock;
-	const bool batched = has_tx_batch(self, sock, w->flags);
+	const bool batched = send_may_join_tx_batch(self, sock, w->flags);
 	ssize_t rc;
 
 	if (batched)
 		self->tx_batch--;
 	else
 		vma_inet_flush_sends(self);
-	w->queues =
-	        batched && (self->tx_batched == 0 || (self->tx_batched < QUEUED_MAX - 1 && stream_has_batched(self)));
+	w->queues = batched && (self->tx_batched == 0 ||
+	                        (self->tx_batched < QUEUED_MAX - 1 && stream_thread_has_batched_sends(self)));
 	w->nonblocking = w->flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
-	rc = send_staying(w);
+	rc = send_run_holding_socket(w);
 	if (w->queues && rc > 0)
-		tx_batch_add(self, w->ring, stream_rings(&sock->file));
+		tx_batch_add(self, w->ring, stream_ring_bits(&sock->file));
 	else if (batched)
 		vma_inet_flush_sends(self);
-	stream_drive_overdue(self);
+	stream_drive_rings_if_overdue(self);
 	if (__builtin_expect(sock->polls_on_send, 0))
-		vma_ring_ctxs_catch_up(stream_rings(&sock->file));
+		vma_ring_ctxs_catch_up(stream_ring_bits(&sock->file));
 	return rc;
 }
 
@@ -428,11 +429,11 @@ send_rest_by_os(int fd, const struct vma_inet_iov_iter *iov_iter, int flags)
 	ssize_t done, more = 0;
 
 	flags = (flags & ~MSG_ZEROCOPY) | MSG_NOSIGNAL;
-	done = stream_send_os(fd, &msg, flags);
+	done = stream_send_by_kernel(fd, &msg, flags);
 	msg.msg_iovlen = iov_iter->n - iov_iter->at - 1;
 	if (done >= 0 && (size_t)done == first.iov_len && msg.msg_iovlen != 0) {
 		msg.msg_iov = (struct iovec *)(uintptr_t)(at + 1);
-		more = stream_send_os(fd, &msg, flags);
+		more = stream_send_by_kernel(fd, &msg, flags);
 	}
 	return (done > 0 ? done : 0) + (more > 0 ? more : 0);
 }
@@ -440,7 +441,7 @@ send_rest_by_os(int fd, const struct vma_inet_iov_iter *iov_iter, int flags)
 /* ---- dummies ---- */
 
 /* Into the fifo's room, which is not committed; from there as a segment. The writer's turn is held. */
-static ssize_t copy_dummy(struct writing *w, struct vma_tcp_conn *conn)
+static ssize_t send_dummy_via_fifo(struct writing *w, struct vma_tcp_conn *conn)
 {
 	const size_t wanted = w->iov_iter->left < AT_ONCE ? w->iov_iter->left : AT_ONCE;
 	struct iovec spans[SPANS];
@@ -452,7 +453,7 @@ static ssize_t copy_dummy(struct writing *w, struct vma_tcp_conn *conn)
 	n = vma_tcp_tx_reserve(conn, wanted, spans, SPANS);
 	if (n <= 0)
 		return n < 0 ? n : -EAGAIN;
-	copied = copy_iov_iter(w, spans, n);
+	copied = send_copy_iov_into_fifo(w, spans, n);
 	if (copied > 0)
 		vma_tcp_tx_dummy(conn, spans[0].iov_base,
 		                 spans[0].iov_len < (size_t)copied ? spans[0].iov_len : (size_t)copied);
@@ -463,17 +464,17 @@ static ssize_t copy_dummy(struct writing *w, struct vma_tcp_conn *conn)
 static ssize_t __attribute__((cold, noinline)) send_dummy(struct writing *w)
 {
 	struct stream_sock *sock = w->sock;
-	struct vma_tcp_conn *conn = stream_conn(sock);
+	struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 	const size_t left = w->iov_iter->left;
 	ssize_t rc = -EBADF;
 
-	if (stream_phase(sock) == STREAM_CONNECTING)
+	if (stream_sock_phase(sock) == STREAM_CONNECTING)
 		return -EAGAIN;
-	if (conn == NULL || is_broken(sock) || stream_phase(sock) != STREAM_CONNECTED)
+	if (conn == NULL || send_has_failed(sock) || stream_sock_phase(sock) != STREAM_CONNECTED)
 		return -EPIPE;
 	stream_io_lock_acquire(&sock->writer);
 	if (!stream_has_ended(sock))
-		rc = sock->file.os_only ? -EINVAL : copy_dummy(w, conn);
+		rc = sock->file.os_only ? -EINVAL : send_dummy_via_fifo(w, conn);
 	stream_io_lock_release(&sock->writer);
 	if (rc < 0)
 		return rc;
@@ -523,9 +524,9 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 		rc += send_rest_by_os(fd, &iov_iter, flags);
 	vma_inet_iov_iter_put(&iov_iter);
 	if (__builtin_expect(rc == -ESTALE, 0))
-		return stream_send_os(fd, msg, flags);
-	if (__builtin_expect(rc == -EPIPE, 0) && atomic_load(&stream_exits))
-		stream_rest_at_exit();
+		return stream_send_by_kernel(fd, msg, flags);
+	if (__builtin_expect(rc == -EPIPE, 0) && atomic_load(&stream_process_is_exiting))
+		stream_sleep_at_exit();
 	stream_count_sent(sock, rc);
 	return rc;
 }
@@ -538,7 +539,7 @@ bool vma_stream_is_connection(struct vma_file *file)
 }
 
 /* It has been handed over to the kernel meanwhile. */
-static ssize_t send_from_by_os(struct stream_sock *sock, const struct writing *w)
+static ssize_t sendfile_by_kernel(struct stream_sock *sock, const struct writing *w)
 {
 	struct vma_thread *self = vma_thread_self();
 	int fd = atomic_load(&sock->file.fd);
@@ -556,7 +557,7 @@ static ssize_t send_from_by_os(struct stream_sock *sock, const struct writing *w
 	return rc;
 }
 
-ssize_t vma_stream_send_from(struct vma_file *file, int in, int64_t position, size_t size, int flags)
+ssize_t vma_stream_sendfile(struct vma_file *file, int in, int64_t position, size_t size, int flags)
 {
 	struct stream_sock *sock = stream_sock(file);
 	struct writing w = {.sock = sock,
@@ -569,7 +570,7 @@ ssize_t vma_stream_send_from(struct vma_file *file, int in, int64_t position, si
 	stream_count_send_migrating(sock);
 	rc = send_ours(&w);
 	if (__builtin_expect(rc == -ESTALE, 0))
-		return send_from_by_os(sock, &w);
+		return sendfile_by_kernel(sock, &w);
 	stream_count_sent(sock, rc);
 	return rc;
 }

@@ -10,8 +10,8 @@
 /* The text of /proc/sys/net/ipv4/NAME, cut to size; false: it cannot be read. */
 bool sysctl_read(const char *name, char *text, size_t size);
 /* The name of a TCP socket's congestion control; false: the kernel does not say. */
-bool settings_congestion(int fd, char name[16]);
+bool kernel_default_congestion(int fd, char name[16]);
 /* Options of a new socket, as a kernel socket has them; fd: any TCP socket that has no option set. */
-const struct vma_tcp_options *settings_options(int fd);
+const struct vma_tcp_options *kernel_default_tcp_options(int fd);
 
 #endif

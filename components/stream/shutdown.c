@@ -14,11 +14,11 @@ static void mark_shutdown(struct stream_sock *sock, int how)
 }
 
 /* By the shadow, which knows that it is not connected, and whether it listens. */
-static int shut_shadow(struct stream_sock *sock, int fd, int how)
+static int shutdown_shadow(struct stream_sock *sock, int fd, int how)
 {
 	int rc = vma_os.shutdown(fd, how) != 0 ? -errno : 0;
 
-	if (rc == 0 && stream_phase(sock) == STREAM_LISTENING && how != SHUT_WR) {
+	if (rc == 0 && stream_sock_phase(sock) == STREAM_LISTENING && how != SHUT_WR) {
 		stream_listen_end(sock);
 		atomic_store(&sock->phase, STREAM_FRESH);
 	} else if (rc == -ENOTCONN) {
@@ -27,17 +27,17 @@ static int shut_shadow(struct stream_sock *sock, int fd, int how)
 	return rc;
 }
 
-static int shut_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, int how)
+static int shutdown_connection(struct stream_sock *sock, struct vma_tcp_conn *conn, int how)
 {
 	int rc;
 
 	if (how < SHUT_RD || how > SHUT_RDWR)
 		return -EINVAL;
-	if (stream_phase(sock) == STREAM_CONNECTING) {
-		stream_cut_off(sock);
+	if (stream_sock_phase(sock) == STREAM_CONNECTING) {
+		stream_tcp_disconnect(sock);
 		return 0;
 	}
-	if (stream_state(conn) == TCP_CLOSE) {
+	if (stream_kernel_view_of_state(conn) == TCP_CLOSE) {
 		mark_shutdown(sock, how);
 		return -ENOTCONN;
 	}
@@ -57,10 +57,10 @@ int stream_shutdown(struct vma_file *file, int fd, int how)
 	int rc;
 
 	pthread_mutex_lock(&file->lock);
-	conn = stream_conn(sock);
-	rc = conn != NULL ? shut_connection(sock, conn, how) : shut_shadow(sock, fd, how);
+	conn = stream_tcp_conn(sock);
+	rc = conn != NULL ? shutdown_connection(sock, conn, how) : shutdown_shadow(sock, fd, how);
 	pthread_mutex_unlock(&file->lock);
 	if (rc == 0 || rc == -ENOTCONN)
-		stream_ready(sock, EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLOUT | EPOLLWRNORM);
+		stream_wake_waiters(sock, EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLHUP | EPOLLOUT | EPOLLWRNORM);
 	return rc;
 }

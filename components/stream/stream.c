@@ -14,26 +14,26 @@ static enum vma_sock_reason stream_reason_of(struct vma_file *file)
 	return atomic_load_explicit(&stream_sock(file)->reason, memory_order_relaxed);
 }
 
-struct vma_inet_described stream_described(struct stream_sock *sock)
+struct vma_inet_sock_description stream_stats_description(struct stream_sock *sock)
 {
 	const struct vma_tcp_options *options = &sock->options;
 
-	return (struct vma_inet_described){
+	return (struct vma_inet_sock_description){
 	        .file = &sock->file,
 	        .reason = stream_reason_of(&sock->file),
 	        .protocol = IPPROTO_TCP,
 	        .nonblocking = atomic_load_explicit(&sock->nonblocking, memory_order_relaxed),
-	        .local = stream_conn(sock) != NULL ? &sock->name : &sock->local,
+	        .local = stream_tcp_conn(sock) != NULL ? &sock->name : &sock->local,
 	        .peer = &sock->peer,
 	        .rx_limit_bytes = (uint64_t)(options->rcvbuf != 0 ? options->rcvbuf : options->rcvbuf_max),
 	        .ring_ctx = sock->ring_ctx,
 	};
 }
 
-void stream_describe(struct stream_sock *sock)
+void stream_describe_for_stats(struct stream_sock *sock)
 {
-	const struct vma_inet_described described = stream_described(sock);
-	struct vma_tcp_conn *conn = stream_conn(sock);
+	const struct vma_inet_sock_description described = stream_stats_description(sock);
+	struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 
 	vma_inet_stats_describe(sock->stats, &described);
 	if (sock->stats == NULL)
@@ -41,7 +41,8 @@ void stream_describe(struct stream_sock *sock)
 	if (conn != NULL)
 		vma_tcp_set_stats(conn, sock->stats);
 	else
-		vma_stats_set(&sock->stats->tcp_state, stream_phase(sock) == STREAM_LISTENING ? TCP_LISTEN : TCP_CLOSE);
+		vma_stats_set(&sock->stats->tcp_state,
+		              stream_sock_phase(sock) == STREAM_LISTENING ? TCP_LISTEN : TCP_CLOSE);
 }
 
 /* ---- the shadow ---- */
@@ -53,7 +54,7 @@ uint64_t stream_cookie(struct stream_sock *sock, int fd)
 	return atomic_load(&sock->cookie);
 }
 
-bool stream_is_shadow(const struct stream_sock *sock, int fd)
+bool stream_fd_is_own_shadow(const struct stream_sock *sock, int fd)
 {
 	const uint64_t cookie = atomic_load(&sock->cookie);
 
@@ -69,33 +70,33 @@ static void net_changed(struct vma_file *file)
 
 	pthread_mutex_lock(&file->lock);
 	if (!stream_has_ended(sock) && file->os_only && sock->was_unrouted)
-		stream_route_retry(sock);
+		stream_route_kick_kernel_retransmit(sock);
 	if (!stream_has_ended(sock) && !file->os_only && vma_engine() != NULL) {
 		stream_listen_update(sock);
-		stream_route_apply(sock);
-		moved = stream_route_part(sock);
+		stream_route_update_path(sock);
+		moved = stream_route_hand_over_if_moved(sock);
 	}
 	pthread_mutex_unlock(&file->lock);
 	if (moved)
-		stream_moved(sock);
+		stream_after_hand_over(sock);
 }
 
 /* ---- the end ---- */
 
-/* A send that has begun comes before the end, and none after it: see writing_unlock in send.c. */
-static void await_sends(struct stream_sock *sock)
+/* A send that has begun comes before the end, and none after it: see send_call_unlock_and_push in send.c. */
+static void stream_await_sends_in_progress(struct stream_sock *sock)
 {
 	stream_io_lock_acquire(&sock->writer);
 	stream_io_lock_release(&sock->writer);
 }
 
-static void stream_end(struct stream_sock *sock, bool may_linger)
+static void stream_end_socket(struct stream_sock *sock, bool may_linger)
 {
-	await_sends(sock);
-	if (stream_phase(sock) == STREAM_LISTENING)
+	stream_await_sends_in_progress(sock);
+	if (stream_sock_phase(sock) == STREAM_LISTENING)
 		stream_listen_end(sock);
-	if (stream_hand_over(sock)) {
-		stream_drop_shadow(sock); /* the kernel's close follows, or has been */
+	if (stream_hand_over_to_kernel(sock)) {
+		stream_close_lingering_shadow(sock); /* the kernel's close follows, or has been */
 		return;
 	}
 	stream_conn_close(sock, may_linger);
@@ -111,14 +112,14 @@ static void stream_close_file(struct vma_file *file)
 		stream_fork_queue_leave_queued(sock);
 	stream_xtreme_close(sock);
 	pthread_mutex_lock(&file->lock);
-	stream_early_put(sock);
+	stream_early_ring_ctxs_put(sock);
 	if (file->os_only) {
 		/* the kernel's */
 	} else if (atomic_load(&sock->waiting) != 0) {
-		stream_keep_shadow(sock);
+		stream_dup_shadow_at_close(sock);
 		atomic_store(&sock->close_due, true);
 	} else {
-		stream_end(sock, true);
+		stream_end_socket(sock, true);
 	}
 	pthread_mutex_unlock(&file->lock);
 	if (atomic_load(&sock->close_due) && atomic_load(&sock->waiting) == 0)
@@ -140,7 +141,7 @@ void stream_finish_close(struct stream_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
 	if (atomic_load(&sock->waiting) == 0 && atomic_exchange(&sock->close_due, false))
-		stream_end(sock, false);
+		stream_end_socket(sock, false);
 	pthread_mutex_unlock(&sock->file.lock);
 }
 
@@ -162,7 +163,7 @@ static void stream_destroy(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
 
-	stream_drop_shadow(sock);
+	stream_close_lingering_shadow(sock);
 	stream_tally_put(sock);
 	stream_passed_free(sock);
 	stream_fork_queue_free(sock);
@@ -183,7 +184,7 @@ static void init_io_locks(struct stream_sock *sock)
 }
 
 /* The tasks are the parent's internal thread's, there. */
-static void drop_tasks(struct stream_sock *sock)
+static void forked_child_drop_tasks(struct stream_sock *sock)
 {
 	if (atomic_exchange(&sock->path_scheduled, false))
 		vma_file_put(&sock->file);
@@ -191,7 +192,7 @@ static void drop_tasks(struct stream_sock *sock)
 		vma_file_put(&sock->file);
 	if (atomic_exchange(&sock->share_scheduled, false) && atomic_load(&sock->has_port_alone))
 		vma_file_put(&sock->file);
-	sock->path_task = sock->end_task = sock->update_task = sock->share_task = (struct vma_task){0};
+	sock->path_task = sock->end_task = sock->update_task = sock->share_task = (struct vma_internal_task){0};
 }
 
 /*
@@ -199,17 +200,17 @@ static void drop_tasks(struct stream_sock *sock)
  * which is connected when the parent has handed it over (fork_owner.c). A listener's shadow listens; its flows are
  * asked for when it is used.
  */
-static __attribute__((cold)) void stream_forked(struct vma_file *file)
+static __attribute__((cold)) void stream_forget_in_child(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
 	struct vma_tcp_conn *conn = atomic_exchange(&sock->conn, NULL);
 
 	init_io_locks(sock);
-	drop_tasks(sock);
+	forked_child_drop_tasks(sock);
 	sock->stats = NULL;
 	atomic_store(&sock->stats_count, false);
 	sock->ring_ctx = NULL;
-	stream_early_forked(sock);
+	stream_early_ring_ctxs_forked(sock);
 	sock->path = NULL;
 	sock->watch = (struct vma_net_watch){0};
 	atomic_store(&sock->move, 0);
@@ -222,7 +223,7 @@ static __attribute__((cold)) void stream_forked(struct vma_file *file)
 	stream_xtreme_forked(sock);
 	if (file->os_only)
 		return;
-	if (stream_phase(sock) == STREAM_LISTENING) {
+	if (stream_sock_phase(sock) == STREAM_LISTENING) {
 		atomic_store(&sock->inherited, true);
 		if (!sock->hands_over)
 			atomic_store(&sock->reason, VMA_SOCK_INHERITED);
@@ -232,19 +233,19 @@ static __attribute__((cold)) void stream_forked(struct vma_file *file)
 	file->os_only = true;
 	atomic_store(&file->own_poll, false);
 	atomic_store(&sock->reason, VMA_SOCK_INHERITED);
-	stream_forked_connection(sock);
+	stream_conn_set_fork_owner(sock);
 	vma_file_put(file); /* the connection's */
 }
 
 /* A socket that is not connected yet can still be the kernel's. */
-bool stream_to_os_fresh(struct stream_sock *sock, enum vma_sock_reason reason)
+bool stream_unconnected_to_kernel(struct stream_sock *sock, enum vma_sock_reason reason)
 {
-	if (stream_conn(sock) != NULL || stream_phase(sock) != STREAM_FRESH)
+	if (stream_tcp_conn(sock) != NULL || stream_sock_phase(sock) != STREAM_FRESH)
 		return false;
 	sock->file.os_only = true;
 	atomic_store(&sock->reason, reason);
 	vma_engine_fallback(reason, 0, "a TCP socket");
-	stream_describe(sock);
+	stream_describe_for_stats(sock);
 	return true;
 }
 
@@ -255,7 +256,7 @@ static void to_os(struct vma_file *file, int fd)
 
 	(void)fd;
 	pthread_mutex_lock(&file->lock);
-	given = stream_to_os_fresh(stream_sock(file), VMA_SOCK_OPTION);
+	given = stream_unconnected_to_kernel(stream_sock(file), VMA_SOCK_OPTION);
 	pthread_mutex_unlock(&file->lock);
 	if (!given)
 		return;
@@ -268,7 +269,7 @@ static void to_os(struct vma_file *file, int fd)
 static void stream_touch(struct vma_file *file, int fd)
 {
 	(void)fd;
-	vma_stream_take_over(file);
+	vma_stream_take_from_fork_owner(file);
 }
 
 /* The tables differ in how they receive, and in whether they count. */
@@ -278,22 +279,23 @@ static void stream_touch(struct vma_file *file, int fd)
 		.accept4 = stream_accept4, .shutdown = stream_shutdown, .setsockopt = stream_setsockopt,               \
 		.getsockopt = stream_getsockopt, .getsockname = stream_getsockname, .getpeername = stream_getpeername, \
 		.ioctl = stream_ioctl, .fcntl = stream_fcntl, .recvmsg = (recvmsg_call), .sendmsg = (sendmsg_call),    \
-		.poll = stream_poll, .rings = stream_rings, .accept_rings = stream_accept_rings,                       \
-		.close = stream_close_file, .destroy = stream_destroy, .forked = stream_forked, .to_os = to_os,        \
-		.hand_over = stream_file_hand_over, .exec_export = stream_exec_export, .touch = stream_touch,          \
-		.net_changed = net_changed, .dump = stream_dump, .reason = stream_reason_of,                           \
+		.poll = stream_poll, .rings = stream_ring_bits, .accept_rings = stream_accept_poll_rings,              \
+		.close = stream_close_file, .destroy = stream_destroy, .forked = stream_forget_in_child,               \
+		.to_os = to_os, .hand_over = stream_file_hand_over, .exec_export = stream_export_before_exec,          \
+		.touch = stream_touch, .net_changed = net_changed, .dump = stream_dump, .reason = stream_reason_of,    \
 		.reason_detail = stream_os_option, .recv_lent = stream_recv_lent, .set_callback = stream_set_callback, \
 		.ring_ctxs = stream_ring_ctxs, .tx_ring_ctx = stream_tx_ring_ctx, .complete = stream_xtreme_complete,  \
 	}
 static const struct vma_file_ops ops = STREAM_OPS(stream_recvmsg, stream_sendmsg),
-                                 ops_with_looks = STREAM_OPS(stream_recvmsg_with_looks, stream_sendmsg),
-                                 migrating_ops = STREAM_OPS(stream_recvmsg_migrating, stream_sendmsg_migrating),
-                                 migrating_ops_with_looks =
+                                 stream_polling_file_ops = STREAM_OPS(stream_recvmsg_with_looks, stream_sendmsg),
+                                 stream_migrating_file_ops =
+                                         STREAM_OPS(stream_recvmsg_migrating, stream_sendmsg_migrating),
+                                 stream_migrating_polling_file_ops =
                                          STREAM_OPS(stream_recvmsg_migrating_with_looks, stream_sendmsg_migrating);
 #undef STREAM_OPS
 
 /* Its receives look for packets at other times than others' do. */
-static bool sets_looks(const struct vma_conf *conf)
+static bool conf_limits_rx_ring_polls(const struct vma_conf *conf)
 {
 	return conf->rx_cq_drain_rate_nsec != 0 || conf->skip_poll_in_rx != VMA_SKIP_POLL_NEVER;
 }
@@ -305,20 +307,21 @@ static void stream_set_migration(struct stream_sock *sock, const struct vma_conf
 	if (conf->socketxtreme)
 		return; /* completions would be told by another ring than the one that the program polls */
 	if (sock->rx_migration.ratio != 0 || sock->tx_migration.ratio != 0)
-		sock->file.ops = sock->file.ops == &ops ? &migrating_ops : &migrating_ops_with_looks;
+		sock->file.ops =
+		        sock->file.ops == &ops ? &stream_migrating_file_ops : &stream_migrating_polling_file_ops;
 }
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void stream_start(void)
+static void stream_init_fork_handlers(void)
 {
 	pthread_atfork(NULL, NULL, stream_endpoints_forked);
 	pthread_atfork(NULL, NULL, stream_placeholders_forked);
 }
 
-bool vma_stream_wants(int domain, int type, int protocol)
+bool vma_stream_handles_socket_type(int domain, int type, int protocol)
 {
-	return vma_inet_is(domain, type, protocol, SOCK_STREAM, IPPROTO_TCP);
+	return vma_inet_socket_type_is(domain, type, protocol, SOCK_STREAM, IPPROTO_TCP);
 }
 
 struct stream_sock *stream_create(struct vma_engine *engine, int family, bool nonblocking)
@@ -327,8 +330,8 @@ struct stream_sock *stream_create(struct vma_engine *engine, int family, bool no
 
 	if (sock == NULL)
 		return NULL;
-	if (engine != NULL && sets_looks(&engine->conf)) {
-		vma_file_init(&sock->file, VMA_FILE_TCP, &ops_with_looks);
+	if (engine != NULL && conf_limits_rx_ring_polls(&engine->conf)) {
+		vma_file_init(&sock->file, VMA_FILE_TCP, &stream_polling_file_ops);
 		vma_inet_drain_init(&sock->drain, &engine->conf);
 		sock->skips_looks = (uint8_t)engine->conf.skip_poll_in_rx;
 	} else {
@@ -350,7 +353,7 @@ struct stream_sock *stream_create(struct vma_engine *engine, int family, bool no
 	return sock;
 }
 
-static void stream_give_to_os(struct stream_sock *sock, enum vma_sock_reason reason)
+static void stream_set_kernel_only(struct stream_sock *sock, enum vma_sock_reason reason)
 {
 	sock->file.os_only = true;
 	atomic_store(&sock->file.own_poll, false);
@@ -360,23 +363,23 @@ static void stream_give_to_os(struct stream_sock *sock, enum vma_sock_reason rea
 int vma_stream_socket(int fd, int domain, int type, int protocol)
 {
 	struct vma_engine *engine = vma_engine();
-	const enum vma_sock_reason reason = vma_inet_first_reason(engine);
+	const enum vma_sock_reason reason = vma_inet_initial_reason(engine);
 	struct stream_sock *sock = stream_create(engine, domain, (type & SOCK_NONBLOCK) != 0);
 	int rc;
 
 	(void)protocol;
-	pthread_once(&once, stream_start);
+	pthread_once(&once, stream_init_fork_handlers);
 	if (sock == NULL)
 		return -ENOMEM;
 	if (reason != VMA_SOCK_NEW) {
-		stream_give_to_os(sock, reason);
+		stream_set_kernel_only(sock, reason);
 	} else {
-		vma_file_made_here(&sock->file);
-		stream_options_new(sock, fd);
+		vma_file_record_maker(&sock->file);
+		stream_options_of_new_socket(sock, fd);
 	}
 	if (engine != NULL) {
 		sock->stats = vma_engine_stats_get(engine, fd, &sock->stats_count);
-		stream_describe(sock);
+		stream_describe_for_stats(sock);
 	}
 	rc = vma_fd_install(fd, &sock->file);
 	if (rc < 0)

@@ -32,9 +32,9 @@
 #include <vma/stream.h>
 #include <vma/tcp.h>
 
-enum stream_phase { STREAM_FRESH, STREAM_CONNECTING, STREAM_CONNECTED, STREAM_FAILED, STREAM_LISTENING };
+enum stream_sock_phase { STREAM_FRESH, STREAM_CONNECTING, STREAM_CONNECTED, STREAM_FAILED, STREAM_LISTENING };
 /* As the kernel's sock->state: what connect() has answered. */
-enum stream_attempt { STREAM_UNCONNECTED, STREAM_ATTEMPT, STREAM_REPORTED };
+enum stream_connect_state { STREAM_UNCONNECTED, STREAM_ATTEMPT, STREAM_REPORTED };
 
 /* After close: the shadow waits for the end of the connection; that has come. */
 enum stream_close_state { STREAM_OPEN, STREAM_CLOSING, STREAM_CLOSED };
@@ -45,30 +45,30 @@ struct stream_io_lock {
 	pthread_mutex_t queue; /* waiting room */
 };
 
-struct stream_early;      /* rings.c */
-struct stream_fork_owner; /* fork_owner.c: through which a forked child asks for its parent's connections */
-struct stream_fork_queue; /* fork_queue.c: connections that waited for accept when a process forked */
-struct stream_listen;     /* endpoint.c: what is attached for a listener */
-struct stream_passed;     /* passed.c: who has a listener that was passed on */
-struct stream_tally;      /* forking.c: how many connections of a listener were handed over unused */
+struct stream_early;         /* rings.c */
+struct stream_fork_owner;    /* fork_owner.c: through which a forked child asks for its parent's connections */
+struct stream_fork_queue;    /* fork_queue.c: connections that waited for accept when a process forked */
+struct stream_listen;        /* endpoint.c: what is attached for a listener */
+struct stream_passed_state;  /* passed.c: who has a listener that was passed on */
+struct stream_forking_tally; /* forking.c: how many connections of a listener were handed over unused */
 
 /* An option that was set, for sockets that inherit it. */
-struct stream_set {
-	struct stream_set *next;
+struct stream_recorded_option {
+	struct stream_recorded_option *next;
 	int level, name;
 	socklen_t len;
 	uint8_t value[32];
 };
 
-struct stream_extra;
-struct stream_xtreme;
+struct stream_extra_api;
+struct stream_xtreme_state;
 
 struct stream_sock {
 	struct vma_file file;
 
 	/* read by every call */
 	_Alignas(64) struct vma_tcp_conn *_Atomic conn; /* held: stream_conn_end */
-	_Atomic uint8_t phase;                          /* enum stream_phase */
+	_Atomic uint8_t phase;                          /* enum stream_sock_phase */
 	_Atomic bool nonblocking;                       /* O_NONBLOCK as last set through us */
 	_Atomic bool shut_rd, shut_wr;                  /* by this side */
 	_Atomic bool fin_seen;                          /* the peer's, after what is queued */
@@ -87,8 +87,8 @@ struct stream_sock {
 	struct stream_io_lock reader;
 	struct vma_spin rx_spin;
 	const struct vma_stream_inspector *_Atomic inspector; /* zcopy.c; NULL: none */
-	struct stream_extra *_Atomic extra;                   /* extra.h; NULL: not made */
-	struct stream_xtreme *_Atomic xtreme;                 /* xtreme.h; NULL: not made */
+	struct stream_extra_api *_Atomic extra;               /* extra.h; NULL: not made */
+	struct stream_xtreme_state *_Atomic xtreme;           /* xtreme.h; NULL: not made */
 	_Atomic uint32_t waiting;    /* calls that wait: the socket outlives its last descriptor for them */
 	_Atomic bool close_due;      /* it is closed when the last of them leaves */
 	_Atomic int lingering_fd;    /* the shadow after close, a number of the library's; 0: none */
@@ -113,23 +113,23 @@ struct stream_sock {
 	_Atomic bool was_polled;                      /* accepted from, or polled, in this process */
 	_Atomic bool has_takers;                      /* it was passed on in a message */
 	struct stream_fork_queue *_Atomic fork_queue; /* made at a fork, or with exec_exported; NULL: not made */
-	struct vma_task fork_queue_task;              /* something waits there */
+	struct vma_internal_task fork_queue_task;     /* something waits there */
 	bool fork_queue_watched;                      /* under file.lock */
-	bool waits_at_fork;           /* the parent had connections in the queue, and has accepted none */
-	_Atomic bool exec_exported;   /* a program has it by exec: what comes here is left to all who have it */
-	struct stream_tally *tally;   /* shared with what was accepted; NULL: nothing is counted */
-	uint64_t accepted_ns;         /* with a tally */
-	bool hands_over;              /* under file.lock: the kernel's for good, as others use it, or its connections */
-	bool paused;                  /* hands_over until all who have it are known: passed.c */
-	struct stream_passed *passed; /* NULL: it was not passed on; under file.lock */
-	uint64_t drain_until_ns;      /* then: what is half open has so much time */
+	bool waits_at_fork;                 /* the parent had connections in the queue, and has accepted none */
+	_Atomic bool exec_exported;         /* a program has it by exec: what comes here is left to all who have it */
+	struct stream_forking_tally *tally; /* shared with what was accepted; NULL: nothing is counted */
+	uint64_t accepted_ns;               /* with a tally */
+	bool hands_over; /* under file.lock: the kernel's for good, as others use it, or its connections */
+	bool paused;     /* hands_over until all who have it are known: passed.c */
+	struct stream_passed_state *passed; /* NULL: it was not passed on; under file.lock */
+	uint64_t drain_until_ns;            /* then: what is half open has so much time */
 
 	/* control path, under file.lock */
 	/* Family 0: not bound (by the application), not connected; AF_INET6: only the port is kept. */
 	_Alignas(64) struct sockaddr_in local, peer;
 	struct sockaddr_in reserved; /* what the shadow was bound to by us; family 0: it was not */
 	struct sockaddr_in name;     /* with a connection: its local address */
-	enum stream_attempt attempt;
+	enum stream_connect_state attempt;
 	uint32_t bound_ifindex; /* SO_BINDTODEVICE */
 	uint32_t mark;
 	bool reuse_port, reuse_addr;
@@ -137,29 +137,29 @@ struct stream_sock {
 	bool own_congestion; /* options.congestion is ours, and not the shadow's: congestion.c */
 	uint32_t linger_sec;
 	struct vma_tcp_options options;
-	struct stream_set *sets;       /* in order */
-	bool sets_due;                 /* an accepted socket whose shadow has not got them yet */
-	uint64_t os_options;           /* options.c: a bit for each that is set and that only the kernel serves */
-	struct vma_engine *engine;     /* that the socket was made in */
-	struct vma_ring_ctx *ring_ctx; /* held */
-	struct stream_early *early;    /* rings.c: those of a socket that is bound only; NULL: nobody has asked */
-	struct vma_net_path *path;     /* held, and watched */
+	struct stream_recorded_option *sets; /* in order */
+	bool sets_due;                       /* an accepted socket whose shadow has not got them yet */
+	uint64_t os_options;                 /* options.c: a bit for each that is set and that only the kernel serves */
+	struct vma_engine *engine;           /* that the socket was made in */
+	struct vma_ring_ctx *ring_ctx;       /* held */
+	struct stream_early *early;          /* rings.c: those of a socket that is bound only; NULL: nobody has asked */
+	struct vma_net_path *path;           /* held, and watched */
 	struct vma_net_watch watch;
 	struct vma_tcp_path route; /* as last given to the connection */
-	struct vma_task path_task;
+	struct vma_internal_task path_task;
 	_Atomic bool path_scheduled;          /* the task is posted, and holds a reference */
 	bool was_unrouted;                    /* when the kernel got it: it may wait for a route */
-	struct vma_task end_task;             /* holds the connection's reference */
+	struct vma_internal_task end_task;    /* holds the connection's reference */
 	struct stream_sock *next_lingering;   /* of this thread's */
 	_Atomic uint64_t cookie;              /* the shadow's, 0: not asked yet */
 	_Atomic bool forked;                  /* a child was forked while it was connected, and may use it */
 	_Atomic bool is_parents;              /* a connection of the process that forked this one */
 	struct stream_fork_owner *fork_owner; /* then: where to ask for it */
-	_Atomic uint32_t move;                /* while it is handed over: of stream_move_begin */
-	struct vma_task update_task;
+	_Atomic uint32_t move;                /* while it is handed over: of stream_mark_hand_over_begin */
+	struct vma_internal_task update_task;
 	_Atomic bool has_port_alone;  /* the shadow, until the connection has a rule of its own: port.c */
 	_Atomic bool share_scheduled; /* the task was posted; it holds a reference until has_port_alone is false */
-	struct vma_task share_task;
+	struct vma_internal_task share_task;
 	_Atomic bool update_scheduled;
 	_Atomic bool stats_count; /* vma_engine_stats_get */
 	_Atomic enum vma_sock_reason reason;
@@ -173,16 +173,16 @@ static inline struct stream_sock *stream_sock(struct vma_file *file)
 {
 	return (struct stream_sock *)file;
 }
-static inline enum stream_phase stream_phase(const struct stream_sock *sock)
+static inline enum stream_sock_phase stream_sock_phase(const struct stream_sock *sock)
 {
-	return (enum stream_phase)atomic_load_explicit(&sock->phase, memory_order_acquire);
+	return (enum stream_sock_phase)atomic_load_explicit(&sock->phase, memory_order_acquire);
 }
-static inline struct vma_tcp_conn *stream_conn(const struct stream_sock *sock)
+static inline struct vma_tcp_conn *stream_tcp_conn(const struct stream_sock *sock)
 {
 	return atomic_load_explicit(&sock->conn, memory_order_acquire);
 }
 /* The connection's state as the kernel's socket would have it: one in TIME_WAIT has left the socket. */
-static inline int stream_state(const struct vma_tcp_conn *conn)
+static inline int stream_kernel_view_of_state(const struct vma_tcp_conn *conn)
 {
 	int state = vma_tcp_state(conn);
 
@@ -196,9 +196,9 @@ static inline bool stream_has_ended(const struct stream_sock *sock)
  * When the program ends, by exit or exec, until when a lock is waited for: CLOCK_REALTIME, as pthread_mutex_timedlock
  * has it. The internal thread has a file's lock for moments. A thread that is inside may never give it back.
  */
-struct timespec stream_end_deadline(void);
+struct timespec exit_deadline(void);
 /* Everybody who waits: readers and writers wait for different things. */
-static inline void stream_ready(struct stream_sock *sock, uint32_t events)
+static inline void stream_wake_waiters(struct stream_sock *sock, uint32_t events)
 {
 	vma_waitq_wake(&sock->file.waitq, true);
 	vma_file_ready(&sock->file, events);
@@ -221,16 +221,17 @@ static inline void stream_io_lock_release(struct stream_io_lock *io_lock)
 /* ---- stream.c ---- */
 
 struct stream_sock *stream_create(struct vma_engine *engine, int family, bool nonblocking);
-void stream_describe(struct stream_sock *sock);                            /* into the statistics; file.lock */
-struct vma_inet_described stream_described(struct stream_sock *sock);      /* the same; file.lock */
-void stream_dump(struct vma_file *file, int fd, enum vma_log_level level); /* dump.c: ops->dump */
+void stream_describe_for_stats(struct stream_sock *sock); /* into the statistics; file.lock */
+struct vma_inet_sock_description stream_stats_description(struct stream_sock *sock); /* the same; file.lock */
+void stream_dump(struct vma_file *file, int fd, enum vma_log_level level);           /* dump.c: ops->dump */
 /* The shadow's descriptor: the application's number, or the library's after close; -1: the socket has ended. */
 static inline int stream_shadow(struct stream_sock *sock, int fd)
 {
-	return vma_inet_shadow(&sock->file, fd, &sock->lingering_fd);
+	return vma_inet_shadow_fd(&sock->file, fd, &sock->lingering_fd);
 }
-bool stream_is_shadow(const struct stream_sock *sock, int fd); /* the number has not been given to something else */
-uint64_t stream_cookie(struct stream_sock *sock, int fd);      /* the shadow's; file.lock */
+bool stream_fd_is_own_shadow(const struct stream_sock *sock,
+                             int fd);                     /* the number has not been given to something else */
+uint64_t stream_cookie(struct stream_sock *sock, int fd); /* the shadow's; file.lock */
 /*
  * A call that may wait begins, and ends: the last one ends a socket that was closed meanwhile. False: the last
  * descriptor has gone before, and the answer is -EBADF. The memory is safe for as long as the caller is inside; who
@@ -248,8 +249,8 @@ void stream_conn_end(struct stream_sock *sock);
 /* The last descriptor has gone: FIN or RST; what is left lives until the peer has agreed. file.lock. */
 void stream_conn_close(struct stream_sock *sock, bool may_linger);
 /* The shadow under a number of the library's, while the application's is being closed; and no longer. file.lock. */
-void stream_keep_shadow(struct stream_sock *sock);
-void stream_drop_shadow(struct stream_sock *sock);
+void stream_dup_shadow_at_close(struct stream_sock *sock);
+void stream_close_lingering_shadow(struct stream_sock *sock);
 
 /* ---- migrate.c: the same calls, which count ---- */
 
@@ -261,46 +262,46 @@ ssize_t stream_sendmsg_migrating(struct vma_file *file, int fd, const struct msg
 /* ---- to_kernel.c ---- */
 
 /* file.lock. The connection goes on as the kernel's, on this descriptor of the shadow's, and all calls go there. Then,
- * without the lock, stream_moved. -ENOTCONN, -EPERM, ...: it goes on here as before. */
+ * without the lock, stream_after_hand_over. -ENOTCONN, -EPERM, ...: it goes on here as before. */
 int stream_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why);
-void stream_moved(struct stream_sock *sock); /* tells who waits */
+void stream_after_hand_over(struct stream_sock *sock); /* tells who waits */
 /* file.lock. A socket that is not connected becomes the kernel's; then, without the lock, its own_poll ends. */
-bool stream_to_os_fresh(struct stream_sock *sock, enum vma_sock_reason reason);
+bool stream_unconnected_to_kernel(struct stream_sock *sock, enum vma_sock_reason reason);
 void stream_file_hand_over(struct vma_file *file); /* ops->hand_over: what it can be, in whatever state it is */
 
 /* ---- fork_owner.c ---- */
 
-bool stream_hand_over(struct stream_sock *sock);         /* file.lock: to_kernel, if a child may use it */
-void stream_forked_connection(struct stream_sock *sock); /* in the child */
+bool stream_hand_over_to_kernel(struct stream_sock *sock); /* file.lock: to_kernel, if a child may use it */
+void stream_conn_set_fork_owner(struct stream_sock *sock); /* in the child */
 /* exit.c: the process ends, and its connections are closed by that. */
-extern _Atomic bool stream_exits __attribute__((visibility("hidden")));
-void stream_rest_at_exit(void) __attribute__((cold));
+extern _Atomic bool stream_process_is_exiting __attribute__((visibility("hidden")));
+void stream_sleep_at_exit(void) __attribute__((cold));
 void stream_fork_owner_leave(void); /* at exit: there is nobody to ask any more */
 /* Children do not touch the shadow between the two. rc: what has come of it. file.lock. */
-void stream_move_begin(struct stream_sock *sock);
-void stream_move_end(struct stream_sock *sock, int rc);
+void stream_mark_hand_over_begin(struct stream_sock *sock);
+void stream_mark_hand_over_end(struct stream_sock *sock, int rc);
 
 /* ---- forking.c ---- */
 
-void stream_tally_init(struct stream_sock *listener);                                  /* file.lock */
-void stream_tally_put(struct stream_sock *sock);                                       /* at its end */
-void stream_tally_join(struct stream_sock *child, const struct stream_sock *listener); /* accepted; both locks */
+void stream_tally_init(struct stream_sock *listener);                                        /* file.lock */
+void stream_tally_put(struct stream_sock *sock);                                             /* at its end */
+void stream_tally_join_child(struct stream_sock *child, const struct stream_sock *listener); /* accepted; both locks */
 /* file.lock. What became of the connection: handed over to the kernel because another process uses it, or closed. */
-void stream_tally_handed_over(struct stream_sock *sock, bool moved_bytes);
-void stream_tally_closed(struct stream_sock *sock);
+void stream_tally_count_hand_over(struct stream_sock *sock, bool moved_bytes);
+void stream_tally_count_closed(struct stream_sock *sock);
 /* Whether a connection that has just been accepted is likely to be closed once it is answered. */
 bool stream_tally_is_short_lived(const struct stream_sock *child);
 void stream_tally_forbid(struct stream_sock *sock); /* it could not be handed over: CAP_NET_ADMIN */
 /* Whether the listener is to become the kernel's; and that it does so, without a lock. */
 bool stream_tally_is_due(const struct stream_sock *listener);
-void stream_tally_give_up(struct stream_sock *listener) __attribute__((cold));
+void stream_tally_leave_listener(struct stream_sock *listener) __attribute__((cold));
 
 /* ---- fork_queue.c ---- */
 
 /* Before a fork, which a handler may make in any place: it does not wait for the lock. */
-void stream_fork_queue_leave(struct stream_sock *listener);
-void stream_fork_queue_note_waits(struct stream_sock *listener);
-bool stream_fork_queue_waits(const struct stream_sock *listener);
+void stream_fork_queue_stop_serving(struct stream_sock *listener);
+void stream_fork_queue_note_in_child(struct stream_sock *listener);
+bool stream_fork_queue_has_conns(const struct stream_sock *listener);
 int stream_fork_queue_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags);
 /*
  * Another program has got the listener by exec, and it is the kernel's: what is queued is left where all processes that
@@ -317,7 +318,7 @@ bool stream_fork_queue_take(struct stream_sock *listener, int waiting_fd);
 void stream_fork_queue_watch(struct stream_sock *listener); /* file.lock */
 void stream_fork_queue_unwatch(struct stream_sock *listener);
 void stream_fork_queue_free(struct stream_sock *listener);
-int stream_exec_export(struct vma_file *file); /* ops->exec_export */
+int stream_export_before_exec(struct vma_file *file); /* ops->exec_export */
 
 /* ---- route.c: routes and paths ---- */
 
@@ -327,31 +328,32 @@ struct stream_route {
 	struct vma_tcp *tcp;
 	struct vma_net_template template;
 };
-struct stream_place { /* where the packets of an interface are to be had */
+struct stream_device_and_vlan { /* where the packets of an interface are to be had */
 	uint32_t device;
 	uint16_t vlan;
 };
 /* Of an interface. */
-enum vma_sock_reason stream_place_of(struct vma_net *net, uint32_t ifindex, struct stream_place *place);
+enum vma_sock_reason stream_find_device_and_vlan(struct vma_net *net, uint32_t ifindex,
+                                                 struct stream_device_and_vlan *place);
 /* To the peer; -ENOTSUP: through the kernel, and *reason says why. */
-int stream_route_get(struct stream_sock *sock, struct vma_engine *engine, const struct sockaddr_in *peer,
-                     struct stream_route *route, enum vma_sock_reason *reason);
+int stream_route_lookup(struct stream_sock *sock, struct vma_engine *engine, const struct sockaddr_in *peer,
+                        struct stream_route *route, enum vma_sock_reason *reason);
 void stream_route_put(struct vma_engine *engine, struct stream_route *route);
 /* file.lock. The socket holds `path` and follows it; the caller's reference passes. */
-void stream_route_follow(struct stream_sock *sock, struct vma_net_path *path);
-void stream_route_leave(struct stream_sock *sock);
+void stream_route_watch_path(struct stream_sock *sock, struct vma_net_path *path);
+void stream_route_unwatch_path(struct stream_sock *sock);
 /* file.lock. Tells the connection what the path is now. */
-void stream_route_apply(struct stream_sock *sock);
+void stream_route_update_path(struct stream_sock *sock);
 /* file.lock, internal thread. True: the connection is the kernel's from now on, since its route leads elsewhere; then,
- * without the lock, stream_moved. */
-bool stream_route_part(struct stream_sock *sock);
+ * without the lock, stream_after_hand_over. */
+bool stream_route_hand_over_if_moved(struct stream_sock *sock);
 /* The connection's device has been deleted. */
 bool stream_route_is_gone(const struct stream_sock *sock);
-void stream_route_retry(struct stream_sock *sock);
+void stream_route_kick_kernel_retransmit(struct stream_sock *sock);
 /* All that a connection has to know of a path but how it is written into frames. */
 struct vma_tcp_path stream_path_without_header(const struct vma_net_template *t);
 /* An accepted connection: the kernel's route to its peer. file.lock. */
-void stream_route_find(struct stream_sock *sock, struct vma_engine *engine);
+void stream_route_find_for_accepted(struct stream_sock *sock, struct vma_engine *engine);
 
 /* ---- port.c ---- */
 
@@ -361,12 +363,13 @@ int stream_port_reserve(struct stream_sock *sock, int fd, const struct sockaddr_
  * A kernel socket that has the port to itself but for sockets with SO_REUSEADDR: nobody has a young connection there
  * that has no rule, and nobody gets one until it is closed. -EADDRINUSE, ...
  */
-int stream_port_claim(const struct sockaddr_in *local);
-void stream_port_share(struct stream_sock *sock); /* one that is had alone; with the receive flag; never waits */
-uint32_t stream_port_count(void);                 /* that a connection may be given */
+int stream_port_reserve_in_kernel(const struct sockaddr_in *local);
+void stream_port_schedule_sharing(
+        struct stream_sock *sock); /* one that is had alone; with the receive flag; never waits */
+uint32_t stream_port_count(void);  /* that a connection may be given */
 /*
- * The next port to try for a connection on a ring context (its id), network order. `of_all`: on a walk of its own, which
- * goes on where it has found a port, and passes by no block.
+ * The next port to try for a connection on a ring context (its id), network order. `of_all`: on a walk of its own,
+ * which goes on where it has found a port, and passes by no block.
  */
 uint16_t stream_port_candidate(const struct sockaddr_in *local, const struct sockaddr_in *peer, uint32_t ring,
                                bool of_all);
@@ -379,23 +382,23 @@ bool stream_port_is_scarce(const struct sockaddr_in *local, const struct sockadd
 /* ---- placeholder.c ---- */
 
 /* A listener is closed: the kernel is to know that connections of it are in TIME_WAIT. file.lock. */
-void stream_placeholders_leave(struct stream_sock *listener);
-void stream_placeholders_exit(void); /* the same of all listeners that there are and were; no lock is held */
+void stream_placeholders_note_listener(struct stream_sock *listener);
+void stream_placeholders_create_at_exit(void); /* the same of all listeners that there are and were; no lock is held */
 void stream_placeholders_forked(void);
 
 /* ---- passed.c: listeners, and sockets that may become such, in other processes. file.lock. ---- */
 
 /* Before a message carries it: its receiver is not known until it says that it has it. False: it cannot say so. */
-bool stream_passed_give(struct stream_sock *sock);
-void stream_passed_take_back(struct stream_sock *sock); /* the message was refused */
+bool stream_passed_send_begin(struct stream_sock *sock);
+void stream_passed_undo_send(struct stream_sock *sock); /* the message was refused */
 /* Somebody has it who accepts from the kernel only. */
-void stream_passed_to_stranger(struct stream_sock *sock);
+void stream_passed_to_non_vma(struct stream_sock *sock);
 /* Every receiver is known: each has the library, and asks for flows of its own. */
 bool stream_passed_all_taken(const struct stream_sock *sock);
 bool stream_passed_may_resume(const struct stream_sock *sock); /* of one that is paused */
-void stream_passed_serves(struct stream_sock *sock); /* it has flows: who has passed it on may have them again */
-bool stream_passed_share(int fd, uint64_t cookie);   /* inside: this process has the socket under another number */
-void stream_passed_watch(struct stream_sock *sock);  /* a listener: it is told of changes */
+void stream_passed_note_served(struct stream_sock *sock); /* it has flows: who has passed it on may have them again */
+bool stream_passed_share(int fd, uint64_t cookie);        /* inside: this process has the socket under another number */
+void stream_passed_watch_page(struct stream_sock *sock);  /* a listener: it is told of changes */
 void stream_passed_forked(struct stream_sock *sock);
 void stream_passed_free(struct stream_sock *sock);
 
@@ -405,55 +408,58 @@ void stream_passed_free(struct stream_sock *sock);
 int stream_connect(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len);
 /* The attempt has failed for a reason that the connection does not know. file.lock. */
 void stream_connect_failed(struct stream_sock *sock, int error);
-void stream_cut_off(struct stream_sock *sock);
+void stream_tcp_disconnect(struct stream_sock *sock);
 bool stream_connect_by_os(struct stream_sock *sock); /* file.lock; then, without the lock, its own_poll ends */
 int stream_listen(struct vma_file *file, int fd, int backlog);
-void stream_listen_update(struct stream_sock *sock);  /* file.lock */
-void stream_listen_options(struct stream_sock *sock); /* one has changed; file.lock */
-void stream_listen_end(struct stream_sock *sock);     /* file.lock; what was not accepted is reset */
+void stream_listen_update(struct stream_sock *sock);        /* file.lock */
+void stream_listen_apply_options(struct stream_sock *sock); /* one has changed; file.lock */
+void stream_listen_end(struct stream_sock *sock);           /* file.lock; what was not accepted is reset */
 void stream_listen_forked(struct stream_sock *sock);
 /* The flows are given back until the listener is used; what is queued stays. file.lock. */
-void stream_listen_release(struct stream_sock *sock);
+void stream_listen_release_flows(struct stream_sock *sock);
 /* The same for good: hands_over. file.lock. */
-void stream_listen_give_up(struct stream_sock *sock, enum vma_sock_reason reason);
+void stream_listen_leave_to_kernel(struct stream_sock *sock, enum vma_sock_reason reason);
 void stream_endpoints_forked(void);
 /* A listener's ring contexts, each once: at most `max` of them, and how many there are. file.lock. */
 unsigned stream_listen_ring_ctxs(const struct stream_sock *sock, struct vma_ring_ctx **out, unsigned max);
 /* Those that it would have, of a socket that is bound: at most `max`, held for the caller. file.lock. */
-unsigned stream_listen_hold_places(const struct stream_sock *sock, struct vma_ring_ctx **out, unsigned max);
+unsigned stream_listen_hold_ring_ctxs(const struct stream_sock *sock, struct vma_ring_ctx **out, unsigned max);
 /* A socket that another process has made: file.lock. */
-bool stream_listen_prepare(struct stream_sock *sock);         /* a device would serve it, and admits this process */
-void stream_listen_arrived(struct stream_sock *sock, int fd); /* it listens already: its flows wait until it is used */
+bool stream_listen_prepare(struct stream_sock *sock); /* a device would serve it, and admits this process */
+void stream_listen_after_passed(struct stream_sock *sock,
+                                int fd); /* it listens already: its flows wait until it is used */
 /* A listener that was inherited, or whose flows were revoked, asks for them. */
-void stream_take_up(struct stream_sock *sock);
+void stream_use_inherited_socket(struct stream_sock *sock);
 void stream_schedule_update(struct stream_sock *sock); /* by the internal thread; never waits */
 int stream_accept4(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len, int flags);
 /* By whoever drives: a new connection of this listener. False: no memory. */
-bool stream_arrive(struct stream_sock *listener, struct vma_tcp_conn *conn, struct vma_ring_ctx *ring_ctx);
-bool stream_accept_full(const struct stream_sock *listener);
-int stream_accept_queued(struct stream_sock *listener); /* a descriptor; -EAGAIN */
-void stream_accept_drop(struct stream_sock *listener);  /* resets what is queued; file.lock */
+bool stream_enqueue_accepted(struct stream_sock *listener, struct vma_tcp_conn *conn, struct vma_ring_ctx *ring_ctx);
+bool stream_accept_queue_is_full(const struct stream_sock *listener);
+int stream_accept_one_offloaded(struct stream_sock *listener); /* a descriptor; -EAGAIN */
+void stream_drop_unaccepted(struct stream_sock *listener);     /* resets what is queued; file.lock */
 int stream_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len);
 int stream_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len);
 int stream_getpeername(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len);
-void stream_take_local(struct stream_sock *sock, int fd); /* what the kernel says that it is bound to */
+void stream_read_local_name(struct stream_sock *sock, int fd); /* what the kernel says that it is bound to */
 int stream_shutdown(struct vma_file *file, int fd, int how);
 int stream_setsockopt(struct vma_file *file, int fd, int level, int name, const void *value, socklen_t len);
 int stream_getsockopt(struct vma_file *file, int fd, int level, int name, void *value, socklen_t *len);
 void stream_options_init(struct stream_sock *sock, int fd);
-void stream_options_new(struct stream_sock *sock, int fd);  /* the same of a shadow that has just been made */
-void stream_options_read(struct stream_sock *sock, int fd); /* of a shadow that another process has set; inside */
+void stream_options_of_new_socket(struct stream_sock *sock, int fd); /* the same of a shadow that has just been made */
+void stream_options_read_from_shadow(struct stream_sock *sock,
+                                     int fd); /* of a shadow that another process has set; inside */
 /* What an accepted socket inherits; both locks. */
-void stream_options_take(struct stream_sock *child, struct stream_sock *listener);
-void stream_options_settle(struct stream_sock *sock, int fd); /* file.lock: the shadow gets what it inherits */
+void stream_options_inherit(struct stream_sock *child, struct stream_sock *listener);
+void stream_options_apply_to_shadow(struct stream_sock *sock, int fd); /* file.lock: the shadow gets what it inherits */
 /* VMA_AVOID_SYS_CALLS_ON_TCP_FD: true: the option's value, without the kernel. file.lock. */
-bool stream_option_quiet(struct stream_sock *sock, int level, int name, int *number);
+bool stream_get_option_without_shadow(struct stream_sock *sock, int level, int name, int *number);
 void stream_options_free(struct stream_sock *sock);
-const char *stream_os_option(struct vma_file *file);   /* its name, NULL: none is set; takes file.lock */
-bool stream_is_for_os(const struct stream_sock *sock); /* an option is set that only the kernel serves */
+const char *stream_os_option(struct vma_file *file);                /* its name, NULL: none is set; takes file.lock */
+bool stream_has_kernel_only_option(const struct stream_sock *sock); /* an option is set that only the kernel serves */
 void stream_set_async(struct stream_sock *sock, bool on);
-void stream_option_set(struct stream_sock *sock, enum vma_tcp_option option, int32_t value); /* file.lock */
-void stream_congestion_for_os(struct stream_sock *sock, bool on); /* an algorithm of the kernel's alone; file.lock */
+void stream_set_tcp_option(struct stream_sock *sock, enum vma_tcp_option option, int32_t value); /* file.lock */
+void stream_mark_congestion_for_os(struct stream_sock *sock,
+                                   bool on); /* an algorithm of the kernel's alone; file.lock */
 int stream_congestion_set(struct stream_sock *sock, int fd, const void *value, socklen_t len); /* file.lock */
 const char *stream_congestion_name(const struct stream_sock *sock); /* NULL: as the shadow says; file.lock */
 int stream_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg);
@@ -464,18 +470,19 @@ int stream_fcntl(struct vma_file *file, int fd, int cmd, void *arg);
 int stream_ring_ctxs(struct vma_file *file, struct vma_ring_ctx **out, unsigned max);
 int stream_tx_ring_ctx(struct vma_file *file, const struct sockaddr_in *to, struct vma_ring_ctx **out);
 int stream_set_ring_option(struct stream_sock *sock, int name, const void *value, socklen_t len);
-void stream_early_put(struct stream_sock *sock); /* file.lock */
-void stream_early_forked(struct stream_sock *sock);
+void stream_early_ring_ctxs_put(struct stream_sock *sock); /* file.lock */
+void stream_early_ring_ctxs_forked(struct stream_sock *sock);
 
 /* ---- poll.c, wait.c, recv.c, send.c, errqueue.c: data path ---- */
 
 uint32_t stream_poll(struct vma_file *file);
-uint64_t stream_rings(struct vma_file *file);
-void stream_rings_changed(struct stream_sock *sock, uint64_t before); /* tells who waits, if they have; file.lock */
-uint64_t stream_accept_rings(struct vma_file *file);
+uint64_t stream_ring_bits(struct vma_file *file);
+void stream_notify_rings_changed(struct stream_sock *sock,
+                                 uint64_t before); /* tells who waits, if they have; file.lock */
+uint64_t stream_accept_poll_rings(struct vma_file *file);
 
-struct stream_wait_for {
-	bool (*ready)(struct stream_sock *sock, const struct stream_wait_for *what);
+struct stream_wait_condition {
+	bool (*ready)(struct stream_sock *sock, const struct stream_wait_condition *what);
 	size_t seen; /* bytes queued that do not count */
 	struct vma_spin *spin;
 	uint64_t deadline_ns;
@@ -486,9 +493,9 @@ struct stream_wait_for {
  * Inside, with the socket held by stream_call_enter. 1 ready; 0 the deadline passed; -EINTR a handler ran and the call
  * is not to be restarted (as SIGNAL(7) says of a call with this timeout).
  */
-int stream_wait(struct stream_sock *sock, const struct stream_wait_for *what);
+int stream_wait(struct stream_sock *sock, const struct stream_wait_condition *what);
 void stream_send_dummy(struct stream_sock *sock); /* send.c: one byte, if it is connected; inside, no lock */
-bool stream_is_readable(int fd);                  /* asks the kernel, once */
+bool fd_is_readable_now(int fd);                  /* asks the kernel, once */
 
 ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags);
 /* With VMA_RX_CQ_DRAIN_RATE_NSEC or VMA_SKIP_POLL_IN_RX. */
@@ -497,13 +504,13 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 /* control.c: 0, -EINVAL, -EFAULT. */
 int stream_check_control(const struct msghdr *msg);
 /* The only control message of a received one, cut to the room there is. -EFAULT. */
-int stream_give_control(struct msghdr *msg, int level, int type, const void *data, size_t len);
+int stream_put_cmsg(struct msghdr *msg, int level, int type, const void *data, size_t len);
 /* The kernel's own call, outside, since it may block. */
-ssize_t stream_send_os(int fd, const struct msghdr *msg, int flags);
+ssize_t stream_send_by_kernel(int fd, const struct msghdr *msg, int flags);
 /* The thread has a tx batch, which may wait a moment longer. */
-bool stream_has_batched(const struct vma_thread *self);
+bool stream_thread_has_batched_sends(const struct vma_thread *self);
 /* After a call that has found at once what it wanted. Not while there is a tx batch: it would leave with a drive. */
-static inline void stream_drive_overdue(struct vma_thread *self)
+static inline void stream_drive_rings_if_overdue(struct vma_thread *self)
 {
 	if (self->tx_batched == 0)
 		vma_ring_ctxs_drive_overdue(self);
@@ -511,7 +518,7 @@ static inline void stream_drive_overdue(struct vma_thread *self)
 
 void stream_count_received(const struct stream_sock *sock, ssize_t len, int flags); /* in the socket's statistics */
 /* zcopy.c. Under the ring's flag: bytes have come that are to be inspected. */
-void stream_arrived(struct stream_sock *sock, struct vma_tcp_conn *conn);
+void stream_inspector_on_arrival(struct stream_sock *sock, struct vma_tcp_conn *conn);
 /* What waits to be inspected is received, but for what an inspector has in hand. Also under the flag. Whether it was
  * anything. */
 bool stream_receive_uninspected(struct vma_tcp_conn *conn);

@@ -32,7 +32,7 @@ bool sysctl_read(const char *name, char *text, size_t size)
 	return got > 0;
 }
 
-static void of_socket(int fd, int name, int32_t *value)
+static void read_default_sockopt(int fd, int name, int32_t *value)
 {
 	socklen_t len = sizeof(*value);
 	int32_t got;
@@ -41,7 +41,7 @@ static void of_socket(int fd, int name, int32_t *value)
 		*value = got;
 }
 
-static void of_number(const char *name, int32_t *value)
+static void read_sysctl_number(const char *name, int32_t *value)
 {
 	char text[64];
 	int got;
@@ -50,7 +50,7 @@ static void of_number(const char *name, int32_t *value)
 		*value = got;
 }
 
-static void of_unsigned(const char *name, int32_t *value)
+static void read_sysctl_unsigned(const char *name, int32_t *value)
 {
 	char text[64];
 	uint32_t got;
@@ -60,7 +60,7 @@ static void of_unsigned(const char *name, int32_t *value)
 }
 
 /* "minimum default maximum" */
-static void of_memory(const char *name, int32_t *initial, int32_t *max)
+static void read_sysctl_memory(const char *name, int32_t *initial, int32_t *max)
 {
 	char text[96];
 	int got[3];
@@ -71,7 +71,7 @@ static void of_memory(const char *name, int32_t *initial, int32_t *max)
 	*max = got[2] > got[1] ? got[2] : got[1];
 }
 
-bool settings_congestion(int fd, char name[16])
+bool kernel_default_congestion(int fd, char name[16])
 {
 	socklen_t len = 15;
 
@@ -80,42 +80,42 @@ bool settings_congestion(int fd, char name[16])
 }
 
 /* What is the kernel's only is replaced by its usual default. */
-static void of_congestion(int fd, int32_t *value)
+static void read_default_congestion(int fd, int32_t *value)
 {
 	char name[16];
-	int ours = settings_congestion(fd, name) ? vma_tcp_cc_by_name(name) : -1;
+	int ours = kernel_default_congestion(fd, name) ? vma_tcp_cc_by_name(name) : -1;
 
 	*value = ours >= 0 ? ours : VMA_TCP_CC_CUBIC;
 }
 
-static void find_out(int fd)
+static void read_kernel_tcp_defaults(int fd)
 {
 	vma_tcp_options_init(&options);
-	of_socket(fd, TCP_KEEPIDLE, &options.keepidle_sec);
-	of_socket(fd, TCP_KEEPINTVL, &options.keepintvl_sec);
-	of_socket(fd, TCP_KEEPCNT, &options.keepcnt);
-	of_socket(fd, TCP_SYNCNT, &options.syncnt);
-	of_socket(fd, TCP_LINGER2, &options.linger2_sec);
-	of_congestion(fd, &options.congestion);
-	of_number("tcp_syncookies", &options.syncookies);
-	of_number("tcp_synack_retries", &options.synack_retries);
-	of_number("tcp_retries2", &options.retries2);
-	of_number("tcp_orphan_retries", &options.orphan_retries);
+	read_default_sockopt(fd, TCP_KEEPIDLE, &options.keepidle_sec);
+	read_default_sockopt(fd, TCP_KEEPINTVL, &options.keepintvl_sec);
+	read_default_sockopt(fd, TCP_KEEPCNT, &options.keepcnt);
+	read_default_sockopt(fd, TCP_SYNCNT, &options.syncnt);
+	read_default_sockopt(fd, TCP_LINGER2, &options.linger2_sec);
+	read_default_congestion(fd, &options.congestion);
+	read_sysctl_number("tcp_syncookies", &options.syncookies);
+	read_sysctl_number("tcp_synack_retries", &options.synack_retries);
+	read_sysctl_number("tcp_retries2", &options.retries2);
+	read_sysctl_number("tcp_orphan_retries", &options.orphan_retries);
 	if (options.orphan_retries == 0)
 		options.orphan_retries = 8; /* as the kernel's tcp_orphan_retries() */
-	of_number("ip_default_ttl", &options.ttl);
-	of_unsigned("tcp_notsent_lowat", &options.notsent_lowat);
-	of_memory("tcp_wmem", &options.sndbuf_init, &options.sndbuf_max);
-	of_memory("tcp_rmem", &options.rcvbuf_init, &options.rcvbuf_max);
+	read_sysctl_number("ip_default_ttl", &options.ttl);
+	read_sysctl_unsigned("tcp_notsent_lowat", &options.notsent_lowat);
+	read_sysctl_memory("tcp_wmem", &options.sndbuf_init, &options.sndbuf_max);
+	read_sysctl_memory("tcp_rmem", &options.rcvbuf_init, &options.rcvbuf_max);
 }
 
-const struct vma_tcp_options *settings_options(int fd)
+const struct vma_tcp_options *kernel_default_tcp_options(int fd)
 {
 	if (atomic_load_explicit(&known, memory_order_acquire))
 		return &options;
 	pthread_mutex_lock(&lock);
 	if (!atomic_load(&known)) {
-		find_out(fd);
+		read_kernel_tcp_defaults(fd);
 		atomic_store_explicit(&known, true, memory_order_release);
 	}
 	pthread_mutex_unlock(&lock);

@@ -51,7 +51,8 @@ struct queued {
 };
 
 /* The unread bytes, then those that are not acknowledged. */
-static int read_queued(const struct vma_repair_bytes *base, uint64_t offset, size_t most, struct iovec *span)
+static int repair_read_queued_bytes(const struct vma_repair_bytes *base, uint64_t offset, size_t most,
+                                    struct iovec *span)
 {
 	const struct move *m = ((const struct queued *)base)->move;
 	const uint64_t unread = m->exported.unread;
@@ -72,7 +73,7 @@ static void move_fill_repair(const struct move *m, struct vma_repair *out)
 	const struct vma_tcp_export *exported = &m->exported;
 	struct vma_flow_key key;
 
-	vma_tcp_tuple(m->conn, &key);
+	vma_tcp_conn_key(m->conn, &key);
 	*out = (struct vma_repair){.local_port_be = key.local_port_be,
 	                           .peer_port_be = key.peer_port_be,
 	                           .vlan = key.vlan,
@@ -104,7 +105,7 @@ static void move_fill_repair(const struct move *m, struct vma_repair *out)
 
 static int move_repair(const struct move *m, int *incomplete)
 {
-	const struct queued queued = {.base = {.read = read_queued}, .move = m};
+	const struct queued queued = {.base = {.read = repair_read_queued_bytes}, .move = m};
 	struct vma_repair exported;
 
 	move_fill_repair(m, &exported);
@@ -145,7 +146,7 @@ static int move_to_kernel(struct move *m)
 {
 	int incomplete = 0, rc;
 
-	if (vma_tcp_rx_waits(m->conn))
+	if (vma_tcp_rx_awaits_inspection(m->conn))
 		stream_receive_uninspected(m->conn); /* nobody inspects what the kernel has */
 	rc = vma_tcp_export_begin(m->conn, &m->exported);
 	if (rc == 0)
@@ -159,7 +160,7 @@ static int move_to_kernel(struct move *m)
 	return 0;
 }
 
-static int move_alone(struct move *m)
+static int move_to_kernel_without_vmad(struct move *m)
 {
 	struct vma_ring *ring = vma_tcp_ring(vma_tcp_stack(m->conn));
 	int rc = -EDEADLK;
@@ -180,7 +181,7 @@ static void move_drop_rule(struct move *m)
 {
 	struct vma_flow_key key;
 
-	vma_tcp_tuple(m->conn, &key);
+	vma_tcp_conn_key(m->conn, &key);
 	vma_tcp_export_detach(m->conn);
 	if (m->sock->ring_ctx != NULL) /* a listener's rule may bring its packets still */
 		vma_ring_ctx_exempt(m->sock->ring_ctx, &key);
@@ -190,7 +191,7 @@ static void move_drop_rule(struct move *m)
 
 static int move_and_drop_rule(struct move *m)
 {
-	const int rc = move_alone(m);
+	const int rc = move_to_kernel_without_vmad(m);
 
 	if (rc == 0)
 		move_drop_rule(m);
@@ -199,7 +200,7 @@ static int move_and_drop_rule(struct move *m)
 
 /* By the interface's vmad, if it can. The ring's flag comes after the lock of vma_nic_repair_begin: a thread that has
  * the lock may need the flag to drop the rule. */
-static int move_by_vmad(struct move *m)
+static int move_to_kernel_by_vmad(struct move *m)
 {
 	int rc;
 
@@ -237,36 +238,36 @@ static void move_log_failure(struct move *m, int rc, enum vma_sock_reason why)
 
 int stream_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why)
 {
-	struct move m = {.sock = sock, .conn = stream_conn(sock), .fd = fd, .rerouted = why == VMA_SOCK_REROUTED};
+	struct move m = {.sock = sock, .conn = stream_tcp_conn(sock), .fd = fd, .rerouted = why == VMA_SOCK_REROUTED};
 	int rc;
 
-	if (m.conn == NULL || stream_phase(sock) != STREAM_CONNECTED)
+	if (m.conn == NULL || stream_sock_phase(sock) != STREAM_CONNECTED)
 		return -ENOTCONN;
-	if (!stream_is_shadow(sock, fd))
+	if (!stream_fd_is_own_shadow(sock, fd))
 		return -EBADF;
-	stream_options_settle(sock, fd);
+	stream_options_apply_to_shadow(sock, fd);
 	vma_tcp_steer(m.conn); /* without one (the NIC has no room) it is a matter of luck */
-	vma_ring_ctxs_progress(stream_rings(&sock->file)); /* what has come is taken, and need not be reinjected */
-	stream_move_begin(sock);
+	vma_ring_ctxs_progress(stream_ring_bits(&sock->file)); /* what has come is taken, and need not be reinjected */
+	stream_mark_hand_over_begin(sock);
 	rc = move_and_drop_rule(&m);
 	if (rc == -EPERM)
-		rc = move_by_vmad(&m);
-	stream_move_end(sock, rc);
+		rc = move_to_kernel_by_vmad(&m);
+	stream_mark_hand_over_end(sock, rc);
 	if (rc < 0) {
 		move_log_failure(&m, rc, why);
 		return rc;
 	}
 	if (why == VMA_SOCK_FORKED || why == VMA_SOCK_PASSED_ON || why == VMA_SOCK_EXEC)
-		stream_tally_handed_over(sock, m.exported.moved_bytes);
+		stream_tally_count_hand_over(sock, m.exported.moved_bytes);
 	stream_conn_end(sock);
 	atomic_store(&sock->reason, why);
 	vma_engine_fallback(why, 0, "a TCP connection");
-	stream_describe(sock);
+	stream_describe_for_stats(sock);
 	return 0;
 }
 
-void stream_moved(struct stream_sock *sock)
+void stream_after_hand_over(struct stream_sock *sock)
 {
 	vma_file_set_own_poll(&sock->file, false);
-	stream_ready(sock, EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM);
+	stream_wake_waiters(sock, EPOLLIN | EPOLLRDNORM | EPOLLOUT | EPOLLWRNORM);
 }

@@ -9,24 +9,24 @@
 struct waiting {
 	struct vma_wait wait;
 	struct stream_sock *sock;
-	const struct stream_wait_for *condition;
+	const struct stream_wait_condition *condition;
 	struct pollfd shadow;
 };
 
-static struct waiting *waiting_of(struct vma_wait *wait)
+static struct waiting *stream_waiter_of(struct vma_wait *wait)
 {
 	return (struct waiting *)wait->arg;
 }
 
 static int stream_wait_ready(struct vma_wait *wait)
 {
-	struct waiting *w = waiting_of(wait);
+	struct waiting *w = stream_waiter_of(wait);
 
 	return w->condition->ready(w->sock, w->condition);
 }
 
 /* By syscall: the C library's is a cancellation point. */
-bool stream_is_readable(int fd)
+bool fd_is_readable_now(int fd)
 {
 	struct pollfd now = {.fd = fd, .events = POLLIN};
 	struct timespec none = {0, 0};
@@ -37,20 +37,20 @@ bool stream_is_readable(int fd)
 /* The descriptor is looked up again: a closed one would wake for ever. */
 static int stream_wait_poll_os(struct vma_wait *wait)
 {
-	struct waiting *w = waiting_of(wait);
+	struct waiting *w = stream_waiter_of(wait);
 
 	w->shadow.fd = stream_shadow(w->sock, w->condition->shadow_fd);
-	return stream_is_readable(w->shadow.fd);
+	return fd_is_readable_now(w->shadow.fd);
 }
 
 static uint64_t stream_wait_rings(struct vma_wait *wait)
 {
-	return stream_rings(&waiting_of(wait)->sock->file);
+	return stream_ring_bits(&stream_waiter_of(wait)->sock->file);
 }
 
 static void stream_wait_set_queued(struct vma_wait *wait, bool on)
 {
-	struct vma_waitq *q = &waiting_of(wait)->sock->file.waitq;
+	struct vma_waitq *q = &stream_waiter_of(wait)->sock->file.waitq;
 
 	if (on)
 		vma_waitq_add(q, wait->self);
@@ -60,7 +60,7 @@ static void stream_wait_set_queued(struct vma_wait *wait, bool on)
 
 static void stream_wait_abandon(struct vma_wait *wait)
 {
-	struct stream_sock *sock = waiting_of(wait)->sock;
+	struct stream_sock *sock = stream_waiter_of(wait)->sock;
 
 	stream_call_leave(sock);
 	vma_file_put(&sock->file);
@@ -77,7 +77,7 @@ static const struct vma_wait_ops listener_ops = {.ready = stream_wait_ready,
                                                  .set_queued = stream_wait_set_queued,
                                                  .abandon = stream_wait_abandon};
 
-int stream_wait(struct stream_sock *sock, const struct stream_wait_for *condition)
+int stream_wait(struct stream_sock *sock, const struct stream_wait_condition *condition)
 {
 	const struct vma_engine *engine = vma_engine();
 	struct waiting w = {.sock = sock, .condition = condition};

@@ -1,10 +1,10 @@
 /*
  * xtreme.c - SocketXtreme on TCP.
  *
- * A piece that lies in a frame is held as by zero-copy receive (zcopy.c): it fills the receive buffer until it is freed,
- * so a program that frees nothing stops its peer. A piece that tcp had to copy is copied once more, into a buffer of the
- * library's; the account has at most a receive buffer of those. What cannot be given stays where it is, and the source
- * on its list.
+ * A piece that lies in a frame is held as by zero-copy receive (zcopy.c): it fills the receive buffer until it is
+ * freed, so a program that frees nothing stops its peer. A piece that tcp had to copy is copied once more, into a
+ * buffer of the library's; the account has at most a receive buffer of those. What cannot be given stays where it is,
+ * and the source on its list.
  */
 #include "xtreme.h"
 
@@ -14,7 +14,7 @@
 
 /* ---- the object ---- */
 
-static struct stream_xtreme *xtreme_of(const struct stream_sock *sock)
+static struct stream_xtreme_state *stream_get_xtreme_state(const struct stream_sock *sock)
 {
 	return atomic_load_explicit(&sock->xtreme, memory_order_acquire);
 }
@@ -25,12 +25,12 @@ static void xtreme_on_returned(struct vma_file *file, uint64_t connection, uint3
 		vma_stream_held_returned(file, connection, bytes, 1);
 }
 
-static struct stream_xtreme *watcher_xtreme(struct vma_watcher *watcher)
+static struct stream_xtreme_state *xtreme_of_watcher(struct vma_watcher *watcher)
 {
-	return (struct stream_xtreme *)((char *)watcher - offsetof(struct stream_xtreme, watcher));
+	return (struct stream_xtreme_state *)((char *)watcher - offsetof(struct stream_xtreme_state, watcher));
 }
 
-static void post_all(struct stream_xtreme *x, uint32_t events)
+static void xtreme_post_to_rings(struct stream_xtreme_state *x, uint32_t events)
 {
 	for (uint64_t bits = atomic_load(&x->bits); bits != 0; bits &= bits - 1)
 		vma_xtreme_post(atomic_load_explicit(&x->source[__builtin_ctzll(bits)], memory_order_acquire), events);
@@ -40,7 +40,7 @@ static void post_all(struct stream_xtreme *x, uint32_t events)
  * Two threads may come with the same ring: one of them is first. A file is marked as ended before stream_xtreme_close
  * looks for sources: it finds this one, or the mark is seen here.
  */
-static void add_source(struct stream_xtreme *x, unsigned bit)
+static void xtreme_add_ring_source(struct stream_xtreme_state *x, unsigned bit)
 {
 	struct vma_xtreme_source *fresh = vma_xtreme_source_create(&x->sock->file, bit), *none = NULL;
 
@@ -56,32 +56,32 @@ static void add_source(struct stream_xtreme *x, unsigned bit)
 	}
 }
 
-static void add_sources(struct stream_xtreme *x, uint64_t rings)
+static void xtreme_add_ring_sources(struct stream_xtreme_state *x, uint64_t rings)
 {
 	for (rings &= ~atomic_load(&x->bits); rings != 0; rings &= rings - 1)
-		add_source(x, (unsigned)__builtin_ctzll(rings));
+		xtreme_add_ring_source(x, (unsigned)__builtin_ctzll(rings));
 }
 
 static void xtreme_on_ready(struct vma_watcher *watcher, uint32_t events)
 {
-	post_all(watcher_xtreme(watcher), events);
+	xtreme_post_to_rings(xtreme_of_watcher(watcher), events);
 }
 
 static void xtreme_on_rings(struct vma_watcher *watcher, uint64_t rings)
 {
-	struct stream_xtreme *x = watcher_xtreme(watcher);
+	struct stream_xtreme_state *x = xtreme_of_watcher(watcher);
 
 	if (vma_file_has_ended(&x->sock->file))
 		return;
-	add_sources(x, rings);
-	post_all(x, 0);
+	xtreme_add_ring_sources(x, rings);
+	xtreme_post_to_rings(x, 0);
 }
 
 /* Sources end in stream_xtreme_close. */
 static void xtreme_on_closed(struct vma_watcher *watcher, int fd)
 {
 	if (fd == -1)
-		vma_file_unwatch(&watcher_xtreme(watcher)->sock->file, watcher);
+		vma_file_unwatch(&xtreme_of_watcher(watcher)->sock->file, watcher);
 }
 
 static void xtreme_on_shadow(struct vma_watcher *watcher)
@@ -89,9 +89,9 @@ static void xtreme_on_shadow(struct vma_watcher *watcher)
 	(void)watcher;
 }
 
-struct stream_xtreme *stream_xtreme_get(struct stream_sock *sock)
+struct stream_xtreme_state *stream_xtreme_get(struct stream_sock *sock)
 {
-	struct stream_xtreme *x = xtreme_of(sock), *none = NULL;
+	struct stream_xtreme_state *x = stream_get_xtreme_state(sock), *none = NULL;
 
 	if (x != NULL || !stream_xtreme_is_on(sock))
 		return x;
@@ -105,7 +105,8 @@ struct stream_xtreme *stream_xtreme_get(struct stream_sock *sock)
 	                                  .shadow = xtreme_on_shadow};
 	x->xtreme = vma_xtreme_create(&sock->file, xtreme_on_returned);
 	if (x->xtreme != NULL && atomic_compare_exchange_strong(&sock->xtreme, &none, x)) {
-		if (vma_file_has_ended(&sock->file)) /* as in add_source: else its account would keep the socket */
+		if (vma_file_has_ended(
+		            &sock->file)) /* as in xtreme_add_ring_source: else its account would keep the socket */
 			vma_xtreme_close(x->xtreme);
 		return x;
 	}
@@ -116,9 +117,9 @@ struct stream_xtreme *stream_xtreme_get(struct stream_sock *sock)
 
 void stream_xtreme_watch_slow(struct stream_sock *sock, uint32_t events)
 {
-	struct stream_xtreme *x = sock->file.os_only ? NULL : stream_xtreme_get(sock);
+	struct stream_xtreme_state *x = sock->file.os_only ? NULL : stream_xtreme_get(sock);
 
-	if (x == NULL || stream_rings(&sock->file) == 0)
+	if (x == NULL || stream_ring_bits(&sock->file) == 0)
 		return;
 	if (!atomic_load(&x->watched)) {
 		pthread_mutex_lock(&sock->file.lock);
@@ -127,13 +128,13 @@ void stream_xtreme_watch_slow(struct stream_sock *sock, uint32_t events)
 		if (!atomic_exchange(&x->watched, true) && vma_file_watch(&sock->file, &x->watcher) != 0)
 			atomic_store(&x->watched, false);
 	}
-	add_sources(x, stream_rings(&sock->file));
-	post_all(x, events);
+	xtreme_add_ring_sources(x, stream_ring_bits(&sock->file));
+	xtreme_post_to_rings(x, events);
 }
 
-void stream_xtreme_attempt(struct stream_sock *sock)
+void stream_xtreme_on_connect_attempt(struct stream_sock *sock)
 {
-	struct stream_xtreme *x = xtreme_of(sock);
+	struct stream_xtreme_state *x = stream_get_xtreme_state(sock);
 
 	if (x == NULL)
 		return;
@@ -145,7 +146,7 @@ void stream_xtreme_attempt(struct stream_sock *sock)
 /* Sources stay until nobody who is inside can see them: until the end of the object. */
 void stream_xtreme_close(struct stream_sock *sock)
 {
-	struct stream_xtreme *x = xtreme_of(sock);
+	struct stream_xtreme_state *x = stream_get_xtreme_state(sock);
 
 	if (x == NULL)
 		return;
@@ -161,7 +162,7 @@ void stream_xtreme_close(struct stream_sock *sock)
 /* Lists and places are the parent's: sources of new rings are made when the socket is taken up. */
 __attribute__((cold)) void stream_xtreme_forked(struct stream_sock *sock)
 {
-	struct stream_xtreme *x = xtreme_of(sock);
+	struct stream_xtreme_state *x = stream_get_xtreme_state(sock);
 
 	if (x == NULL)
 		return;
@@ -173,7 +174,7 @@ __attribute__((cold)) void stream_xtreme_forked(struct stream_sock *sock)
 
 void stream_xtreme_destroy(struct stream_sock *sock)
 {
-	struct stream_xtreme *x = atomic_exchange(&sock->xtreme, NULL);
+	struct stream_xtreme_state *x = atomic_exchange(&sock->xtreme, NULL);
 
 	if (x == NULL)
 		return;
@@ -187,15 +188,15 @@ void stream_xtreme_destroy(struct stream_sock *sock)
 
 struct giving {
 	struct stream_sock *sock;
-	struct stream_xtreme *x;
+	struct stream_xtreme_state *x;
 	struct vma_tcp_conn *conn;
 	struct vma_xtreme_poll *poll;
 	uint64_t number;
 	size_t bytes;
 };
 
-static enum vma_xtreme_given give_fragment(const struct giving *giving, const struct vma_fragment *fragment,
-                                           uint64_t limit, uint64_t connection)
+static enum vma_xtreme_given xtreme_give_fragment(const struct giving *giving, const struct vma_fragment *fragment,
+                                                  uint64_t limit, uint64_t connection)
 {
 	const struct vma_xtreme_packet packet = {.fragments = fragment,
 	                                         .n = 1,
@@ -209,7 +210,7 @@ static enum vma_xtreme_given give_fragment(const struct giving *giving, const st
 	return vma_xtreme_give(giving->poll, giving->x->xtreme, &packet);
 }
 
-static enum vma_xtreme_given give_frame(struct giving *giving, const struct vma_tcp_piece *piece)
+static enum vma_xtreme_given xtreme_give_frame_piece(struct giving *giving, const struct vma_tcp_rx_stream_piece *piece)
 {
 	struct vma_bufarena *arena = vma_engine()->arena;
 	const struct vma_fragment fragment = {
@@ -219,15 +220,16 @@ static enum vma_xtreme_given give_frame(struct giving *giving, const struct vma_
 	enum vma_xtreme_given given;
 
 	vma_buf_ref(piece->buf);
-	given = give_fragment(giving, &fragment, UINT64_MAX, giving->number);
+	given = xtreme_give_fragment(giving, &fragment, UINT64_MAX, giving->number);
 	if (given == VMA_XTREME_GIVEN)
-		vma_tcp_rx_hold(giving->conn, piece);
+		vma_tcp_rx_hold_piece(giving->conn, piece);
 	else
 		vma_buf_put(arena, piece->buf);
 	return given;
 }
 
-static enum vma_xtreme_given give_copy(struct giving *giving, const struct vma_tcp_piece *piece)
+static enum vma_xtreme_given xtreme_give_copied_piece(struct giving *giving,
+                                                      const struct vma_tcp_rx_stream_piece *piece)
 {
 	struct vma_engine *engine = vma_engine();
 	const uint64_t limit = (uint64_t)vma_tcp_get_option(giving->conn, VMA_TCP_OPT_RCVBUF);
@@ -241,7 +243,7 @@ static enum vma_xtreme_given give_copy(struct giving *giving, const struct vma_t
 	       (size_t)(vma_buf_data(engine->arena, fragment.buf) - vma_buf_frame(engine->arena, fragment.buf));
 	fragment.len = piece->len < room ? piece->len : (uint32_t)room;
 	memcpy(vma_buf_data(engine->arena, fragment.buf), piece->data, fragment.len);
-	given = give_fragment(giving, &fragment, limit, 0);
+	given = xtreme_give_fragment(giving, &fragment, limit, 0);
 	if (given != VMA_XTREME_GIVEN) {
 		vma_buf_put(engine->arena, fragment.buf);
 		return given;
@@ -252,13 +254,13 @@ static enum vma_xtreme_given give_copy(struct giving *giving, const struct vma_t
 }
 
 /* The reader's turn is held. True: there is more than could be given. */
-static bool give_bytes(struct giving *giving)
+static bool xtreme_give_stream_bytes(struct giving *giving)
 {
-	struct vma_tcp_piece piece;
+	struct vma_tcp_rx_stream_piece piece;
 	enum vma_xtreme_given given;
 
 	while (vma_tcp_rx_bytes(giving->conn) != 0) {
-		if (vma_xtreme_next(giving->poll) == NULL)
+		if (vma_xtreme_next_completion(giving->poll) == NULL)
 			return true;
 		if (!vma_tcp_rx_piece(giving->conn, &piece)) {
 			vma_tcp_rx_consume(giving->conn, 0); /* a lone urgent byte, which is not in the stream */
@@ -266,10 +268,10 @@ static bool give_bytes(struct giving *giving)
 				return false;
 		}
 		if (piece.buf != NULL) {
-			given = give_frame(giving, &piece);
+			given = xtreme_give_frame_piece(giving, &piece);
 			giving->bytes += given == VMA_XTREME_GIVEN ? piece.len : 0;
 		} else {
-			given = give_copy(giving, &piece);
+			given = xtreme_give_copied_piece(giving, &piece);
 		}
 		if (given != VMA_XTREME_GIVEN)
 			return true;
@@ -277,8 +279,8 @@ static bool give_bytes(struct giving *giving)
 	return false;
 }
 
-static bool give_received(struct stream_sock *sock, struct stream_xtreme *x, struct vma_tcp_conn *conn,
-                          struct vma_xtreme_poll *poll)
+static bool xtreme_give_received_data(struct stream_sock *sock, struct stream_xtreme_state *x,
+                                      struct vma_tcp_conn *conn, struct vma_xtreme_poll *poll)
 {
 	struct giving giving = {.sock = sock, .x = x, .conn = conn, .poll = poll};
 	bool more;
@@ -288,7 +290,7 @@ static bool give_received(struct stream_sock *sock, struct stream_xtreme *x, str
 		return vma_tcp_rx_bytes(conn) != 0;
 	giving.number = vma_tcp_zcopy_number(conn);
 	stream_io_lock_acquire(&sock->reader);
-	more = give_bytes(&giving);
+	more = xtreme_give_stream_bytes(&giving);
 	stream_io_lock_release(&sock->reader);
 	if (giving.bytes != 0) {
 		stream_count_received(sock, (ssize_t)giving.bytes, 0);
@@ -301,7 +303,8 @@ static bool give_received(struct stream_sock *sock, struct stream_xtreme *x, str
 /* ---- events ---- */
 
 /* What is to be told of the state that the socket is in, and was not told yet. An end comes after all bytes. */
-static uint32_t untold_of(struct stream_sock *sock, struct stream_xtreme *x, uint32_t events, bool more)
+static uint32_t xtreme_untold_events(struct stream_sock *sock, struct stream_xtreme_state *x, uint32_t events,
+                                     bool more)
 {
 	uint32_t now = stream_poll(&sock->file), untold = 0;
 
@@ -321,7 +324,7 @@ static uint32_t untold_of(struct stream_sock *sock, struct stream_xtreme *x, uin
 	return untold;
 }
 
-static void note_told(struct stream_xtreme *x, uint32_t untold)
+static void xtreme_note_told_events(struct stream_xtreme_state *x, uint32_t untold)
 {
 	if (untold & (EPOLLERR | EPOLLHUP))
 		atomic_store_explicit(&x->failure_told, true, memory_order_relaxed);
@@ -330,25 +333,26 @@ static void note_told(struct stream_xtreme *x, uint32_t untold)
 }
 
 /* Into the last completion of this socket, if it has just got one. */
-static bool tell_untold(struct stream_xtreme *x, struct vma_xtreme_poll *poll, bool given, uint32_t untold)
+static bool xtreme_tell_untold_events(struct stream_xtreme_state *x, struct vma_xtreme_poll *poll, bool given,
+                                      uint32_t untold)
 {
 	if (given)
 		poll->at[-1].events |= untold;
-	else if (!vma_xtreme_tell(poll, x->xtreme, untold, &x->peer, 0))
+	else if (!vma_xtreme_give_event(poll, x->xtreme, untold, &x->peer, 0))
 		return false;
-	note_told(x, untold);
+	xtreme_note_told_events(x, untold);
 	return true;
 }
 
-static bool complete_connection(struct stream_sock *sock, struct stream_xtreme *x, struct vma_xtreme_poll *poll,
-                                uint32_t *events)
+static bool xtreme_complete_connection(struct stream_sock *sock, struct stream_xtreme_state *x,
+                                       struct vma_xtreme_poll *poll, uint32_t *events)
 {
 	const struct vma_completion_t *before = poll->at;
-	struct vma_tcp_conn *conn = stream_conn(sock);
-	bool more = conn != NULL && give_received(sock, x, conn, poll);
-	const uint32_t untold = untold_of(sock, x, *events, more);
+	struct vma_tcp_conn *conn = stream_tcp_conn(sock);
+	bool more = conn != NULL && xtreme_give_received_data(sock, x, conn, poll);
+	const uint32_t untold = xtreme_untold_events(sock, x, *events, more);
 
-	if (untold == 0 || tell_untold(x, poll, poll->at != before, untold))
+	if (untold == 0 || xtreme_tell_untold_events(x, poll, poll->at != before, untold))
 		*events = 0;
 	else
 		more = true;
@@ -356,16 +360,16 @@ static bool complete_connection(struct stream_sock *sock, struct stream_xtreme *
 }
 
 /* A process that has no descriptor left keeps the connection where it is, as the kernel does. */
-static bool complete_listener(struct stream_sock *listener, struct vma_xtreme_poll *poll)
+static bool xtreme_complete_listener(struct stream_sock *listener, struct vma_xtreme_poll *poll)
 {
 	const int listen_fd = atomic_load_explicit(&listener->file.fd, memory_order_relaxed);
 
 	while (atomic_load_explicit(&listener->n_queued, memory_order_acquire) != 0) {
-		const struct stream_xtreme *child = NULL;
+		const struct stream_xtreme_state *child = NULL;
 		struct vma_file *file;
 		int fd;
 
-		if (vma_xtreme_next(poll) == NULL)
+		if (vma_xtreme_next_completion(poll) == NULL)
 			return true;
 		fd = stream_accept_waiting(listener);
 		if (fd < 0)
@@ -375,8 +379,8 @@ static bool complete_listener(struct stream_sock *listener, struct vma_xtreme_po
 			continue; /* another thread has closed the number */
 		child = stream_xtreme_get(stream_sock(file));
 		if (child != NULL)
-			vma_xtreme_tell(poll, child->xtreme, VMA_SOCKETXTREME_NEW_CONNECTION_ACCEPTED, &child->peer,
-			                listen_fd);
+			vma_xtreme_give_event(poll, child->xtreme, VMA_SOCKETXTREME_NEW_CONNECTION_ACCEPTED,
+			                      &child->peer, listen_fd);
 		else
 			vma_os.close(fd); /* no memory, and nobody would know of it */
 	}
@@ -386,18 +390,18 @@ static bool complete_listener(struct stream_sock *listener, struct vma_xtreme_po
 bool stream_xtreme_complete(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events)
 {
 	struct stream_sock *sock = stream_sock(file);
-	struct stream_xtreme *x = xtreme_of(sock);
+	struct stream_xtreme_state *x = stream_get_xtreme_state(sock);
 	bool more;
 
 	if (file->os_only || x == NULL || !stream_call_enter(sock)) {
 		*events = 0;
 		return false;
 	}
-	if (stream_phase(sock) == STREAM_LISTENING) {
+	if (stream_sock_phase(sock) == STREAM_LISTENING) {
 		*events = 0;
-		more = complete_listener(sock, poll);
+		more = xtreme_complete_listener(sock, poll);
 	} else {
-		more = complete_connection(sock, x, poll, events);
+		more = xtreme_complete_connection(sock, x, poll, events);
 	}
 	stream_call_leave(sock);
 	return more;
@@ -407,7 +411,7 @@ bool stream_xtreme_complete(struct vma_file *file, struct vma_xtreme_poll *poll,
 
 int stream_xtreme_setsockopt(struct stream_sock *sock, int name, const void *value, socklen_t len)
 {
-	struct stream_xtreme *x = stream_xtreme_get(sock);
+	struct stream_xtreme_state *x = stream_xtreme_get(sock);
 
 	if (x == NULL)
 		return -ENOMEM;
@@ -416,7 +420,7 @@ int stream_xtreme_setsockopt(struct stream_sock *sock, int name, const void *val
 
 int stream_xtreme_getsockopt(struct stream_sock *sock, int name, void *value, socklen_t *len)
 {
-	const struct stream_xtreme *x = stream_xtreme_get(sock);
+	const struct stream_xtreme_state *x = stream_xtreme_get(sock);
 
 	return x == NULL ? -ENOMEM : vma_xtreme_getsockopt(x->xtreme, name, value, len);
 }

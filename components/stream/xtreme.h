@@ -18,7 +18,7 @@
 
 #include "stream_priv.h"
 
-struct stream_xtreme {
+struct stream_xtreme_state {
 	struct vma_watcher watcher;
 	struct stream_sock *sock;
 	struct vma_xtreme *xtreme;
@@ -37,7 +37,7 @@ static inline bool stream_xtreme_is_on(const struct stream_sock *sock)
 	return sock->engine != NULL && sock->engine->conf.socketxtreme;
 }
 /* NULL: no memory, or the mode is off. Any thread. */
-struct stream_xtreme *stream_xtreme_get(struct stream_sock *sock);
+struct stream_xtreme_state *stream_xtreme_get(struct stream_sock *sock);
 /*
  * After connect, listen or accept: its events are told from now on, and what is there. events: EPOLLOUT, if it is new
  * that there is room. Without file.lock.
@@ -49,7 +49,7 @@ static inline void stream_xtreme_watch(struct stream_sock *sock, uint32_t events
 		stream_xtreme_watch_slow(sock, events);
 }
 /* file.lock. A connection is asked for: how the one before has ended does not matter to it. */
-void stream_xtreme_attempt(struct stream_sock *sock);
+void stream_xtreme_on_connect_attempt(struct stream_sock *sock);
 void stream_xtreme_close(struct stream_sock *sock);
 void stream_xtreme_forked(struct stream_sock *sock);
 void stream_xtreme_destroy(struct stream_sock *sock);

@@ -13,40 +13,41 @@
 
 /* What is queued in frames, as far as the taker takes it. The reader's turn is held. Bytes; 0: none lies in a frame, or
  * the taker has no room; its error. */
-static ssize_t take_pieces(struct vma_tcp_conn *conn, const struct vma_stream_taker *taker)
+static ssize_t zcopy_take_pieces(struct vma_tcp_conn *conn, const struct vma_stream_zcopy_taker *taker)
 {
 	const uint64_t number = vma_tcp_zcopy_number(conn);
 	struct vma_bufarena *arena = vma_engine()->arena;
-	struct vma_tcp_piece piece;
+	struct vma_tcp_rx_stream_piece piece;
 	ssize_t done = 0;
 	int rc;
 
-	while ((done == 0 || vma_tcp_rx_mark(conn) != 0) && vma_tcp_rx_piece(conn, &piece) && piece.buf != NULL) {
+	while ((done == 0 || vma_tcp_rx_urgent_mark(conn) != 0) && vma_tcp_rx_piece(conn, &piece) &&
+	       piece.buf != NULL) {
 		const char *packet = vma_buf_data(arena, piece.buf);
 
 		rc = taker->take(taker->arg, number, piece.buf, (uint32_t)((const char *)piece.data - packet),
 		                 piece.len);
 		if (rc != 0)
 			return done != 0 || rc > 0 ? done : rc;
-		vma_tcp_rx_hold(conn, &piece);
+		vma_tcp_rx_hold_piece(conn, &piece);
 		done += piece.len;
 	}
 	return done;
 }
 
-static ssize_t stream_take_queued(struct stream_sock *sock, const struct vma_stream_taker *taker)
+static ssize_t stream_take_queued_pieces(struct stream_sock *sock, const struct vma_stream_zcopy_taker *taker)
 {
 	struct vma_tcp_conn *conn;
 	ssize_t rc = 0;
 
 	if (!stream_call_enter(sock))
 		return -EBADF;
-	conn = stream_conn(sock);
+	conn = stream_tcp_conn(sock);
 	if (conn != NULL && !sock->file.os_only)
 		rc = vma_tcp_zcopy_begin(conn);
 	if (rc == 0 && conn != NULL && !sock->file.os_only && vma_tcp_rx_bytes(conn) != 0) {
 		stream_io_lock_acquire(&sock->reader);
-		rc = take_pieces(conn, taker);
+		rc = zcopy_take_pieces(conn, taker);
 		stream_io_lock_release(&sock->reader);
 	}
 	stream_call_leave(sock);
@@ -54,7 +55,7 @@ static ssize_t stream_take_queued(struct stream_sock *sock, const struct vma_str
 }
 
 /* Waits as recv does: what it would answer if there is nothing; 1: there are bytes. */
-static ssize_t await_bytes(struct vma_file *file, int fd, int flags)
+static ssize_t wait_for_rx_bytes(struct vma_file *file, int fd, int flags)
 {
 	char byte;
 	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
@@ -63,35 +64,35 @@ static ssize_t await_bytes(struct vma_file *file, int fd, int flags)
 	return file->ops->recvmsg(file, fd, &msg, (flags & ~MSG_WAITALL) | MSG_PEEK);
 }
 
-static ssize_t recv_copied(struct vma_file *file, int fd, struct msghdr *msg, int flags,
-                           const struct vma_stream_taker *taker)
+static ssize_t recv_copied_pieces(struct vma_file *file, int fd, struct msghdr *msg, int flags,
+                                  const struct vma_stream_zcopy_taker *taker)
 {
 	flags &= ~MSG_WAITALL;
 	return taker->copy != NULL ? taker->copy(taker->arg, file, fd, msg, flags)
 	                           : file->ops->recvmsg(file, fd, msg, flags);
 }
 
-ssize_t vma_stream_recv_pieces(struct vma_file *file, int fd, struct msghdr *msg, int flags,
-                               const struct vma_stream_taker *taker, bool *taken)
+ssize_t vma_stream_recv_zcopy_pieces(struct vma_file *file, int fd, struct msghdr *msg, int flags,
+                                     const struct vma_stream_zcopy_taker *taker, bool *taken)
 {
 	struct stream_sock *sock = stream_sock(file);
 	ssize_t rc;
 
 	*taken = false;
 	if (flags & (MSG_PEEK | MSG_OOB | MSG_ERRQUEUE | MSG_TRUNC))
-		return recv_copied(file, fd, msg, flags, taker);
-	rc = stream_take_queued(sock, taker);
+		return recv_copied_pieces(file, fd, msg, flags, taker);
+	rc = stream_take_queued_pieces(sock, taker);
 	if (rc > 0)
-		stream_drive_overdue(vma_thread_self());
+		stream_drive_rings_if_overdue(vma_thread_self());
 	/* Another reader may take what this one has seen. */
 	while (rc == 0) {
-		rc = await_bytes(file, fd, flags);
+		rc = wait_for_rx_bytes(file, fd, flags);
 		if (rc <= 0)
 			return rc;
-		rc = stream_take_queued(sock, taker);
+		rc = stream_take_queued_pieces(sock, taker);
 		if (rc != 0)
 			break;
-		rc = recv_copied(file, fd, msg, flags, taker);
+		rc = recv_copied_pieces(file, fd, msg, flags, taker);
 		if (rc != -EAGAIN || taker->copy == NULL)
 			return rc;
 		rc = 0;
@@ -106,14 +107,15 @@ ssize_t vma_stream_recv_pieces(struct vma_file *file, int fd, struct msghdr *msg
 
 uint64_t vma_stream_zcopy_number(struct vma_file *file)
 {
-	const struct vma_tcp_conn *conn = stream_conn(stream_sock(file));
+	const struct vma_tcp_conn *conn = stream_tcp_conn(stream_sock(file));
 
 	return conn != NULL ? vma_tcp_zcopy_number(conn) : 0;
 }
 
 void vma_stream_held_returned(struct vma_file *file, uint64_t number, uint64_t bytes, unsigned pieces)
 {
-	vma_tcp_held_returned(stream_conn(stream_sock(file)), vma_ring_ctx_tcp_memory(), number, bytes, pieces);
+	vma_tcp_held_bytes_returned(stream_tcp_conn(stream_sock(file)), vma_ring_ctx_tcp_memory(), number, bytes,
+	                            pieces);
 }
 
 /* ---- inspection ---- */
@@ -124,17 +126,19 @@ static const struct vma_stream_inspector *stream_inspector(const struct stream_s
 }
 
 /* The inspector may have changed, or gone, with the piece before; the socket may have been closed: nobody reads it. */
-static enum vma_tcp_verdict stream_judge(struct vma_tcp_conn *conn, const struct vma_tcp_piece *piece, void *arg)
+static enum vma_tcp_inspect_verdict stream_inspector_verdict(struct vma_tcp_conn *conn,
+                                                             const struct vma_tcp_rx_stream_piece *piece, void *arg)
 {
 	struct stream_sock *sock = arg;
 	const struct vma_stream_inspector *inspector = stream_inspector(sock);
 
-	if (inspector == NULL || stream_has_ended(sock) || stream_conn(sock) != conn)
+	if (inspector == NULL || stream_has_ended(sock) || stream_tcp_conn(sock) != conn)
 		return VMA_TCP_RECV;
 	return inspector->judge(&sock->file, vma_tcp_zcopy_number(conn), piece);
 }
 
-static enum vma_tcp_verdict judge_all_received(struct vma_tcp_conn *conn, const struct vma_tcp_piece *piece, void *arg)
+static enum vma_tcp_inspect_verdict inspector_verdict_receive(struct vma_tcp_conn *conn,
+                                                              const struct vma_tcp_rx_stream_piece *piece, void *arg)
 {
 	(void)conn;
 	(void)piece;
@@ -145,19 +149,19 @@ static enum vma_tcp_verdict judge_all_received(struct vma_tcp_conn *conn, const 
 /* The inspection has ended, or is about to. */
 bool stream_receive_uninspected(struct vma_tcp_conn *conn)
 {
-	static const struct vma_tcp_inspector all = {.judge = judge_all_received};
+	static const struct vma_tcp_inspector all = {.judge = inspector_verdict_receive};
 
-	return vma_tcp_inspect(conn, &all, UINT32_MAX).received != 0;
+	return vma_tcp_inspect_received(conn, &all, UINT32_MAX).received != 0;
 }
 
-void stream_arrived(struct stream_sock *sock, struct vma_tcp_conn *conn)
+void stream_inspector_on_arrival(struct stream_sock *sock, struct vma_tcp_conn *conn)
 {
 	const struct vma_stream_inspector *inspector = stream_inspector(sock);
 
 	if (inspector != NULL)
 		inspector->arrived(&sock->file);
 	else if (stream_receive_uninspected(conn))
-		stream_ready(sock, EPOLLIN | EPOLLRDNORM);
+		stream_wake_waiters(sock, EPOLLIN | EPOLLRDNORM);
 }
 
 /*
@@ -167,20 +171,20 @@ void stream_arrived(struct stream_sock *sock, struct vma_tcp_conn *conn)
 bool vma_stream_inspect(struct vma_file *file, unsigned most)
 {
 	struct stream_sock *sock = stream_sock(file);
-	const struct vma_tcp_inspector inspector = {.judge = stream_judge, .arg = sock};
-	struct vma_tcp_conn *conn = stream_conn(sock);
+	const struct vma_tcp_inspector inspector = {.judge = stream_inspector_verdict, .arg = sock};
+	struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 	struct vma_tcp_inspected result;
 
 	if (conn == NULL)
 		return false;
 	vma_tcp_conn_get(conn);
 	do {
-		result = vma_tcp_inspect(conn, &inspector, 1);
+		result = vma_tcp_inspect_received(conn, &inspector, 1);
 		if (result.gone)
 			return false;
 		/* Of a connection that is over nobody else says that the stream ends here. */
 		if (result.received != 0 || (result.pieces != 0 && vma_tcp_rx_eof(conn)))
-			stream_ready(sock, EPOLLIN | EPOLLRDNORM);
+			stream_wake_waiters(sock, EPOLLIN | EPOLLRDNORM);
 	} while (result.pieces != 0 && --most != 0);
 	vma_tcp_conn_put(conn);
 	return result.more;
@@ -196,7 +200,7 @@ int vma_stream_set_inspector(struct vma_file *file, const struct vma_stream_insp
 	if (file->os_only)
 		return -EOPNOTSUPP;
 	pthread_mutex_lock(&file->lock);
-	conn = stream_conn(sock);
+	conn = stream_tcp_conn(sock);
 	if (conn != NULL)
 		rc = vma_tcp_set_inspected(conn, inspector != NULL);
 	if (rc == 0)
@@ -207,7 +211,7 @@ int vma_stream_set_inspector(struct vma_file *file, const struct vma_stream_insp
 	if (conn == NULL)
 		return rc;
 	if (rc == 0 && inspector == NULL && stream_receive_uninspected(conn))
-		stream_ready(sock, EPOLLIN | EPOLLRDNORM);
+		stream_wake_waiters(sock, EPOLLIN | EPOLLRDNORM);
 	vma_tcp_conn_put(conn);
 	return rc;
 }

@@ -7,7 +7,7 @@
  *
  * Each connection may always have a little, so none waits for another one for ever.
  *
- * Threads: any; `used` is an atomic of all stacks of the process. budget_refuses: the driver.
+ * Threads: any; `used` is an atomic of all stacks of the process. tcp_memory_refuses_rx: the driver.
  */
 #ifndef VMA_TCP_BUDGET_H
 #define VMA_TCP_BUDGET_H
@@ -23,14 +23,14 @@
 #define BUDGET_RCV_LEAST 4096 /* the kernel's tcp_rmem[0], and its least send buffer */
 #define BUDGET_SND_LEAST 4608
 
-static inline bool budget_is_tight(const struct vma_tcp *tcp)
+static inline bool tcp_memory_under_pressure(const struct vma_tcp *tcp)
 {
 	const struct vma_tcp_memory *memory = tcp->attr.memory;
 
 	return atomic_load_explicit(&memory->used, memory_order_relaxed) >= memory->pressure;
 }
 
-static inline bool budget_is_spent(const struct vma_tcp *tcp)
+static inline bool tcp_memory_is_exhausted(const struct vma_tcp *tcp)
 {
 	const struct vma_tcp_memory *memory = tcp->attr.memory;
 
@@ -46,9 +46,9 @@ static inline uint64_t ooo_max(const struct vma_tcp *tcp)
 }
 
 /* Not now: what has come unread is enough. */
-static inline bool budget_refuses(const struct vma_tcp_conn *conn)
+static inline bool tcp_memory_refuses_rx(const struct vma_tcp_conn *conn)
 {
-	return budget_is_spent(conn->tcp) && fifo_bytes(&conn->rx) >= BUDGET_RCV_LEAST;
+	return tcp_memory_is_exhausted(conn->tcp) && fifo_queued_bytes(&conn->rx) >= BUDGET_RCV_LEAST;
 }
 
 #endif

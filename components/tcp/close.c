@@ -27,14 +27,14 @@ static bool peer_is_there(const struct vma_tcp_conn *conn)
 }
 
 /* lwIP frees it with any pcb but one in TIME_WAIT, where only a fifo without memory leaves some. */
-static void drop_refused(struct tcp_pcb *pcb)
+static void close_drop_refused_pbufs(struct tcp_pcb *pcb)
 {
 	if (pcb->refused_data != NULL)
 		pbuf_free(pcb->refused_data);
 	pcb->refused_data = NULL;
 }
 
-void tcp_conn_fail(struct vma_tcp_conn *conn, int error, bool reset)
+void conn_fail_with_error(struct vma_tcp_conn *conn, int error, bool reset)
 {
 	bool inside = lwip_at.conn == conn;
 
@@ -43,13 +43,13 @@ void tcp_conn_fail(struct vma_tcp_conn *conn, int error, bool reset)
 			lwip_enter(conn->tcp, conn);
 		conn->pcb->errf = NULL; /* nobody else has to be told */
 		tcp_clear_flags(conn->pcb, TF_ACK_DELAY | TF_ACK_NOW);
-		recovery_forget_segments(conn);
-		drop_refused(conn->pcb);
+		recovery_reset_segment_state(conn);
+		close_drop_refused_pbufs(conn->pcb);
 		tcp_abandon(conn->pcb, reset);
 		if (!inside)
 			lwip_leave();
 	}
-	tcp_conn_over(conn, error);
+	conn_pcb_is_gone(conn, error);
 }
 
 /*
@@ -60,13 +60,13 @@ static void conn_reset(struct vma_tcp_conn *conn)
 {
 	conn->aborting = true;
 	if (peer_is_there(conn))
-		tcp_output_queued(conn);
+		tcp_output_unsent_segments(conn);
 	if (conn->pcb != NULL)
-		tcp_conn_fail(conn, 0, peer_is_there(conn));
+		conn_fail_with_error(conn, 0, peer_is_there(conn));
 }
 
 /* RFC 1122 4.2.2.13 and the kernel: data that nobody will read is worth a RST; so is one orphan too many. */
-static void close_orderly(struct vma_tcp_conn *conn)
+static void conn_close_with_fin_or_rst(struct vma_tcp_conn *conn)
 {
 	struct vma_tcp *tcp = conn->tcp;
 	bool unread;
@@ -74,10 +74,10 @@ static void close_orderly(struct vma_tcp_conn *conn)
 	if (conn->closing || zcopy_defers_close(conn))
 		return;
 	/* An urgent byte counts, too. */
-	unread = fifo_bytes(&conn->rx) != 0 || zcopy_waiting(conn) != 0 || conn->pcb->refused_data != NULL;
+	unread = fifo_queued_bytes(&conn->rx) != 0 || zcopy_waiting_bytes(conn) != 0 || conn->pcb->refused_data != NULL;
 	conn->closing = true;
 	if (conn->pcb->state == SYN_SENT) {
-		tcp_conn_fail(conn, 0, false);
+		conn_fail_with_error(conn, 0, false);
 		return;
 	}
 	if (unread || tcp->orphans >= tcp->attr.orphans_max) {
@@ -92,17 +92,17 @@ static void close_orderly(struct vma_tcp_conn *conn)
 	timers_keepalive_update(conn);
 }
 
-void tcp_close_work(struct vma_tcp_conn *conn, uint32_t todo)
+void conn_do_close_work(struct vma_tcp_conn *conn, uint32_t todo)
 {
 	if (conn->pcb == NULL)
 		return;
 	if (todo & TCP_WORK_ABORT ||
-	    (todo & TCP_WORK_UNUSED && !(todo & TCP_WORK_CLOSE) && !conn->closing && !zcopy_close_is_asked(conn))) {
+	    (todo & TCP_WORK_UNUSED && !(todo & TCP_WORK_CLOSE) && !conn->closing && !zcopy_close_is_deferred(conn))) {
 		conn_reset(conn);
 		return;
 	}
 	if (todo & TCP_WORK_CLOSE)
-		close_orderly(conn);
+		conn_close_with_fin_or_rst(conn);
 	conn->push_once = true; /* nothing more comes: Nagle's rule has nothing to wait for */
 }
 
@@ -115,7 +115,7 @@ void tcp_close_fin(struct vma_tcp_conn *conn)
 	tcp_clear_flags(pcb, TF_CLOSEPEND);
 	conn->fin_queued = pcb->state != ESTABLISHED && pcb->state != CLOSE_WAIT;
 	if (!conn->fin_queued)
-		tcp_retry(conn);
+		conn_enqueue_retry(conn);
 	else
 		timers_keepalive_update(conn);
 }
@@ -131,7 +131,7 @@ int vma_tcp_shutdown(struct vma_tcp_conn *conn, int how)
 	if (state == TCP_CLOSE)
 		return -ENOTCONN;
 	if (state == TCP_SYN_SENT) { /* as the kernel: the attempt is given up */
-		tcp_post(conn, TCP_WORK_ABORT);
+		tcp_post_work(conn, TCP_WORK_ABORT);
 		return 0;
 	}
 	if (how != SHUT_WR)
@@ -140,7 +140,7 @@ int vma_tcp_shutdown(struct vma_tcp_conn *conn, int how)
 		atomic_store_explicit(&conn->sends_ended, true, memory_order_release);
 		atomic_store_explicit(&conn->shut_wr, true, memory_order_release);
 	}
-	tcp_post(conn, TCP_WORK_SHUT_WR);
+	tcp_post_work(conn, TCP_WORK_SHUT_WR);
 	return 0;
 }
 
@@ -149,7 +149,7 @@ void vma_tcp_close(struct vma_tcp_conn *conn, bool abort)
 	atomic_fetch_or_explicit(&conn->rx_mode, RX_SHUT, memory_order_release);
 	atomic_store_explicit(&conn->sends_ended, true, memory_order_release);
 	/* Who drives meanwhile would send a FIN before the RST. */
-	if (!abort && vma_tcp_rx_bytes(conn) == 0 && zcopy_waiting(conn) == 0)
+	if (!abort && vma_tcp_rx_bytes(conn) == 0 && zcopy_waiting_bytes(conn) == 0)
 		atomic_store_explicit(&conn->shut_wr, true, memory_order_release);
-	tcp_post(conn, abort ? TCP_WORK_ABORT : TCP_WORK_CLOSE);
+	tcp_post_work(conn, abort ? TCP_WORK_ABORT : TCP_WORK_CLOSE);
 }

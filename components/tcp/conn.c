@@ -11,7 +11,7 @@
 
 /* ---- made ---- */
 
-static bool is_freed(const struct vma_tcp_conn *conn)
+static bool conn_left_stack(const struct vma_tcp_conn *conn)
 {
 	return conn->prev_all == NULL;
 }
@@ -20,12 +20,12 @@ static bool is_freed(const struct vma_tcp_conn *conn)
 void tcp_conn_run_work(struct vma_tcp_conn *conn, uint32_t work)
 {
 	conn->todo |= work;
-	if (!is_freed(conn))
-		tcp_ready(conn);
+	if (!conn_left_stack(conn))
+		conn_enqueue_ready(conn);
 }
 
-/* The command of tcp_post. */
-static void run_work(struct vma_ring_command *command)
+/* The command of tcp_post_work. */
+static void tcp_work_command_run(struct vma_ring_command *command)
 {
 	struct vma_tcp_conn *conn = (struct vma_tcp_conn *)((char *)command - offsetof(struct vma_tcp_conn, command));
 
@@ -60,7 +60,7 @@ void tcp_conn_relink(struct vma_tcp_conn *conn, struct vma_tcp *to)
 	link_conn(to, conn);
 }
 
-static void init_shared(struct vma_tcp_conn *conn)
+static void conn_init_atomics(struct vma_tcp_conn *conn)
 {
 	atomic_init(&conn->refs, 1);
 	atomic_init(&conn->state, TCP_CLOSE);
@@ -68,7 +68,7 @@ static void init_shared(struct vma_tcp_conn *conn)
 	atomic_init(&conn->urgent_passed, -1);
 	atomic_init(&conn->urgent_byte, -1);
 	atomic_init(&conn->more_from, UINT64_MAX);
-	conn->command.run = run_work;
+	conn->command.run = tcp_work_command_run;
 	conn->memory = (struct fifo_memory){.alloc = conn->tcp->host.alloc_bytes,
 	                                    .free = conn->tcp->host.free,
 	                                    .used = &conn->tcp->attr.memory->used,
@@ -88,10 +88,10 @@ struct vma_tcp_conn *tcp_conn_new(struct vma_tcp *tcp, const struct vma_flow_key
 		return NULL;
 	conn->tcp = tcp;
 	conn->key = *key;
-	conn->flow = (struct vma_flow){.key = *key, .sink = tcp_sink, .owner = conn};
+	conn->flow = (struct vma_flow){.key = *key, .sink = tcp_conn_flow_sink, .owner = conn};
 	for (unsigned i = 0; i < VMA_TCP_OPT_COUNT; i++)
 		atomic_init(&conn->option[i], values[i]);
-	init_shared(conn);
+	conn_init_atomics(conn);
 	conn->created_ns = tcp->now_ns;
 	conn->ip_id = (uint16_t)(tcp_isn(tcp, key) >> 8);
 	rtt_init(&conn->rtt);
@@ -110,14 +110,14 @@ void vma_tcp_conn_get(struct vma_tcp_conn *conn)
 	atomic_fetch_add_explicit(&conn->refs, 1, memory_order_relaxed);
 }
 
-/* The driver frees, see tcp_post. acq_rel: all that other holders did to it comes before that. */
+/* The driver frees, see tcp_post_work. acq_rel: all that other holders did to it comes before that. */
 void vma_tcp_conn_put(struct vma_tcp_conn *conn)
 {
 	if (atomic_fetch_sub_explicit(&conn->refs, 1, memory_order_acq_rel) == 1)
-		tcp_post(conn, TCP_WORK_UNUSED);
+		tcp_post_work(conn, TCP_WORK_UNUSED);
 }
 
-static void set_owner(struct vma_tcp_conn *conn, const struct vma_tcp_conn_ops *owner, void *arg)
+static void conn_set_owner_ops(struct vma_tcp_conn *conn, const struct vma_tcp_conn_ops *owner, void *arg)
 {
 	atomic_store_explicit(&conn->owner_arg, arg, memory_order_relaxed);
 	atomic_store_explicit(&conn->owner, owner, memory_order_release);
@@ -128,11 +128,11 @@ void vma_tcp_conn_disown(struct vma_tcp_conn *conn)
 	bool acquired;
 	struct vma_tcp *tcp = tcp_conn_acquire(conn, &acquired);
 
-	set_owner(conn, NULL, NULL);
+	conn_set_owner_ops(conn, NULL, NULL);
 	atomic_store_explicit(&conn->stats, NULL, memory_order_relaxed);
-	if (!conn->is_over && !conn->closing && !zcopy_close_is_asked(conn) && !(conn->todo & TCP_WORK_CLOSE) &&
+	if (!conn->is_over && !conn->closing && !zcopy_close_is_deferred(conn) && !(conn->todo & TCP_WORK_CLOSE) &&
 	    !(atomic_load(&conn->work) & TCP_WORK_CLOSE))
-		tcp_post(conn, TCP_WORK_ABORT);
+		tcp_post_work(conn, TCP_WORK_ABORT);
 	if (acquired)
 		vma_ring_release(tcp->ring);
 }
@@ -142,7 +142,7 @@ void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_conn_ops
 	bool acquired;
 	struct vma_tcp *tcp = tcp_conn_acquire(conn, &acquired);
 
-	set_owner(conn, owner, arg);
+	conn_set_owner_ops(conn, owner, arg);
 	if (conn->past_events != 0 && owner != NULL)
 		owner->event(conn, arg, conn->past_events);
 	if (acquired)
@@ -154,7 +154,7 @@ struct vma_tcp *vma_tcp_stack(const struct vma_tcp_conn *conn)
 	return tcp_stack_now(conn);
 }
 
-void vma_tcp_tuple(const struct vma_tcp_conn *conn, struct vma_flow_key *out)
+void vma_tcp_conn_key(const struct vma_tcp_conn *conn, struct vma_flow_key *out)
 {
 	*out = conn->key;
 }
@@ -181,8 +181,8 @@ static void conn_report_steered(struct vma_tcp_conn *conn)
 }
 
 /*
- * The internal thread may be here while another thread accepts the connection, and moves it. Of a connection that has no
- * rule yet the move makes one at the other ring. If it finds no room there, it takes back the one that was made here
+ * The internal thread may be here while another thread accepts the connection, and moves it. Of a connection that has
+ * no rule yet the move makes one at the other ring. If it finds no room there, it takes back the one that was made here
  * meanwhile: the ring knows. Of one that has a rule, the rule may be on its way, and `steered` holds.
  */
 int vma_tcp_steer(struct vma_tcp_conn *conn)
@@ -204,10 +204,10 @@ int vma_tcp_steer(struct vma_tcp_conn *conn)
 }
 
 /*
- * The first from `conn` on that has no rule of its own, held in memory; NULL: there is none. Receive flag held. One that
- * moves gets its rule there, and may not be held here: it leaves the list.
+ * The first from `conn` on that has no rule of its own, held in memory; NULL: there is none. Receive flag held. One
+ * that moves gets its rule there, and may not be held here: it leaves the list.
  */
-static struct vma_tcp_conn *next_unsteered(struct vma_tcp_conn *conn)
+static struct vma_tcp_conn *next_conn_without_rule(struct vma_tcp_conn *conn)
 {
 	while (conn != NULL &&
 	       (conn->is_over || conn->steered || conn->moving || !conn->attached || vma_tcp_is_pending(conn)))
@@ -226,10 +226,10 @@ void vma_tcp_steer_all(struct vma_tcp *tcp)
 	do {
 		before = conn;
 		acquired = vma_ring_acquire(tcp->ring);
-		conn = next_unsteered(before != NULL ? before->next_all : tcp->all);
+		conn = next_conn_without_rule(before != NULL ? before->next_all : tcp->all);
 		if (before != NULL) {
 			before->held--;
-			tcp_ready(before); /* if it is over, it goes now */
+			conn_enqueue_ready(before); /* if it is over, it goes now */
 		}
 		if (acquired)
 			vma_ring_release(tcp->ring);
@@ -252,18 +252,18 @@ void tcp_conn_apply_path(struct vma_tcp_conn *conn)
 	conn->memory.free(path);
 	tcp_conn_mss_update(conn);
 	if (lost && conn->pcb != NULL && conn->pcb->unacked != NULL)
-		tcp_output_again(conn, conn->pcb->unacked); /* it has not gone anywhere */
+		tcp_output_retransmit(conn, conn->pcb->unacked); /* it has not gone anywhere */
 }
 
-static __attribute__((cold, noinline)) void do_rare_work(struct vma_tcp_conn *conn, uint32_t todo)
+static __attribute__((cold, noinline)) void conn_do_rare_pending_work(struct vma_tcp_conn *conn, uint32_t todo)
 {
 	if (todo & TCP_WORK_ZCOPY)
-		zcopy_work(conn);
+		zcopy_do_pending_work(conn);
 	if (todo & TCP_WORK_KEEPALIVE)
 		keepalive_probe(conn);
 }
 
-static void do_work(struct vma_tcp_conn *conn)
+static void conn_do_pending_work(struct vma_tcp_conn *conn)
 {
 	uint32_t todo = conn->todo;
 
@@ -279,11 +279,11 @@ static void do_work(struct vma_tcp_conn *conn)
 	if (todo & TCP_WORK_ICMP)
 		tcp_icmp_work(conn);
 	if (todo & (TCP_WORK_CLOSE | TCP_WORK_ABORT | TCP_WORK_SHUT_WR | TCP_WORK_UNUSED) && !conn->is_over)
-		tcp_close_work(conn, todo);
+		conn_do_close_work(conn, todo);
 	if (todo & TCP_WORK_WINDOW && conn->pcb != NULL)
-		window_consumed(conn);
+		window_after_read(conn);
 	if (todo & (TCP_WORK_KEEPALIVE | TCP_WORK_ZCOPY) && conn->pcb != NULL)
-		do_rare_work(conn, todo);
+		conn_do_rare_pending_work(conn, todo);
 }
 
 void tcp_conn_drop_burst(struct vma_tcp_conn *conn)
@@ -297,8 +297,8 @@ void tcp_conn_drop_burst(struct vma_tcp_conn *conn)
 	conn->burst_last = NULL;
 }
 
-/* A command that is queued comes first; from then on none is, see tcp_post. */
-static void free_if_unused(struct vma_tcp_conn *conn)
+/* A command that is queued comes first; from then on none is, see tcp_post_work. */
+static void conn_free_if_over(struct vma_tcp_conn *conn)
 {
 	uint32_t none = 0;
 
@@ -310,12 +310,12 @@ static void free_if_unused(struct vma_tcp_conn *conn)
 	unlink_conn(conn);
 	conn->next_dead = conn->tcp->dead;
 	conn->tcp->dead = conn;
-	tcp_check_idle(conn->tcp);
+	stack_tell_host_if_idle(conn->tcp);
 }
 
 /* Not before the last bytes are in the receive fifo and the FIN has been acknowledged, which may have to wait for
  * memory or a frame: nobody else does it for a pcb that has gone. */
-static void end_in_timewait(struct vma_tcp_conn *conn)
+static void conn_free_pcb_in_timewait(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
@@ -329,7 +329,7 @@ static void end_in_timewait(struct vma_tcp_conn *conn)
 	if (conn->moving)
 		return; /* move.c has it looked at again */
 	if (!timewait_has_memory(conn->tcp))
-		tcp_retry(conn);
+		conn_enqueue_retry(conn);
 	else if (pcb->refused_data == NULL && !(pcb->flags & TF_ACK_NOW))
 		timewait_begin(conn);
 }
@@ -341,7 +341,7 @@ static void conn_report_events(struct vma_tcp_conn *conn)
 	tcp_conn_publish(conn);
 	events = conn->events;
 	conn->events = 0;
-	tcp_events(conn, events);
+	conn_tell_owner_events(conn, events);
 }
 
 /* TIME_WAIT, and what has ended, are the step's. It is told at once: an accepted connection is its owner's from here.
@@ -356,41 +356,41 @@ void tcp_conn_receive_burst(struct vma_tcp_conn *conn)
 	conn_report_events(conn);
 }
 
-static inline void conn_exchange(struct vma_tcp_conn *conn)
+static inline void conn_receive_and_transmit(struct vma_tcp_conn *conn)
 {
 	lwip_enter(conn->tcp, conn);
 	if (conn->burst != NULL)
 		tcp_input_burst(conn);
 	if (conn->pcb != NULL && conn->pcb->state != TIME_WAIT)
-		tcp_output_conn(conn);
+		tcp_output_conn_data(conn);
 	lwip_leave();
 }
 
-void tcp_conn_step(struct vma_tcp_conn *conn)
+void tcp_conn_run_step(struct vma_tcp_conn *conn)
 {
 	if (conn->pcb == NULL && !conn->is_over) { /* connect is asking the NIC for its rule: nothing has been sent */
 		tcp_conn_drop_burst(conn);
 		return;
 	}
-	if (conn->todo == TCP_WORK_SEND && conn->burst == NULL && conn->pcb != NULL && tcp_output_message(conn)) {
+	if (conn->todo == TCP_WORK_SEND && conn->burst == NULL && conn->pcb != NULL && tcp_output_sole_message(conn)) {
 		conn->todo = 0;
 		conn_report_events(conn);
 		return;
 	}
 	if (conn->todo != 0)
-		do_work(conn);
+		conn_do_pending_work(conn);
 	if (conn->pcb != NULL) {
 		/* Nothing ends by it: when it is all of the step, there is nothing more to see to. */
-		if (conn->burst != NULL && tcp_pingpong(conn) && tcp_pingpong_finish(conn)) {
+		if (conn->burst != NULL && tcp_pingpong_input(conn) && tcp_pingpong_finish(conn)) {
 			tcp_pingpong_publish(conn);
 			return;
 		}
-		conn_exchange(conn);
+		conn_receive_and_transmit(conn);
 	}
 	if (conn->pcb != NULL && conn->pcb->state == TIME_WAIT)
-		end_in_timewait(conn);
+		conn_free_pcb_in_timewait(conn);
 	conn_report_events(conn);
-	free_if_unused(conn);
+	conn_free_if_over(conn);
 }
 
 /* ---- ended ---- */
@@ -406,16 +406,16 @@ void tcp_conn_end_flow(struct vma_tcp_conn *conn)
  * The pcb has been freed, or passed on to TIME_WAIT, which has a flow of its own by then. What the application is told
  * is told by the step that is under way, or the next one.
  */
-void tcp_conn_over(struct vma_tcp_conn *conn, int error)
+void conn_pcb_is_gone(struct vma_tcp_conn *conn, int error)
 {
 	if (conn->is_over)
 		return;
 	assert(conn->pcb == NULL);
 	conn->is_over = true;
-	if (conn->listener != NULL || !tcp_pending_is_moved(conn)) /* else accept is to see that */
-		tcp_pending_end(conn);
-	recovery_forget_segments(conn);
-	timers_stop(conn);
+	if (conn->listener != NULL || !tcp_pending_was_adopted(conn)) /* else accept is to see that */
+		tcp_pending_withdraw(conn);
+	recovery_reset_segment_state(conn);
+	timers_stop_all(conn);
 	tcp_conn_drop_burst(conn);
 	if (conn->listener != NULL)
 		tcp_half_open_end(conn);
@@ -423,22 +423,22 @@ void tcp_conn_over(struct vma_tcp_conn *conn, int error)
 		conn->tcp->orphans--;
 	if (conn->attached && !conn->moving) {
 		if (!conn->exported)
-			tcp_ended_add(conn->tcp, &conn->key);
+			tcp_note_ended_conn(conn->tcp, &conn->key);
 		tcp_conn_end_flow(conn);
 	}
-	tcp_busy_changed(conn, false);
-	tcp_conn_ended(conn, error);
-	tcp_ready(conn);
+	conn_count_busy(conn, false);
+	conn_set_ended(conn, error);
+	conn_enqueue_ready(conn);
 }
 
 /* ---- the stack ends ---- */
 
-void tcp_conns_abandon(struct vma_tcp *tcp)
+void tcp_conns_abandon_at_destroy(struct vma_tcp *tcp)
 {
 	for (struct vma_tcp_conn *conn = tcp->all; conn != NULL; conn = conn->next_all) {
-		set_owner(conn, NULL, NULL);
+		conn_set_owner_ops(conn, NULL, NULL);
 		if (!conn->is_over)
-			tcp_conn_fail(conn, 0, false);
+			conn_fail_with_error(conn, 0, false);
 	}
 }
 

@@ -38,7 +38,7 @@ u32_t tcp_hook_isn(const ip_addr_t *local_ip, u16_t local_port, const ip_addr_t 
 
 /* ---- segment size ---- */
 
-static uint32_t headers_of(const struct tcp_pcb *pcb)
+static uint32_t tcp_option_bytes_of_pcb(const struct tcp_pcb *pcb)
 {
 	return pcb->flags & TF_TIMESTAMP ? LWIP_TCP_OPT_LEN_TS_OUT : 0;
 }
@@ -82,7 +82,7 @@ void tcp_conn_mss_update(struct vma_tcp_conn *conn)
 		mss = least;
 	if (mss_of_buffer(conn->tcp) < mss)
 		mss = mss_of_buffer(conn->tcp);
-	headers = headers_of(pcb);
+	headers = tcp_option_bytes_of_pcb(pcb);
 	pcb->mss = (u16_t)mss;
 	conn->mss = mss - headers;
 	atomic_store_explicit(&conn->mss_now, conn->mss, memory_order_relaxed);
@@ -137,7 +137,7 @@ static err_t fill_pcb(struct vma_tcp_conn *conn, struct tcp_pcb *pcb)
 }
 
 /* Driver. */
-static int open_actively(struct vma_tcp_conn *conn)
+static int conn_send_syn(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb;
 	err_t err = ERR_MEM;
@@ -158,7 +158,7 @@ static int open_actively(struct vma_tcp_conn *conn)
 	tcp_conn_mss_update(conn);
 	timers_retransmit_update(conn);
 	tcp_conn_publish(conn);
-	tcp_ready(conn);
+	conn_enqueue_ready(conn);
 	return 0;
 }
 
@@ -182,16 +182,16 @@ static int attach_conn_flow(struct vma_tcp *tcp, const struct vma_tcp_conn_attr 
                             struct vma_tcp_conn **out)
 {
 	const struct vma_flow *present = vma_ring_flow(tcp->ring, key);
-	const enum timewait_use use = attr->port_is_bound    ? TIMEWAIT_USE_BOUND
-	                              : attr->time_wait_ends ? TIMEWAIT_USE_LAST
-	                                                     : TIMEWAIT_USE_CHOSEN;
+	const enum timewait_reuse_rule use = attr->port_is_bound    ? TIMEWAIT_USE_BOUND
+	                                     : attr->time_wait_ends ? TIMEWAIT_USE_LAST
+	                                                            : TIMEWAIT_USE_CHOSEN;
 	struct vma_tcp_conn *conn;
 	uint32_t isn_above = 0;
 
-	if (present != NULL && present->sink == tcp_sink) {
-		if (!attr->port_is_bound || !timewait_yield_early(present->owner, &isn_above))
+	if (present != NULL && present->sink == tcp_conn_flow_sink) {
+		if (!attr->port_is_bound || !conn_end_for_tuple_reuse(present->owner, &isn_above))
 			return -EADDRINUSE;
-	} else if (present != NULL && !timewait_yield(tcp, key, use, &isn_above)) {
+	} else if (present != NULL && !timewait_end_for_reuse(tcp, key, use, &isn_above)) {
 		return -EADDRINUSE;
 	}
 	conn = tcp_conn_new(tcp, key, attr->options);
@@ -217,7 +217,7 @@ int vma_tcp_request_port_block(struct vma_tcp *tcp, const struct vma_tcp_conn_at
  * Without the receive flag if the caller does not hold it: packets go on while the NIC is asked. What comes for the
  * connection meanwhile is dropped: it has no pcb, and has said nothing yet.
  */
-static int conn_attach(struct vma_tcp_conn *conn, bool held, bool covered)
+static int conn_attach_flow_and_rule(struct vma_tcp_conn *conn, bool held, bool covered)
 {
 	struct vma_ring *ring = conn->tcp->ring;
 	int rc;
@@ -236,25 +236,25 @@ static int conn_attach(struct vma_tcp_conn *conn, bool held, bool covered)
 }
 
 /* Receive flag held. */
-static int open_held(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, const struct vma_flow_key *key,
-                     bool held, struct vma_tcp_conn **out)
+static int open_conn_rx_flag_held(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr,
+                                  const struct vma_flow_key *key, bool held, struct vma_tcp_conn **out)
 {
 	struct vma_tcp_conn *conn;
 	int rc = attach_conn_flow(tcp, attr, key, &conn);
 
 	if (rc != 0)
 		return rc;
-	rc = conn_attach(conn, held, attr->covered);
+	rc = conn_attach_flow_and_rule(conn, held, attr->covered);
 	conn->steered = rc == 0 && !attr->covered;
 	atomic_store(&conn->owner_arg, attr->arg);
 	atomic_store(&conn->owner, rc == 0 ? attr->owner : NULL);
 	if (rc == 0 && attr->inspected && !zcopy_inspect_from_start(conn))
 		rc = -ENOMEM;
 	if (rc == 0)
-		rc = open_actively(conn);
+		rc = conn_send_syn(conn);
 	if (rc != 0) {
 		atomic_store(&conn->owner, NULL);
-		tcp_conn_over(conn, -rc);
+		conn_pcb_is_gone(conn, -rc);
 		vma_tcp_conn_put(conn);
 		return rc;
 	}
@@ -274,13 +274,13 @@ int vma_tcp_connect(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr, s
 		return -EINVAL;
 	acquired = vma_ring_acquire(tcp->ring);
 	tcp_update_now(tcp);
-	rc = open_held(tcp, attr, &key, !acquired, out);
+	rc = open_conn_rx_flag_held(tcp, attr, &key, !acquired, out);
 	if (acquired)
 		vma_ring_release(tcp->ring);
 	return rc;
 }
 
-uint16_t vma_tcp_oldest_port(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr)
+uint16_t vma_tcp_oldest_timewait_port(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr)
 {
 	const struct vma_flow_key key = conn_attr_key(attr);
 	bool acquired = vma_ring_acquire(tcp->ring);

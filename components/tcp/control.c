@@ -18,7 +18,7 @@
 
 #define CONTROL_MAX 256
 
-struct tcp_control {
+struct tcp_control_queue {
 	/* Connections, linked as ready ones; in_ready is set. */
 	struct vma_tcp_conn *first, **last;
 	unsigned count; /* of segments */
@@ -48,10 +48,10 @@ void tcp_control_fini(struct vma_tcp *tcp)
 
 /* ---- left for later ---- */
 
-bool tcp_control_hold(struct vma_tcp *tcp, struct vma_flow *listener, struct vma_buf *packet,
-                      const struct vma_rx_info *info)
+bool tcp_control_queue_syn(struct vma_tcp *tcp, struct vma_flow *listener, struct vma_buf *packet,
+                           const struct vma_rx_info *info)
 {
-	struct tcp_control *control = tcp->control;
+	struct tcp_control_queue *control = tcp->control;
 
 	if (control->count == CONTROL_MAX) {
 		tcp_control_flush(tcp);
@@ -64,9 +64,9 @@ bool tcp_control_hold(struct vma_tcp *tcp, struct vma_flow *listener, struct vma
 	return true;
 }
 
-bool tcp_control_takes(struct vma_tcp_conn *conn)
+bool tcp_control_queue_conn(struct vma_tcp_conn *conn)
 {
-	struct tcp_control *control = conn->tcp->control;
+	struct tcp_control_queue *control = conn->tcp->control;
 
 	if (conn->listener == NULL)
 		return false;
@@ -79,7 +79,7 @@ bool tcp_control_takes(struct vma_tcp_conn *conn)
 
 void tcp_control_end_run(struct vma_tcp *tcp)
 {
-	const struct tcp_control *control = tcp->control;
+	const struct tcp_control_queue *control = tcp->control;
 
 	tcp->defers_control = true;
 	if ((control->count == 0 && control->first == NULL) ||
@@ -93,7 +93,7 @@ void tcp_control_end_run(struct vma_tcp *tcp)
 
 void tcp_control_flush(struct vma_tcp *tcp)
 {
-	struct tcp_control *control = tcp->control;
+	struct tcp_control_queue *control = tcp->control;
 	const bool deferred = tcp->defers_control;
 
 	if (control == NULL)
@@ -106,9 +106,9 @@ void tcp_control_flush(struct vma_tcp *tcp)
 	tcp->defers_control = deferred;
 }
 
-void tcp_control_forget(struct vma_tcp *tcp, const struct vma_flow *listener)
+void tcp_control_forget_listener(struct vma_tcp *tcp, const struct vma_flow *listener)
 {
-	struct tcp_control *control = tcp->control;
+	struct tcp_control_queue *control = tcp->control;
 	unsigned left = 0;
 
 	if (control == NULL)
@@ -122,7 +122,7 @@ void tcp_control_forget(struct vma_tcp *tcp, const struct vma_flow *listener)
 	control->count = left;
 }
 
-bool vma_tcp_control_waits(const struct vma_tcp *tcp)
+bool vma_tcp_has_control_work(const struct vma_tcp *tcp)
 {
 	return atomic_load_explicit(&tcp->control_waits, memory_order_acquire);
 }
@@ -130,11 +130,11 @@ bool vma_tcp_control_waits(const struct vma_tcp *tcp)
 /* The run that follows in release does it, and ends it: tcp_control_end_run. */
 int vma_tcp_run_control(struct vma_tcp *tcp)
 {
-	struct tcp_control *control = tcp->control;
+	struct tcp_control_queue *control = tcp->control;
 
-	if (!vma_tcp_control_waits(tcp))
+	if (!vma_tcp_has_control_work(tcp))
 		return 0;
-	if (!vma_ring_try(tcp->ring))
+	if (!vma_ring_try_acquire(tcp->ring))
 		return -EBUSY;
 	tcp_update_now(tcp);
 	atomic_store_explicit(&tcp->control_waits, false, memory_order_relaxed);

@@ -44,7 +44,7 @@ void vma_tcp_get_dump(struct vma_tcp_conn *conn, struct vma_tcp_dump *out)
 	out->state = vma_tcp_state(conn);
 	out->mss = conn->mss;
 	out->advertised_mss = tcp_mss_advertised(conn);
-	out->rcv_queued = fifo_bytes(&conn->rx);
+	out->rcv_queued = fifo_queued_bytes(&conn->rx);
 	out->rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
 	out->sndbuf = atomic_load_explicit(&conn->sndbuf, memory_order_relaxed);
 	out->snd_space = vma_tcp_tx_space(conn);

@@ -6,8 +6,8 @@
  * stack. What comes later still (or all of it, if the caller carries nothing) finds no connection. A listener on its
  * port would answer with RST, so exported connections are remembered for a second.
  *
- * If the NIC leaves it to us to give the kernel what is its own (VMA_NIC_CAP_TO_KERNEL), a listener gives it all that is
- * not known here. Connections that have ended here are remembered for a second, too, to be answered here.
+ * If the NIC leaves it to us to give the kernel what is its own (VMA_NIC_CAP_TO_KERNEL), a listener gives it all that
+ * is not known here. Connections that have ended here are remembered for a second, too, to be answered here.
  */
 #include <errno.h>
 #include <string.h>
@@ -22,7 +22,8 @@
 /* ---- connections that have left ---- */
 
 /* The set of a peer: the oldest in it makes way, long before its time only when very many go within a second. */
-static struct tcp_exported *left_set_of(struct tcp_exported *table, const uint8_t *peer, uint16_t peer_port_be)
+static struct tcp_left_conn *exported_table_set_of(struct tcp_left_conn *table, const uint8_t *peer,
+                                                   uint16_t peer_port_be)
 {
 	uint32_t h;
 
@@ -32,23 +33,23 @@ static struct tcp_exported *left_set_of(struct tcp_exported *table, const uint8_
 }
 
 /* Without memory it is as if it had not been: the peer may hear a RST. */
-static void left_add(struct vma_tcp *tcp, struct tcp_exported **table, const struct vma_flow_key *key,
-                     enum tcp_left left)
+static void exported_table_add(struct vma_tcp *tcp, struct tcp_left_conn **table, const struct vma_flow_key *key,
+                               enum tcp_left_to left)
 {
-	struct tcp_exported *set, *oldest;
+	struct tcp_left_conn *set, *oldest;
 
 	if (*table == NULL)
 		*table = tcp_alloc_zeroed(tcp, TCP_EXPORTED * sizeof(**table));
 	if (*table == NULL)
 		return;
-	set = oldest = left_set_of(*table, key->peer, key->peer_port_be);
+	set = oldest = exported_table_set_of(*table, key->peer, key->peer_port_be);
 	for (unsigned i = 1; i < WAYS; i++)
 		if (set[i].until_ns < oldest->until_ns)
 			oldest = &set[i];
-	*oldest = (struct tcp_exported){.until_ns = tcp->now_ns + EXPORTED_NS, .key = *key, .left = left};
+	*oldest = (struct tcp_left_conn){.until_ns = tcp->now_ns + EXPORTED_NS, .key = *key, .left = left};
 }
 
-static bool is_about(const struct vma_flow_key *key, const struct vma_rx_info *info)
+static bool rx_packet_is_of_key(const struct vma_flow_key *key, const struct vma_rx_info *info)
 {
 	return key->peer_port_be == info->src_port_be && key->local_port_be == info->dst_port_be &&
 	       key->vlan == info->vlan && memcmp(key->peer, info->src, sizeof(info->src)) == 0 &&
@@ -56,50 +57,51 @@ static bool is_about(const struct vma_flow_key *key, const struct vma_rx_info *i
 }
 
 /* The latest; NULL: there is none. */
-static const struct tcp_exported *left_find(const struct vma_tcp *tcp, struct tcp_exported *table,
-                                            const struct vma_rx_info *info)
+static const struct tcp_left_conn *exported_table_find(const struct vma_tcp *tcp, struct tcp_left_conn *table,
+                                                       const struct vma_rx_info *info)
 {
-	const struct tcp_exported *set = table != NULL ? left_set_of(table, info->src, info->src_port_be) : NULL;
-	const struct tcp_exported *latest = NULL;
+	const struct tcp_left_conn *set =
+	        table != NULL ? exported_table_set_of(table, info->src, info->src_port_be) : NULL;
+	const struct tcp_left_conn *latest = NULL;
 
 	for (unsigned i = 0; set != NULL && i < WAYS; i++)
-		if (set[i].until_ns > tcp->now_ns && is_about(&set[i].key, info) &&
+		if (set[i].until_ns > tcp->now_ns && rx_packet_is_of_key(&set[i].key, info) &&
 		    (latest == NULL || set[i].until_ns > latest->until_ns))
 			latest = &set[i];
 	return latest;
 }
 
-void tcp_exported_add(struct vma_tcp *tcp, const struct vma_flow_key *key, enum tcp_left left)
+void tcp_note_left_conn(struct vma_tcp *tcp, const struct vma_flow_key *key, enum tcp_left_to left)
 {
-	left_add(tcp, &tcp->exported, key, left);
+	exported_table_add(tcp, &tcp->exported, key, left);
 }
 
-uint64_t tcp_exported_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info)
+uint64_t tcp_left_conn_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info)
 {
-	const struct tcp_exported *exported = left_find(tcp, tcp->exported, info);
+	const struct tcp_left_conn *exported = exported_table_find(tcp, tcp->exported, info);
 
 	return exported != NULL ? exported->until_ns : 0;
 }
 
-void tcp_ended_add(struct vma_tcp *tcp, const struct vma_flow_key *key)
+void tcp_note_ended_conn(struct vma_tcp *tcp, const struct vma_flow_key *key)
 {
 	if (tcp->nic->caps & VMA_NIC_CAP_TO_KERNEL)
-		left_add(tcp, &tcp->ended, key, TCP_ENDED);
+		exported_table_add(tcp, &tcp->ended, key, TCP_ENDED);
 }
 
 /* One that ended here may have come back, and have been exported then. */
-enum tcp_left tcp_left_for(const struct vma_tcp *tcp, const struct vma_rx_info *info)
+enum tcp_left_to tcp_conn_left_to(const struct vma_tcp *tcp, const struct vma_rx_info *info)
 {
-	const struct tcp_exported *left = left_find(tcp, tcp->exported, info);
+	const struct tcp_left_conn *left = exported_table_find(tcp, tcp->exported, info);
 
 	if (left == NULL)
-		left = left_find(tcp, tcp->ended, info);
+		left = exported_table_find(tcp, tcp->ended, info);
 	return left != NULL ? left->left : TCP_LEFT_FOR_NONE;
 }
 
 /* ---- told ---- */
 
-static bool can_export(const struct vma_tcp_conn *conn)
+static bool conn_is_exportable(const struct vma_tcp_conn *conn)
 {
 	if (conn->pcb == NULL || conn->is_over || conn->closing || conn->aborting || !conn->attached)
 		return false;
@@ -123,7 +125,7 @@ static void export_options(const struct vma_tcp_conn *conn, struct vma_tcp_expor
 }
 
 /* Where in the send fifo the first byte lies that is not acknowledged; the FIN counts as a byte behind the last. */
-static uint64_t unacked_at(const struct vma_tcp_conn *conn)
+static uint64_t tx_fifo_unacked_offset(const struct vma_tcp_conn *conn)
 {
 	uint64_t at = tcp_tx_offset(conn, conn->pcb->lastack), produced = fifo_produced(&conn->tx);
 
@@ -133,7 +135,8 @@ static uint64_t unacked_at(const struct vma_tcp_conn *conn)
 static void export_sending(const struct vma_tcp_conn *conn, struct vma_tcp_export *out)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
-	uint64_t produced = fifo_produced(&conn->tx), from = unacked_at(conn), sent = tcp_tx_offset(conn, pcb->snd_nxt);
+	uint64_t produced = fifo_produced(&conn->tx), from = tx_fifo_unacked_offset(conn),
+	         sent = tcp_tx_offset(conn, pcb->snd_nxt);
 
 	out->snd_una = conn->tx_seq + (uint32_t)from;
 	out->unacked = produced - from;
@@ -146,8 +149,8 @@ static void export_sending(const struct vma_tcp_conn *conn, struct vma_tcp_expor
 
 static void export_receiving(const struct vma_tcp_conn *conn, struct vma_tcp_export *out)
 {
-	out->unread = fifo_bytes(&conn->rx);
-	out->rcv_nxt = conn->rx_seq + (uint32_t)zcopy_received(conn);
+	out->unread = fifo_queued_bytes(&conn->rx);
+	out->rcv_nxt = conn->rx_seq + (uint32_t)zcopy_received_offset(conn);
 	out->fin_received = (atomic_load(&conn->rx_mode) & RX_FIN) != 0;
 	out->shut_rd = (atomic_load(&conn->rx_mode) & RX_SHUT) != 0;
 	out->rcv_wup = (int32_t)(conn->window.rcv_wup - out->rcv_nxt) > 0 ? out->rcv_nxt : conn->window.rcv_wup;
@@ -159,27 +162,29 @@ int vma_tcp_export_begin(struct vma_tcp_conn *conn, struct vma_tcp_export *out)
 	struct vma_tcp *tcp = conn->tcp;
 
 	memset(out, 0, sizeof(*out));
-	if (!can_export(conn))
+	if (!conn_is_exportable(conn))
 		return -ENOTCONN;
 	tcp_update_now(tcp);
 	export_options(conn, out);
 	export_sending(conn, out);
 	export_receiving(conn, out);
 	out->moved_bytes = fifo_consumed(&conn->rx) != 0 || fifo_produced(&conn->tx) != 0;
-	if (conn->burst != NULL || conn->pcb->refused_data != NULL || conn->urgent_mode || vma_tcp_rx_mark(conn) >= 0 ||
-	    zcopy_waiting(conn) != 0 || out->rcv_nxt + out->fin_received != conn->pcb->rcv_nxt)
+	if (conn->burst != NULL || conn->pcb->refused_data != NULL || conn->urgent_mode ||
+	    vma_tcp_rx_urgent_mark(conn) >= 0 || zcopy_waiting_bytes(conn) != 0 ||
+	    out->rcv_nxt + out->fin_received != conn->pcb->rcv_nxt)
 		return -EBUSY;
 	return 0;
 }
 
 unsigned vma_tcp_export_tx(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n)
 {
-	return fifo_front(&conn->tx, (size_t)(unacked_at(conn) - fifo_consumed(&conn->tx)) + skip, spans, n);
+	return fifo_peek_spans(&conn->tx, (size_t)(tx_fifo_unacked_offset(conn) - fifo_consumed(&conn->tx)) + skip,
+	                       spans, n);
 }
 
 unsigned vma_tcp_export_rx(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans, unsigned n)
 {
-	return fifo_front(&conn->rx, skip, spans, n);
+	return fifo_peek_spans(&conn->rx, skip, spans, n);
 }
 
 /* ---- gone ---- */
@@ -206,7 +211,7 @@ ssize_t vma_tcp_export_ooo(struct vma_tcp_conn *conn, unsigned i, uint32_t *seq,
 	return pbuf_copy_partial(seg->p, to, seg->len, 0);
 }
 
-static bool late_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool export_late_packet_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct vma_tcp_late_sink *late = flow->owner;
 
@@ -220,15 +225,15 @@ void vma_tcp_export_end(struct vma_tcp_conn *conn, struct vma_tcp_late_sink *lat
 {
 	atomic_store_explicit(&conn->owner, NULL, memory_order_release);
 	atomic_store_explicit(&conn->owner_arg, NULL, memory_order_relaxed);
-	tcp_exported_add(conn->tcp, &conn->key, TCP_LEFT_FOR_KERNEL);
+	tcp_note_left_conn(conn->tcp, &conn->key, TCP_LEFT_FOR_KERNEL);
 	conn->exported = true;
-	fifo_consume(&conn->rx, fifo_bytes(&conn->rx));
+	fifo_consume(&conn->rx, fifo_queued_bytes(&conn->rx));
 	if (late != NULL) {
-		conn->flow.sink = late_sink;
+		conn->flow.sink = export_late_packet_sink;
 		conn->flow.owner = late;
 		conn->attached = false; /* the flow's end is detach's business */
 	}
-	tcp_conn_fail(conn, 0, false);
+	conn_fail_with_error(conn, 0, false);
 }
 
 void vma_tcp_export_detach(struct vma_tcp_conn *conn)

@@ -41,7 +41,7 @@
 #define FIFO_SMALL 512
 #define FIFO_LARGE 65536
 
-static void fifo_count_bytes(const struct tcp_fifo *fifo, int64_t bytes)
+static void fifo_charge_memory(const struct tcp_fifo *fifo, int64_t bytes)
 {
 	if (fifo->memory->used != NULL)
 		atomic_fetch_add_explicit(fifo->memory->used, bytes, memory_order_relaxed);
@@ -49,7 +49,7 @@ static void fifo_count_bytes(const struct tcp_fifo *fifo, int64_t bytes)
 
 static void chunk_free(const struct tcp_fifo *fifo, struct fifo_chunk *chunk)
 {
-	fifo_count_bytes(fifo, -(int64_t)chunk->counted);
+	fifo_charge_memory(fifo, -(int64_t)chunk->counted);
 	if (chunk->frame != NULL)
 		fifo->memory->put_frame(fifo->memory, chunk);
 	else
@@ -98,12 +98,12 @@ static struct fifo_chunk *chunk_new(const struct tcp_fifo *fifo, uint64_t base, 
 	                             .bytes = (uint8_t *)(chunk + 1),
 	                             .counted = (uint32_t)size,
 	                             .is_large = size > FIFO_SMALL};
-	fifo_count_bytes(fifo, (int64_t)size);
+	fifo_charge_memory(fifo, (int64_t)size);
 	return chunk;
 }
 
 /* Makes a large tail the producer's until commit, or forgets it if the consumer has it, see (4). The position. */
-static uint64_t tail_reserve(struct tcp_fifo *fifo)
+static uint64_t fifo_reserve_tail(struct tcp_fifo *fifo)
 {
 	/* acquire: with GONE, the consumer's clearing of head */
 	uint64_t word = atomic_load_explicit(&fifo->produced, memory_order_acquire);
@@ -119,7 +119,7 @@ static uint64_t tail_reserve(struct tcp_fifo *fifo)
 	return word & FIFO_POSITION;
 }
 
-static void tail_first(struct tcp_fifo *fifo, uint64_t produced, size_t bytes)
+static void fifo_make_first_chunk(struct tcp_fifo *fifo, uint64_t produced, size_t bytes)
 {
 	fifo->tail = fifo->head = chunk_new(fifo, produced, 0, bytes);
 	fifo->tail_is_large = fifo->tail != NULL && fifo->tail->is_large;
@@ -136,16 +136,16 @@ static struct fifo_chunk *chunk_after(const struct tcp_fifo *fifo, struct fifo_c
 	return chunk->next;
 }
 
-unsigned fifo_reserve_anywhere(struct tcp_fifo *fifo, size_t bytes, struct iovec *spans, unsigned n)
+unsigned fifo_reserve_slow_path(struct tcp_fifo *fifo, size_t bytes, struct iovec *spans, unsigned n)
 {
 	uint64_t produced, consumed, at;
 	struct fifo_chunk *chunk;
 	unsigned used = 0;
 
-	at = produced = tail_reserve(fifo);
+	at = produced = fifo_reserve_tail(fifo);
 	consumed = atomic_load_explicit(&fifo->consumed, memory_order_acquire);
 	if (fifo->tail == NULL)
-		tail_first(fifo, produced, bytes);
+		fifo_make_first_chunk(fifo, produced, bytes);
 	else if (consumed == produced && fifo->tail->frame == NULL)
 		fifo->tail->base = produced; /* (2) */
 	chunk = fifo->tail;
@@ -179,7 +179,7 @@ static void fifo_free_unused(const struct tcp_fifo *fifo, struct fifo_chunk *chu
 	}
 }
 
-void fifo_commit_anywhere(struct tcp_fifo *fifo, size_t bytes)
+void fifo_commit_slow_path(struct tcp_fifo *fifo, size_t bytes)
 {
 	uint64_t word = atomic_load_explicit(&fifo->produced, memory_order_relaxed);
 	uint64_t produced = (word & FIFO_POSITION) + bytes;
@@ -199,7 +199,7 @@ void fifo_commit_anywhere(struct tcp_fifo *fifo, size_t bytes)
 
 void fifo_append(struct tcp_fifo *fifo, struct fifo_chunk *first, struct fifo_chunk *last, size_t bytes)
 {
-	const uint64_t produced = tail_reserve(fifo);
+	const uint64_t produced = fifo_reserve_tail(fifo);
 	struct fifo_chunk *tail = fifo->tail;
 	uint64_t base = produced;
 
@@ -207,7 +207,7 @@ void fifo_append(struct tcp_fifo *fifo, struct fifo_chunk *first, struct fifo_ch
 	for (struct fifo_chunk *chunk = first; chunk != NULL; chunk = chunk->next) {
 		chunk->base = base;
 		base += chunk->size;
-		fifo_count_bytes(fifo, chunk->counted);
+		fifo_charge_memory(fifo, chunk->counted);
 	}
 	assert(base == produced + bytes);
 	if (tail == NULL) {
@@ -225,8 +225,8 @@ void fifo_append(struct tcp_fifo *fifo, struct fifo_chunk *first, struct fifo_ch
 /* ---- consumer ---- */
 
 /* The first chunk that has bytes at consumed or later, of those that head still has; frees what lies before it. */
-static inline __attribute__((always_inline)) struct fifo_chunk *head_at(struct tcp_fifo *fifo, uint64_t consumed,
-                                                                        uint64_t produced)
+static inline __attribute__((always_inline)) struct fifo_chunk *fifo_head_chunk_at(struct tcp_fifo *fifo,
+                                                                                   uint64_t consumed, uint64_t produced)
 {
 	struct fifo_chunk *head = fifo->head;
 	uint64_t end;
@@ -242,7 +242,7 @@ static inline __attribute__((always_inline)) struct fifo_chunk *head_at(struct t
 }
 
 /* The fifo was empty, and its only chunk is large. */
-static void fifo_release_chunk(struct tcp_fifo *fifo, uint64_t consumed)
+static void fifo_free_large_empty_chunk(struct tcp_fifo *fifo, uint64_t consumed)
 {
 	struct fifo_chunk *head = fifo->head;
 	uint64_t expected = consumed;
@@ -256,7 +256,7 @@ static void fifo_release_chunk(struct tcp_fifo *fifo, uint64_t consumed)
 		fifo->head = head;
 }
 
-unsigned fifo_front(struct tcp_fifo *fifo, size_t skip, struct iovec *spans, unsigned n)
+unsigned fifo_peek_spans(struct tcp_fifo *fifo, size_t skip, struct iovec *spans, unsigned n)
 {
 	uint64_t consumed = atomic_load_explicit(&fifo->consumed, memory_order_relaxed), at = consumed + skip;
 	uint64_t produced = fifo_produced(fifo);
@@ -271,7 +271,7 @@ unsigned fifo_front(struct tcp_fifo *fifo, size_t skip, struct iovec *spans, uns
 		*spans = (struct iovec){chunk->bytes + (at - chunk->base), (size_t)(produced - at)};
 		return 1;
 	}
-	chunk = head_at(fifo, consumed, produced);
+	chunk = fifo_head_chunk_at(fifo, consumed, produced);
 	while (at >= fifo_chunk_end(chunk))
 		chunk = chunk->next;
 	while (used < n && at < produced) {
@@ -285,7 +285,7 @@ unsigned fifo_front(struct tcp_fifo *fifo, size_t skip, struct iovec *spans, uns
 	return used;
 }
 
-struct vma_buf *fifo_front_frame(const struct tcp_fifo *fifo, size_t skip)
+struct vma_buf *fifo_peek_frame(const struct tcp_fifo *fifo, size_t skip)
 {
 	uint64_t at = atomic_load_explicit(&fifo->consumed, memory_order_relaxed) + skip;
 	const struct fifo_chunk *chunk;
@@ -298,7 +298,7 @@ struct vma_buf *fifo_front_frame(const struct tcp_fifo *fifo, size_t skip)
 	return chunk->frame;
 }
 
-struct iovec fifo_span_anywhere(struct tcp_fifo *fifo, uint64_t position)
+struct iovec fifo_span_slow_path(struct tcp_fifo *fifo, uint64_t position)
 {
 	uint64_t produced = fifo_produced(fifo), end;
 	struct fifo_chunk *chunk = fifo->cursor;
@@ -323,8 +323,8 @@ void fifo_consume(struct tcp_fifo *fifo, size_t bytes)
 	if (bytes == 0)
 		return;
 	assert(consumed <= produced);
-	large = head_at(fifo, consumed, produced)->is_large;
+	large = fifo_head_chunk_at(fifo, consumed, produced)->is_large;
 	atomic_store_explicit(&fifo->consumed, consumed, memory_order_release); /* (2): no look at a chunk after it */
 	if (large && consumed == produced)
-		fifo_release_chunk(fifo, consumed);
+		fifo_free_large_empty_chunk(fifo, consumed);
 }

@@ -59,16 +59,16 @@ struct tcp_fifo {
 void fifo_init(struct tcp_fifo *fifo, const struct fifo_memory *memory); /* allocates nothing */
 void fifo_fini(struct tcp_fifo *fifo);                                   /* nobody uses it any more */
 /* What the functions below leave, which know the chunk at hand only. bytes and n of reserve are not 0. */
-unsigned fifo_reserve_anywhere(struct tcp_fifo *fifo, size_t bytes, struct iovec *spans, unsigned n);
-void fifo_commit_anywhere(struct tcp_fifo *fifo, size_t bytes);
-/* Producer: chunks in a row, from first to last, each full, with `bytes` in all (> 0), are the fifo's. Their is_large is
- * true. Nothing is reserved, or what is reserved is given up. */
+unsigned fifo_reserve_slow_path(struct tcp_fifo *fifo, size_t bytes, struct iovec *spans, unsigned n);
+void fifo_commit_slow_path(struct tcp_fifo *fifo, size_t bytes);
+/* Producer: chunks in a row, from first to last, each full, with `bytes` in all (> 0), are the fifo's. Their is_large
+ * is true. Nothing is reserved, or what is reserved is given up. */
 void fifo_append(struct tcp_fifo *fifo, struct fifo_chunk *first, struct fifo_chunk *last, size_t bytes);
-/* Consumer: the frame in which the byte lies that fifo_front gives first; NULL: in none, or there is no byte. */
-struct vma_buf *fifo_front_frame(const struct tcp_fifo *fifo, size_t skip);
-struct iovec fifo_span_anywhere(struct tcp_fifo *fifo, uint64_t position);
+/* Consumer: the frame in which the byte lies that fifo_peek_spans gives first; NULL: in none, or there is no byte. */
+struct vma_buf *fifo_peek_frame(const struct tcp_fifo *fifo, size_t skip);
+struct iovec fifo_span_slow_path(struct tcp_fifo *fifo, uint64_t position);
 /* Consumer: readable spans from consumed + skip on, at most n. */
-unsigned fifo_front(struct tcp_fifo *fifo, size_t skip, struct iovec *spans, unsigned n);
+unsigned fifo_peek_spans(struct tcp_fifo *fifo, size_t skip, struct iovec *spans, unsigned n);
 void fifo_consume(struct tcp_fifo *fifo, size_t bytes);
 
 static inline uint64_t fifo_produced(const struct tcp_fifo *fifo)
@@ -79,7 +79,7 @@ static inline uint64_t fifo_consumed(const struct tcp_fifo *fifo)
 {
 	return atomic_load_explicit(&fifo->consumed, memory_order_acquire);
 }
-static inline uint64_t fifo_bytes(const struct tcp_fifo *fifo)
+static inline uint64_t fifo_queued_bytes(const struct tcp_fifo *fifo)
 {
 	uint64_t consumed = fifo_consumed(fifo); /* first: it only grows, and never beyond produced */
 
@@ -111,7 +111,7 @@ static inline unsigned fifo_reserve(struct tcp_fifo *fifo, size_t bytes, struct 
 			return 1;
 		}
 	}
-	return fifo_reserve_anywhere(fifo, bytes, spans, n);
+	return fifo_reserve_slow_path(fifo, bytes, spans, n);
 }
 
 /* No more than was reserved. Who commits nothing after a reserve, or does not commit, may leave a large chunk in an
@@ -129,7 +129,7 @@ static inline void fifo_commit(struct tcp_fifo *fifo, size_t bytes)
 		atomic_store_explicit(&fifo->produced, produced, memory_order_release); /* (1) of fifo.c */
 		return;
 	}
-	fifo_commit_anywhere(fifo, bytes);
+	fifo_commit_slow_path(fifo, bytes);
 }
 
 /* Consumer: one span at a position not below consumed, fast when positions grow from call to call. iov_len 0: none. Of
@@ -140,7 +140,7 @@ static inline struct iovec fifo_span(struct tcp_fifo *fifo, uint64_t position)
 	uint64_t produced = fifo_produced(fifo), end;
 
 	if (__builtin_expect(chunk == NULL || position >= produced || position - chunk->base >= chunk->size, 0))
-		return fifo_span_anywhere(fifo, position);
+		return fifo_span_slow_path(fifo, position);
 	end = fifo_chunk_end(chunk) < produced ? fifo_chunk_end(chunk) : produced;
 	return (struct iovec){(void *)(uintptr_t)(chunk->bytes + (position - chunk->base)), (size_t)(end - position)};
 }

@@ -16,22 +16,22 @@ bool vma_tcp_is_empty(struct vma_tcp *tcp)
 }
 
 /* Receive flag held. */
-static bool is_unused(void *arg)
+static bool stack_is_unused(void *arg)
 {
 	const struct vma_tcp *tcp = arg;
 
 	return tcp->all == NULL && timewait_count(tcp) == 0;
 }
 
-void tcp_check_idle(struct vma_tcp *tcp)
+void stack_tell_host_if_idle(struct vma_tcp *tcp)
 {
-	if (tcp->host.idle != NULL && is_unused(tcp) && vma_ring_has_ports(tcp->ring))
+	if (tcp->host.idle != NULL && stack_is_unused(tcp) && vma_ring_has_ports(tcp->ring))
 		tcp->host.idle(tcp->host.arg);
 }
 
 void vma_tcp_ports_release(struct vma_tcp *tcp)
 {
-	vma_ring_ports_release(tcp->ring, is_unused, tcp);
+	vma_ring_ports_release(tcp->ring, stack_is_unused, tcp);
 }
 
 bool vma_tcp_has_port(struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be)
@@ -55,7 +55,7 @@ struct closed_list {
 };
 
 /* True: there is no room for another address. */
-static bool add_closed(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt, void *arg)
+static bool closed_list_add(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt, void *arg)
 {
 	struct closed_list *list = arg;
 
@@ -68,7 +68,7 @@ static bool add_closed(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_
 	return list->count == list->most || list->local != NULL;
 }
 
-static bool is_closed_first(const struct vma_tcp_conn *conn)
+static bool conn_needs_time_wait(const struct vma_tcp_conn *conn)
 {
 	const enum tcp_state state = conn->pcb != NULL ? conn->pcb->state : CLOSED;
 
@@ -77,17 +77,18 @@ static bool is_closed_first(const struct vma_tcp_conn *conn)
 
 #define CLOSED_MOST 16384
 
-unsigned vma_tcp_closed_first(struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be, struct vma_tcp_closed *out,
-                              unsigned most)
+unsigned vma_tcp_list_closed_first(struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be,
+                                   struct vma_tcp_closed *out, unsigned most)
 {
 	struct closed_list list = {.out = out, .most = most, .local = local, .port_be = port_be};
 	const bool acquired = vma_ring_acquire(tcp->ring);
 	uint32_t left = CLOSED_MOST;
-	bool full = timewait_each_latest(tcp, CLOSED_MOST, add_closed, &list);
+	bool full = timewait_for_each_latest(tcp, CLOSED_MOST, closed_list_add, &list);
 
 	for (const struct vma_tcp_conn *conn = tcp->all; conn != NULL && !full && left > 0;
 	     conn = conn->next_all, left--)
-		full = is_closed_first(conn) && add_closed(&conn->key, conn->pcb->snd_nxt, conn->pcb->rcv_nxt, &list);
+		full = conn_needs_time_wait(conn) &&
+		       closed_list_add(&conn->key, conn->pcb->snd_nxt, conn->pcb->rcv_nxt, &list);
 	if (acquired)
 		vma_ring_release(tcp->ring);
 	return list.count;
@@ -111,17 +112,17 @@ bool vma_tcp_has_orphans(struct vma_tcp *tcp)
  * has something that its peer waits for: it is left to the owner of the device, who resets the peer, or, where that
  * owner knows no rule of it, reset here.
  */
-static void leave_conn(struct vma_tcp_conn *conn)
+static void conn_leave_at_stack_end(struct vma_tcp_conn *conn)
 {
 	if (conn->is_over || conn->pcb == NULL)
 		return;
 	if (conn->closing && conn->pcb->state == FIN_WAIT_2)
-		tcp_conn_fail(conn, 0, false);
+		conn_fail_with_error(conn, 0, false);
 	else if (!conn->steered)
-		tcp_conn_fail(conn, 0, true);
+		conn_fail_with_error(conn, 0, true);
 }
 
-void vma_tcp_leave(struct vma_tcp *tcp)
+void vma_tcp_leave_at_exit(struct vma_tcp *tcp)
 {
 	uint32_t left = LEAVE_MOST;
 
@@ -129,14 +130,14 @@ void vma_tcp_leave(struct vma_tcp *tcp)
 	if (!vma_ring_acquire(tcp->ring))
 		return;
 	for (struct vma_tcp_conn *conn = tcp->all; conn != NULL && left > 0; conn = conn->next_all, left--)
-		leave_conn(conn);
-	timewait_end(tcp, LEAVE_MOST);
+		conn_leave_at_stack_end(conn);
+	timewait_end_some(tcp, LEAVE_MOST);
 	vma_ring_release(tcp->ring); /* a run: resets leave */
 	vma_ring_prune(tcp->ring, LEAVE_MOST, UINT64_MAX, NULL);
 }
 
 /* Recovery is over by then. */
-void *vma_tcp_conn_space(struct vma_tcp_conn *conn)
+void *vma_tcp_conn_user_space(struct vma_tcp_conn *conn)
 {
 	_Static_assert(sizeof(conn->recovery) >= VMA_TCP_HOST_SPACE, "recovery is as large as what is promised");
 	return &conn->recovery;

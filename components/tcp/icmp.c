@@ -26,7 +26,7 @@ int vma_tcp_set_path(struct vma_tcp_conn *conn, const struct vma_tcp_path *path)
 	before = atomic_exchange_explicit(&conn->path_request, copy, memory_order_acq_rel);
 	if (before != NULL)
 		conn->memory.free(before);
-	tcp_post(conn, TCP_WORK_PATH);
+	tcp_post_work(conn, TCP_WORK_PATH);
 	return 0;
 }
 
@@ -35,7 +35,7 @@ void vma_tcp_icmp(struct vma_tcp_conn *conn, uint8_t type, uint8_t code, uint16_
 	uint64_t request = (uint64_t)type << 56 | (uint64_t)(code & 0xff) << 48 | (uint64_t)mtu << 32 | seq;
 
 	atomic_store_explicit(&conn->icmp_request, request, memory_order_release);
-	tcp_post(conn, TCP_WORK_ICMP);
+	tcp_post_work(conn, TCP_WORK_ICMP);
 }
 
 /* ---- whose it is ---- */
@@ -44,7 +44,7 @@ void vma_tcp_icmp(struct vma_tcp_conn *conn, uint8_t type, uint8_t code, uint16_
 #define IP_LEN 20
 
 /* The message quotes the packet that it is about: its IP header and the ports and number of its TCP header. */
-static bool read_quote(const uint8_t *icmp, size_t len, struct vma_flow_key *key, uint32_t *seq)
+static bool icmp_parse_quoted_segment(const uint8_t *icmp, size_t len, struct vma_flow_key *key, uint32_t *seq)
 {
 	const uint8_t *ip = icmp + ICMP_LEN, *tcp;
 	size_t ip_len;
@@ -74,11 +74,11 @@ bool vma_tcp_icmp_packet(struct vma_tcp *tcp, uint16_t vlan, const void *message
 	uint32_t seq;
 	bool acquired, found;
 
-	if (!read_quote(icmp, len, &key, &seq))
+	if (!icmp_parse_quoted_segment(icmp, len, &key, &seq))
 		return false;
 	acquired = vma_ring_acquire(tcp->ring); /* the connection stays while it is looked at */
 	flow = vma_ring_flow(tcp->ring, &key);
-	found = flow != NULL && flow->sink == tcp_sink;
+	found = flow != NULL && flow->sink == tcp_conn_flow_sink;
 	if (found)
 		vma_tcp_icmp(flow->owner, icmp[0], icmp[1], (uint16_t)(icmp[6] << 8 | icmp[7]), seq);
 	if (acquired)
@@ -88,7 +88,7 @@ bool vma_tcp_icmp_packet(struct vma_tcp *tcp, uint16_t vlan, const void *message
 
 /* ---- driver ---- */
 
-static int error_of(uint8_t type, uint8_t code)
+static int icmp_type_to_errno(uint8_t type, uint8_t code)
 {
 	static const uint8_t unreachable[] = {ENETUNREACH,  EHOSTUNREACH, ENOPROTOOPT,  ECONNREFUSED,
 	                                      EMSGSIZE,     EOPNOTSUPP,   ENETUNREACH,  EHOSTDOWN,
@@ -102,7 +102,7 @@ static int error_of(uint8_t type, uint8_t code)
 	return type == ICMP_PARAMETER ? EPROTO : 0;
 }
 
-static void shorten_mtu(struct vma_tcp_conn *conn, uint32_t mtu)
+static void conn_lower_path_mtu(struct vma_tcp_conn *conn, uint32_t mtu)
 {
 	if (tcp_option(conn, VMA_TCP_OPT_PMTUDISC) == 0)
 		return; /* its packets may be cut on the way */
@@ -119,14 +119,14 @@ void tcp_icmp_work(struct vma_tcp_conn *conn)
 	uint8_t type = (uint8_t)(request >> 56), code = (uint8_t)(request >> 48);
 	const struct tcp_pcb *pcb = conn->pcb;
 	uint32_t seq = (uint32_t)request;
-	int error = error_of(type, code);
+	int error = icmp_type_to_errno(type, code);
 
 	if (pcb == NULL || error == 0 || TCP_SEQ_LT(seq, pcb->lastack) || TCP_SEQ_GT(seq, pcb->snd_nxt))
 		return;
 	if (type == ICMP_UNREACHABLE && code == CODE_TOO_LONG)
-		shorten_mtu(conn, (uint32_t)(request >> 32) & 0xffff);
+		conn_lower_path_mtu(conn, (uint32_t)(request >> 32) & 0xffff);
 	else if (pcb->state == SYN_SENT || pcb->state == SYN_RCVD)
-		tcp_conn_fail(conn, error, false);
+		conn_fail_with_error(conn, error, false);
 	else
 		conn->soft_error = (uint32_t)error;
 }

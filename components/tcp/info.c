@@ -9,7 +9,7 @@ static uint32_t ns_to_usec(uint64_t ns)
 	return (uint32_t)(ns / 1000);
 }
 
-static uint32_t segments_of(uint32_t bytes, uint32_t mss)
+static uint32_t segments_of_bytes(uint32_t bytes, uint32_t mss)
 {
 	return mss != 0 ? (bytes + mss - 1) / mss : 0;
 }
@@ -20,14 +20,14 @@ static uint32_t msec_since(const struct vma_tcp *tcp, uint64_t then_ns)
 }
 
 /* What the peer takes is not known yet: RFC 9293 3.7.1's default, or what this side wants, less the time stamps. */
-static uint32_t mss_at_first(const struct vma_tcp_conn *conn)
+static uint32_t initial_mss_for_tcp_info(const struct vma_tcp_conn *conn)
 {
 	uint32_t wanted = (uint32_t)tcp_option(conn, VMA_TCP_OPT_MAXSEG);
 
 	return (wanted != 0 ? wanted : 536) - (conn->tcp->attr.no_timestamps ? 0 : LWIP_TCP_OPT_LEN_TS_OUT);
 }
 
-static void fill_options(const struct tcp_pcb *pcb, struct tcp_info *info)
+static void fill_tcp_info_options(const struct tcp_pcb *pcb, struct tcp_info *info)
 {
 	if (pcb->flags & TF_TIMESTAMP)
 		info->tcpi_options |= TCPI_OPT_TIMESTAMPS;
@@ -41,7 +41,7 @@ static void fill_options(const struct tcp_pcb *pcb, struct tcp_info *info)
 }
 
 /* The kernel's names for where recovery is. */
-static uint8_t ca_state(const struct tcp_recovery *recovery)
+static uint8_t recovery_to_tcpi_ca_state(const struct tcp_recovery *recovery)
 {
 	static const uint8_t names[] = {[TCP_RECOVERY_OPEN] = TCP_CA_Open,
 	                                [TCP_RECOVERY_DISORDER] = TCP_CA_Disorder,
@@ -51,20 +51,20 @@ static uint8_t ca_state(const struct tcp_recovery *recovery)
 	return names[recovery->state];
 }
 
-static void fill_sending(const struct vma_tcp_conn *conn, struct tcp_info *info)
+static void fill_tcp_info_tx(const struct vma_tcp_conn *conn, struct tcp_info *info)
 {
 	const struct tcp_recovery *recovery = &conn->recovery;
 	uint32_t mss = info->tcpi_snd_mss;
 
-	info->tcpi_ca_state = ca_state(recovery);
+	info->tcpi_ca_state = recovery_to_tcpi_ca_state(recovery);
 	info->tcpi_retransmits = (uint8_t)(recovery->timeouts < 255 ? recovery->timeouts : 255);
 	info->tcpi_probes = (uint8_t)(recovery->probes < 255 ? recovery->probes : 255);
 	info->tcpi_backoff = (uint8_t)(recovery->backoff < 255 ? recovery->backoff : 255);
 	info->tcpi_rto = ns_to_usec(rtt_rto_ns(&conn->rtt, recovery->backoff));
-	info->tcpi_unacked = segments_of(conn->pcb->snd_nxt - conn->pcb->lastack, mss);
+	info->tcpi_unacked = segments_of_bytes(conn->pcb->snd_nxt - conn->pcb->lastack, mss);
 	info->tcpi_sacked = recovery->sacked_segments;
-	info->tcpi_lost = segments_of(recovery->lost_bytes, mss);
-	info->tcpi_retrans = segments_of(recovery->retransmitted_bytes, mss);
+	info->tcpi_lost = segments_of_bytes(recovery->lost_bytes, mss);
+	info->tcpi_retrans = segments_of_bytes(recovery->retransmitted_bytes, mss);
 	info->tcpi_total_retrans = (uint32_t)recovery->total_retransmits;
 	info->tcpi_snd_cwnd = mss != 0 ? conn->cc.cwnd / mss : 0;
 	info->tcpi_snd_ssthresh = conn->cc.ssthresh == UINT32_MAX || mss == 0 ? INT32_MAX : conn->cc.ssthresh / mss;
@@ -73,7 +73,7 @@ static void fill_sending(const struct vma_tcp_conn *conn, struct tcp_info *info)
 	info->tcpi_reordering = recovery->dup_threshold;
 }
 
-static void fill_receiving(const struct vma_tcp_conn *conn, struct tcp_info *info)
+static void fill_tcp_info_rx(const struct vma_tcp_conn *conn, struct tcp_info *info)
 {
 	info->tcpi_ato = ns_to_usec(conn->window.ato_ns);
 	info->tcpi_rcv_mss = conn->window.rcv_mss;
@@ -118,18 +118,18 @@ static uint32_t delivered_segments(const struct vma_tcp_conn *conn, const struct
 	return clip_u32(sent + conn->connected + info->dsack_dups);
 }
 
-static void fill_rates(const struct vma_tcp_conn *conn, struct vma_tcp_info *info)
+static void fill_tcp_info_rates(const struct vma_tcp_conn *conn, struct vma_tcp_info *info)
 {
 	const struct tcp_cc *cc = &conn->cc;
 
 	info->pacing_rate = cc->pacing_rate != 0 ? cc->pacing_rate : UINT64_MAX;
 	info->max_pacing_rate = UINT64_MAX;
-	if (cc_has_model(cc))
+	if (cc_is_model_based(cc))
 		info->delivery_rate = cc->bbr.rate[cc->bbr.rate_round % BBR_RATE_ROUNDS]; /* the last round's best */
 }
 
 /* Of a connection that the peer began the kernel counts the peer's SYN, but not the answer, which is the listener's. */
-static void fill_counts(const struct vma_tcp_conn *conn, struct vma_tcp_info *info)
+static void fill_tcp_info_counts(const struct vma_tcp_conn *conn, struct vma_tcp_info *info)
 {
 	const struct vma_tcp_counts *counts = &conn->counts;
 	uint64_t snd_max = atomic_load_explicit(&conn->snd_max, memory_order_relaxed);
@@ -151,10 +151,10 @@ static void fill_counts(const struct vma_tcp_conn *conn, struct vma_tcp_info *in
 	info->total_rto = (uint16_t)(counts->timeouts < UINT16_MAX ? counts->timeouts : UINT16_MAX);
 }
 
-static void fill_unsteered(const struct vma_tcp_conn *conn, struct vma_tcp_info *info)
+static void fill_tcp_info_without_pcb(const struct vma_tcp_conn *conn, struct vma_tcp_info *info)
 {
-	fill_counts(conn, info);
-	fill_rates(conn, info);
+	fill_tcp_info_counts(conn, info);
+	fill_tcp_info_rates(conn, info);
 	info->notsent_bytes = clip_u32(vma_tcp_tx_unsent(conn));
 	info->min_rtt_us = conn->rtt.min_ns != 0 ? ns_to_usec(conn->rtt.min_ns) : UINT32_MAX;
 	info->delivered = delivered_segments(conn, info);
@@ -173,17 +173,17 @@ void vma_tcp_info(struct vma_tcp_conn *conn, struct vma_tcp_info *info)
 	tcp_conn_apply_path(conn); /* told, but perhaps while somebody else had the flag */
 	tcp_update_now(tcp);
 	kernel->tcpi_state = (uint8_t)atomic_load_explicit(&conn->state, memory_order_relaxed);
-	kernel->tcpi_snd_mss =
-	        kernel->tcpi_state == TCP_SYN_SENT ? mss_at_first(conn) : conn->mss; /* also when it is over */
-	fill_receiving(conn, kernel);
+	kernel->tcpi_snd_mss = kernel->tcpi_state == TCP_SYN_SENT ? initial_mss_for_tcp_info(conn)
+	                                                          : conn->mss; /* also when it is over */
+	fill_tcp_info_rx(conn, kernel);
 	kernel->tcpi_last_data_sent = msec_since(tcp, conn->window.last_data_out_ns);
 	kernel->tcpi_last_data_recv = msec_since(tcp, conn->window.last_data_in_ns);
 	kernel->tcpi_last_ack_recv = msec_since(tcp, conn->last_in_ns);
 	if (conn->pcb != NULL) {
-		fill_options(conn->pcb, kernel);
-		fill_sending(conn, kernel);
+		fill_tcp_info_options(conn->pcb, kernel);
+		fill_tcp_info_tx(conn, kernel);
 	}
-	fill_unsteered(conn, info);
+	fill_tcp_info_without_pcb(conn, info);
 	if (acquired)
 		vma_ring_release(tcp->ring);
 }
@@ -230,11 +230,11 @@ static void fill_stats_of_pcb(const struct vma_tcp_conn *conn, const struct tcp_
 		vma_stats_set(&stats->tcp_out_of_order_bytes, bytes_out_of_order(pcb));
 }
 
-/* Segments are counted as TCP_INFO says them: see fill_counts. */
+/* Segments are counted as TCP_INFO says them: see fill_tcp_info_counts. */
 void tcp_conn_fill_stats(struct vma_tcp_conn *conn, struct vma_stats_socket *stats)
 {
 	const struct vma_tcp_counts *counts = &conn->counts;
-	const uint64_t syns = conn->passive ? 1 : 0, queued = fifo_bytes(&conn->rx);
+	const uint64_t syns = conn->passive ? 1 : 0, queued = fifo_queued_bytes(&conn->rx);
 	const int state = atomic_load_explicit(&conn->state, memory_order_relaxed);
 
 	vma_stats_set(&stats->tcp_segments_in, counts->segments_in + syns);

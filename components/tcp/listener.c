@@ -11,7 +11,8 @@
  * answered in time makes way for another. So a few forged ones per second do not keep all others out (RFC 4987 3.4).
  *
  * All other segments belong to no connection here, and are answered by RST. If they may be another process's, only the
- * second time (stranger.c). If the NIC has no way to leave the kernel's connections to the kernel, they are given to it.
+ * second time (stranger.c). If the NIC has no way to leave the kernel's connections to the kernel, they are given to
+ * it.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -76,22 +77,22 @@ void tcp_half_open_end(struct vma_tcp_conn *conn)
 	conn->is_unused = true;
 }
 
-void tcp_half_open_done(struct vma_tcp_conn *conn)
+void tcp_half_open_established(struct vma_tcp_conn *conn)
 {
 	struct vma_tcp_listener *listener = conn->listener;
 
 	remove_half_open(conn);
 	TCP_COUNT(conn->tcp, handshakes, 1);
-	if (!tcp_pending_queue(conn)) {
-		tcp_pending_end(conn);
+	if (!tcp_pending_mark_queued(conn)) {
+		tcp_pending_withdraw(conn);
 		conn->is_unused = true;
-		tcp_conn_fail(conn, 0, false);
+		conn_fail_with_error(conn, 0, false);
 		return;
 	}
 	if (listener->owner->accepted(listener, listener->arg, conn))
 		return;
 	conn->is_unused = true;
-	tcp_conn_fail(conn, 0, true);
+	conn_fail_with_error(conn, 0, true);
 }
 
 /* ---- a SYN ---- */
@@ -136,7 +137,7 @@ static bool sends_cookies(const struct vma_tcp_listener *listener)
 }
 
 /* As net.ipv4.tcp_syncookies: 0 never, 1 when there is no room for another request, 2 always. */
-static enum admission admission_of(struct vma_tcp_listener *listener)
+static enum admission listener_syn_admission(struct vma_tcp_listener *listener)
 {
 	bool full = listener->half_open >= listener->backlog, cookie;
 
@@ -151,7 +152,7 @@ static enum admission admission_of(struct vma_tcp_listener *listener)
 	if (cookie)
 		return COOKIE;
 	if (full)
-		tcp_conn_fail(listener->first, 0, false);
+		conn_fail_with_error(listener->first, 0, false);
 	return KEEP;
 }
 
@@ -206,17 +207,17 @@ static void send_syn_ack(struct vma_tcp_listener *listener, struct vma_tcp_conn 
 
 	tcp->opening = conn;
 	lwip_enter_listener(tcp, &listener->pcb);
-	lwip_input(conn->key.peer, conn->key.local, p);
+	lwip_tcp_input_segment(conn->key.peer, conn->key.local, p);
 	if (conn->pcb != NULL && conn->pcb->unacked != NULL)
 		for (seg = conn->pcb->unacked; seg != NULL; seg = seg->next)
-			recovery_sent(conn, seg);
+			recovery_on_segment_sent(conn, seg);
 	lwip_leave();
 	tcp->opening = NULL;
 }
 
 /* True: the packet has been taken. Silently: what answers it was sent before. */
-static bool open_passively(struct vma_tcp_listener *listener, struct vma_buf *packet, const struct vma_rx_info *info,
-                           bool silently)
+static bool listener_open_passive_conn(struct vma_tcp_listener *listener, struct vma_buf *packet,
+                                       const struct vma_rx_info *info, bool silently)
 {
 	struct vma_tcp *tcp = listener->tcp;
 	struct vma_flow_key key = tcp_key_of(info);
@@ -249,19 +250,19 @@ static bool open_passively(struct vma_tcp_listener *listener, struct vma_buf *pa
 	conn->path.len = path_len;
 	if (conn->pcb == NULL) {
 		TCP_COUNT(tcp, no_memory, 1);
-		tcp_conn_over(conn, 0);
+		conn_pcb_is_gone(conn, 0);
 		return p != NULL;
 	}
-	tcp_pending_begin(conn); /* the SYN-ACK leaves at the end of the run */
+	tcp_pending_publish_half_open(conn); /* the SYN-ACK leaves at the end of the run */
 	timers_retransmit_update(conn);
-	tcp_ready(conn);
+	conn_enqueue_ready(conn);
 	return true;
 }
 
 /* ---- cookies ---- */
 
 /* The least that a connection of this listener's begins with. */
-static uint16_t first_window(const struct vma_tcp_options *options)
+static uint16_t listener_initial_window(const struct vma_tcp_options *options)
 {
 	int32_t window = options->rcvbuf != 0 ? options->rcvbuf : options->rcvbuf_init / 2;
 
@@ -276,12 +277,12 @@ static void send_cookie(struct vma_tcp_listener *listener, struct vma_buf *packe
 
 	listener->cookies_until_ns = tcp->now_ns + SYNCOOKIE_LIFETIME_NS;
 	TCP_COUNT(tcp, cookies_sent, 1);
-	syncookie_send(tcp, packet, first_window(&listener->options));
+	syncookie_send(tcp, packet, listener_initial_window(&listener->options));
 }
 
 /* The connection, half open again; then the ACK goes to it as any other does. True: the packet has been taken. */
-static bool listener_reopen(struct vma_tcp_listener *listener, struct vma_buf *syn, uint32_t isn,
-                            struct vma_buf *packet, const struct vma_rx_info *info)
+static bool listener_recreate_from_cookie(struct vma_tcp_listener *listener, struct vma_buf *syn, uint32_t isn,
+                                          struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct vma_tcp *tcp = listener->tcp;
 	struct vma_flow_key key = tcp_key_of(info);
@@ -289,19 +290,19 @@ static bool listener_reopen(struct vma_tcp_listener *listener, struct vma_buf *s
 	bool taken;
 
 	tcp->isn_above = isn;
-	taken = open_passively(listener, syn, info, true);
+	taken = listener_open_passive_conn(listener, syn, info, true);
 	if (!taken)
 		vma_buf_put(tcp->arena, syn);
 	flow = vma_ring_flow(tcp->ring, &key);
-	return flow != NULL && flow->sink == tcp_sink && tcp_sink(flow, packet, info);
+	return flow != NULL && flow->sink == tcp_conn_flow_sink && tcp_conn_flow_sink(flow, packet, info);
 }
 
 /*
  * Whether the segment brings a cookie back. A full queue of the owner's drops it, as the kernel does: the peer says its
  * data again.
  */
-static bool accept_cookie(struct vma_tcp_listener *listener, struct vma_buf *packet, const struct vma_rx_info *info,
-                          bool *taken)
+static bool listener_accept_syncookie(struct vma_tcp_listener *listener, struct vma_buf *packet,
+                                      const struct vma_rx_info *info, bool *taken)
 {
 	struct vma_tcp *tcp = listener->tcp;
 	struct vma_buf *syn;
@@ -315,7 +316,7 @@ static bool accept_cookie(struct vma_tcp_listener *listener, struct vma_buf *pac
 	TCP_COUNT(tcp, cookies_received, 1);
 	*taken = false;
 	if (listener->owner->admit(listener, listener->arg))
-		*taken = listener_reopen(listener, syn, isn, packet, info);
+		*taken = listener_recreate_from_cookie(listener, syn, isn, packet, info);
 	else
 		vma_buf_put(tcp->arena, syn);
 	return true;
@@ -328,7 +329,7 @@ bool tcp_listener_sends_cookies(const struct vma_flow *flow)
 	return sends_cookies(listener) && !listener->closed && !listener->finishing;
 }
 
-bool tcp_listener_recalls(const struct vma_flow *flow, struct vma_buf *packet)
+bool tcp_listener_knows_cookie(const struct vma_flow *flow, struct vma_buf *packet)
 {
 	const struct vma_tcp_listener *listener = (const struct vma_tcp_listener *)flow;
 	struct vma_buf *syn = NULL;
@@ -346,9 +347,10 @@ bool tcp_listener_recalls(const struct vma_flow *flow, struct vma_buf *packet)
  * kernel's, to take or to refuse. A connection that ended here a moment ago is known, and so is one that another stack
  * of this process has. True: the packet has been taken.
  */
-static bool listener_to_kernel(struct vma_tcp *tcp, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool listener_reinject_foreign_segment(struct vma_tcp *tcp, struct vma_buf *packet,
+                                              const struct vma_rx_info *info)
 {
-	switch (tcp_left_for(tcp, info)) {
+	switch (tcp_conn_left_to(tcp, info)) {
 	case TCP_ENDED:
 		if (info->tcp_flags & TCP_ACK)
 			tcp_reply_rst(tcp, packet);
@@ -356,7 +358,7 @@ static bool listener_to_kernel(struct vma_tcp *tcp, struct vma_buf *packet, cons
 	case TCP_LEFT_FOR_STACK:
 		return false;
 	default:
-		if (!vma_ring_to_kernel(tcp->ring, packet))
+		if (!vma_ring_reinject_packet(tcp->ring, packet))
 			return false;
 		vma_buf_put_chain(tcp->arena, packet);
 		return true;
@@ -370,13 +372,13 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 	enum admission admission;
 	bool taken;
 
-	if (__builtin_expect(tcp->defers_control, 0) && tcp_control_hold(tcp, flow, packet, info))
+	if (__builtin_expect(tcp->defers_control, 0) && tcp_control_queue_syn(tcp, flow, packet, info))
 		return true;
 	tcp_update_now(tcp);
 	if ((info->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN) {
-		admission = admission_of(listener);
+		admission = listener_syn_admission(listener);
 		if (admission == KEEP)
-			return open_passively(listener, packet, info, false);
+			return listener_open_passive_conn(listener, packet, info, false);
 		if (admission == COOKIE)
 			send_cookie(listener, packet);
 		else if (admission == REFUSE)
@@ -386,10 +388,10 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 		return false;
 	}
 	if (!listener->closed && (info->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_ACK &&
-	    accept_cookie(listener, packet, info, &taken))
+	    listener_accept_syncookie(listener, packet, info, &taken))
 		return taken;
 	if (tcp->nic->caps & VMA_NIC_CAP_TO_KERNEL)
-		return listener_to_kernel(tcp, packet, info);
+		return listener_reinject_foreign_segment(tcp, packet, info);
 	if (info->tcp_flags & TCP_ACK &&
 	    !tcp_stranger_gets_no_reset(tcp, packet, info,
 	                                !listener->closed && listener->cookies_until_ns >= tcp->now_ns))
@@ -417,12 +419,12 @@ static bool pending_evict(struct vma_tcp *tcp, struct vma_flow *present, const s
 
 	if (present == NULL || timewait_evict(tcp, present))
 		return true;
-	if (present->sink != tcp_sink)
+	if (present->sink != tcp_conn_flow_sink)
 		return false;
 	conn = present->owner;
-	if (!tcp_pending_is_moved(conn) && !pending_is_late(conn, pending))
+	if (!tcp_pending_was_adopted(conn) && !pending_is_late(conn, pending))
 		return false;
-	tcp_conn_fail(conn, 0, false);
+	conn_fail_with_error(conn, 0, false);
 	return true;
 }
 
@@ -437,24 +439,24 @@ void tcp_listener_adopt(struct vma_flow *flow, const struct vma_pending *pending
 
 	if (flow->sink != tcp_listener_sink)
 		return;
-	tcp_pending_names(pending, &info);
+	tcp_pending_to_rx_info(pending, &info);
 	key = tcp_key_of(&info);
 	if (!pending_evict(tcp, vma_ring_flow(tcp->ring, &key), pending))
 		return;
-	syn = tcp_pending_write(tcp, pending, true);
-	ack = syn != NULL ? tcp_pending_write(tcp, pending, false) : NULL;
+	syn = tcp_pending_make_peer_segment(tcp, pending, true);
+	ack = syn != NULL ? tcp_pending_make_peer_segment(tcp, pending, false) : NULL;
 	if (ack == NULL) {
 		if (syn != NULL)
 			vma_buf_put(tcp->arena, syn);
 		return;
 	}
 	if (pending->handshaken) {
-		if (listener_reopen(listener, syn, pending->iss, ack, &info))
+		if (listener_recreate_from_cookie(listener, syn, pending->iss, ack, &info))
 			return;
 	} else {
 		/* The SYN-ACK again: the first may never have left. */
 		tcp->isn_above = pending->iss;
-		if (!open_passively(listener, syn, &info, false))
+		if (!listener_open_passive_conn(listener, syn, &info, false))
 			vma_buf_put(tcp->arena, syn);
 	}
 	vma_buf_put(tcp->arena, ack);
@@ -470,7 +472,7 @@ static void listener_revoked(struct vma_flow *flow)
 
 /* ---- control path ---- */
 
-static void init_pcb(struct vma_tcp_listener *listener)
+static void listener_init_lwip_pcb(struct vma_tcp_listener *listener)
 {
 	struct tcp_pcb_listen *pcb = &listener->pcb;
 
@@ -498,14 +500,14 @@ static void unlink_listener(struct vma_tcp_listener *listener)
 }
 
 /* What others who have the listener go on with is over without a word. */
-static void end_half_open(struct vma_tcp_listener *listener, bool reset)
+static void listener_end_half_open_conns(struct vma_tcp_listener *listener, bool reset)
 {
 	while (listener->first != NULL)
-		tcp_conn_fail(listener->first, 0, reset && !tcp_pending_is_moved(listener->first));
+		conn_fail_with_error(listener->first, 0, reset && !tcp_pending_was_adopted(listener->first));
 }
 
 /* In the ring's table; without a rule of the NIC, if that is to be asked for later. */
-static int listen_held(struct vma_tcp_listener *listener, bool rule_later)
+static int listen_attach_rx_flag_held(struct vma_tcp_listener *listener, bool rule_later)
 {
 	struct vma_tcp *tcp = listener->tcp;
 	int rc;
@@ -531,8 +533,8 @@ static int listener_steer(struct vma_tcp_listener *listener)
 		return 0;
 	vma_ring_acquire(tcp->ring); /* nothing is accepted between the two */
 	vma_ring_detach(tcp->ring, &listener->flow);
-	end_half_open(listener, false);
-	tcp_control_forget(tcp, &listener->flow);
+	listener_end_half_open_conns(listener, false);
+	tcp_control_forget_listener(tcp, &listener->flow);
 	unlink_listener(listener);
 	vma_ring_release(tcp->ring);
 	return rc;
@@ -570,9 +572,9 @@ int vma_tcp_listen(struct vma_tcp *tcp, const struct vma_tcp_listen_attr *attr, 
 	                                   .sink = tcp_listener_sink,
 	                                   .owner = listener,
 	                                   .revoked = listener_revoked};
-	init_pcb(listener);
+	listener_init_lwip_pcb(listener);
 	acquired = vma_ring_acquire(tcp->ring);
-	rc = listen_held(listener, acquired);
+	rc = listen_attach_rx_flag_held(listener, acquired);
 	if (acquired)
 		vma_ring_release(tcp->ring);
 	if (rc == 0 && acquired)
@@ -584,7 +586,7 @@ int vma_tcp_listen(struct vma_tcp *tcp, const struct vma_tcp_listen_attr *attr, 
 	return rc;
 }
 
-int vma_tcp_listener_share(struct vma_tcp_listener *listener, uint64_t shadow_cookie, int shadow_fd)
+int vma_tcp_listener_share_rule(struct vma_tcp_listener *listener, uint64_t shadow_cookie, int shadow_fd)
 {
 	const struct vma_flow_rule rule = {.key = listener->flow.key,
 	                                   .flags = listener->flow.flags,
@@ -595,7 +597,8 @@ int vma_tcp_listener_share(struct vma_tcp_listener *listener, uint64_t shadow_co
 	return rc == -EEXIST ? 0 : rc;
 }
 
-void vma_tcp_listener_set(struct vma_tcp_listener *listener, const struct vma_tcp_options *options, uint32_t backlog)
+void vma_tcp_listener_set_options(struct vma_tcp_listener *listener, const struct vma_tcp_options *options,
+                                  uint32_t backlog)
 {
 	bool acquired = vma_ring_acquire(listener->tcp->ring);
 
@@ -606,7 +609,7 @@ void vma_tcp_listener_set(struct vma_tcp_listener *listener, const struct vma_tc
 }
 
 /* The first from `conn` on that the listener's rule covers, held in memory; NULL: there is none. Receive flag held. */
-static struct vma_tcp_conn *next_covered(struct vma_tcp_listener *listener, struct vma_tcp_conn *conn)
+static struct vma_tcp_conn *listener_next_covered_conn(struct vma_tcp_listener *listener, struct vma_tcp_conn *conn)
 {
 	const struct vma_flow_key *key = &listener->flow.key;
 
@@ -629,7 +632,7 @@ static struct vma_tcp_conn *next_covered(struct vma_tcp_listener *listener, stru
  * a connection that is held stays in the list, and the walk goes on behind it. What comes meanwhile joins the list at
  * its head: whether that is seen to, `newcomers` says. How many rules were made.
  */
-static unsigned steer_covered(struct vma_tcp_listener *listener, bool newcomers)
+static unsigned listener_steer_covered_conns(struct vma_tcp_listener *listener, bool newcomers)
 {
 	struct vma_tcp *tcp = listener->tcp;
 	struct vma_ring *ring = tcp->ring;
@@ -642,12 +645,12 @@ static unsigned steer_covered(struct vma_tcp_listener *listener, bool newcomers)
 		vma_ring_acquire(ring);
 		if (before != NULL)
 			before->steered |= vma_ring_has_rule(ring, &before->flow);
-		conn = next_covered(listener, before != NULL ? before->next_all : tcp->all);
+		conn = listener_next_covered_conn(listener, before != NULL ? before->next_all : tcp->all);
 		if (conn == NULL && before != NULL && newcomers)
-			conn = next_covered(listener, tcp->all);
+			conn = listener_next_covered_conn(listener, tcp->all);
 		if (before != NULL) {
 			before->held--;
-			tcp_ready(before); /* if it is over, it goes now */
+			conn_enqueue_ready(before); /* if it is over, it goes now */
 		}
 		vma_ring_release(ring);
 		if (conn == NULL)
@@ -678,9 +681,9 @@ bool vma_tcp_listener_is_drained(struct vma_tcp_listener *listener)
 }
 
 /* The same work of control.c, too: the listener is about to end, and its own thread may come late. */
-static int listener_progress(const struct vma_tcp_listener *listener)
+static int listener_run_withdraw_step(const struct vma_tcp_listener *listener)
 {
-	const int n = vma_ring_progress_told(listener->tcp->ring);
+	const int n = vma_ring_progress_and_notify(listener->tcp->ring);
 
 	vma_tcp_run_control(listener->tcp);
 	return n;
@@ -696,11 +699,11 @@ void vma_tcp_listener_withdraw(struct vma_tcp_listener *listener)
 
 	if (listener->withdrawn)
 		return;
-	listener_progress(listener);
-	for (unsigned i = 0; i < ROUNDS && steer_covered(listener, false) != 0; i++)
-		listener_progress(listener);
+	listener_run_withdraw_step(listener);
+	for (unsigned i = 0; i < ROUNDS && listener_steer_covered_conns(listener, false) != 0; i++)
+		listener_run_withdraw_step(listener);
 	stop_accepting(listener);
-	steer_covered(listener, true);
+	listener_steer_covered_conns(listener, true);
 	vma_ring_detach_drained(listener->tcp->ring, &listener->flow);
 	listener->withdrawn = true;
 }
@@ -717,8 +720,8 @@ static bool listener_await_successor(struct vma_tcp_listener *listener)
 	const uint64_t begun = tcp->host.now_ns(tcp->host.arg);
 	const struct timespec nap = {.tv_nsec = 1000000};
 
-	while (tcp_pending_any(tcp) && tcp->host.now_ns(tcp->host.arg) - begun < SUCCESSOR_NS) {
-		listener_progress(listener);
+	while (tcp_has_pending_conns(tcp) && tcp->host.now_ns(tcp->host.arg) - begun < SUCCESSOR_NS) {
+		listener_run_withdraw_step(listener);
 		nanosleep(&nap, NULL);
 		if (vma_ring_retire(tcp->ring, &listener->flow))
 			return true;
@@ -734,11 +737,11 @@ void vma_tcp_listener_drain(struct vma_tcp_listener *listener, uint64_t max_ns)
 
 	if (vma_ring_retire(tcp->ring, &listener->flow) || listener_await_successor(listener))
 		return;
-	listener_progress(listener);
+	listener_run_withdraw_step(listener);
 	while (!stop_accepting(listener) && !late) {
 		/* Who was kept from the CPU for so long still looks at what has come meanwhile. */
 		late = tcp->host.now_ns(tcp->host.arg) - begun >= max_ns;
-		if (listener_progress(listener) <= 0 && !late)
+		if (listener_run_withdraw_step(listener) <= 0 && !late)
 			sched_yield();
 	}
 }
@@ -748,31 +751,31 @@ void vma_tcp_listener_drain(struct vma_tcp_listener *listener, uint64_t max_ns)
  * it would come again after a second, when the peer has long asked in vain. So the flow stays until the queue has been
  * emptied behind the rule's end.
  */
-static void close_alone(struct vma_tcp_listener *listener)
+static void listener_close_sole_process(struct vma_tcp_listener *listener)
 {
 	struct vma_tcp *tcp = listener->tcp;
 	bool acquired = vma_ring_acquire(tcp->ring);
 
 	listener->closed = !listener->finishing;
-	end_half_open(listener, true);
+	listener_end_half_open_conns(listener, true);
 	if (acquired)
 		vma_ring_release(tcp->ring);
 	if (!listener->withdrawn) {
-		steer_covered(listener, true);
+		listener_steer_covered_conns(listener, true);
 		vma_ring_detach_drained(tcp->ring, &listener->flow);
 	}
 }
 
 /* Others serve it: with the rule they get what nobody here has accepted. */
-static void close_shared(struct vma_tcp_listener *listener)
+static void listener_close_shared(struct vma_tcp_listener *listener)
 {
 	struct vma_tcp *tcp = listener->tcp;
 	bool acquired;
 
-	steer_covered(listener, true);
+	listener_steer_covered_conns(listener, true);
 	acquired = vma_ring_acquire(tcp->ring);
 	vma_ring_detach(tcp->ring, &listener->flow);
-	end_half_open(listener, true);
+	listener_end_half_open_conns(listener, true);
 	if (acquired)
 		vma_ring_release(tcp->ring);
 }
@@ -784,13 +787,13 @@ void vma_tcp_listener_close(struct vma_tcp_listener *listener)
 
 	listener->retired = !listener->withdrawn && vma_ring_retire(tcp->ring, &listener->flow);
 	if (listener->retired)
-		close_shared(listener);
+		listener_close_shared(listener);
 	else
-		close_alone(listener);
+		listener_close_sole_process(listener);
 	acquired = vma_ring_acquire(tcp->ring);
 	if (listener->closed)
 		tcp_control_flush(tcp); /* refused */
-	tcp_control_forget(tcp, &listener->flow);
+	tcp_control_forget_listener(tcp, &listener->flow);
 	unlink_listener(listener);
 	if (acquired)
 		vma_ring_release(tcp->ring);
@@ -802,10 +805,10 @@ void tcp_listeners_free(struct vma_tcp *tcp)
 	while (tcp->listeners != NULL) {
 		struct vma_tcp_listener *listener = tcp->listeners;
 
-		end_half_open(listener, false);
+		listener_end_half_open_conns(listener, false);
 		if (!listener->withdrawn)
 			vma_ring_detach(tcp->ring, &listener->flow);
-		tcp_control_forget(tcp, &listener->flow);
+		tcp_control_forget_listener(tcp, &listener->flow);
 		unlink_listener(listener);
 		tcp_free_memory(tcp, listener);
 	}

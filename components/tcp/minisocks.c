@@ -16,8 +16,8 @@ struct export_batch {
 	uint32_t count, most;
 };
 
-static void write_down(struct export_batch *export_batch, const struct vma_flow_key *key, enum vma_minisock_state state,
-                       uint32_t snd_nxt, uint32_t rcv_nxt)
+static void minisock_batch_add(struct export_batch *export_batch, const struct vma_flow_key *key,
+                               enum vma_minisock_state state, uint32_t snd_nxt, uint32_t rcv_nxt)
 {
 	if (export_batch->count < export_batch->most)
 		export_batch->minisocks[export_batch->count++] =
@@ -36,7 +36,7 @@ static enum vma_minisock_state minisock_state_of(const struct vma_tcp_conn *conn
 	}
 }
 
-static uint32_t tcp_connections(const struct vma_tcp *tcp)
+static uint32_t tcp_count_connections(const struct vma_tcp *tcp)
 {
 	uint32_t count = 0;
 
@@ -45,18 +45,18 @@ static uint32_t tcp_connections(const struct vma_tcp *tcp)
 	return count;
 }
 
-static void record_time_wait(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt, void *arg)
+static void minisock_add_time_wait(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt, void *arg)
 {
-	write_down(arg, key, VMA_MINISOCK_TIME_WAIT, snd_nxt, rcv_nxt);
+	minisock_batch_add(arg, key, VMA_MINISOCK_TIME_WAIT, snd_nxt, rcv_nxt);
 }
 
 static void write_minisocks(const struct vma_tcp *tcp, struct export_batch *export_batch)
 {
 	for (const struct vma_tcp_conn *conn = tcp->all; conn != NULL; conn = conn->next_all)
 		if (!conn->is_over && conn->pcb != NULL && conn->attached)
-			write_down(export_batch, &conn->key, minisock_state_of(conn), conn->pcb->snd_nxt,
-			           conn->pcb->rcv_nxt);
-	timewait_each(tcp, record_time_wait, export_batch);
+			minisock_batch_add(export_batch, &conn->key, minisock_state_of(conn), conn->pcb->snd_nxt,
+			                   conn->pcb->rcv_nxt);
+	timewait_for_each(tcp, minisock_add_time_wait, export_batch);
 }
 
 void tcp_minisocks_export(struct vma_tcp *tcp, uint32_t most)
@@ -65,7 +65,7 @@ void tcp_minisocks_export(struct vma_tcp *tcp, uint32_t most)
 
 	if (!vma_ring_acquire(tcp->ring))
 		return;
-	export_batch.most = tcp_connections(tcp) + timewait_count(tcp);
+	export_batch.most = tcp_count_connections(tcp) + timewait_count(tcp);
 	export_batch.most = export_batch.most < most ? export_batch.most : most;
 	if (export_batch.most > 0)
 		export_batch.minisocks = tcp->host.alloc_bytes(export_batch.most * sizeof(*export_batch.minisocks));

@@ -19,8 +19,8 @@
  * circle.
  *
  * Any thread may use the connection meanwhile. It finds the stack in conn->tcp, which changes with both flags held. So
- * after it has the flag of a ring, it looks once more (tcp_post, tcp_conn_acquire); a command that was queued at `from`
- * goes on to `to` (tcp_post_command). The memory of `from` has to outlive the calls that have found it.
+ * after it has the flag of a ring, it looks once more (tcp_post_work, tcp_conn_acquire); a command that was queued at
+ * `from` goes on to `to` (tcp_post_command). The memory of `from` has to outlive the calls that have found it.
  *
  * Everything moves: segments that wait for an acknowledgement, data out of order, timers, marks of loss recovery, what
  * waits in the stack's lists. What counts in a stack's books is taken out of one and put into the other's. Frames that
@@ -43,15 +43,15 @@
 #define STRAGGLERS_NS (200 * 1000ULL)
 
 /* Packets that come where the connection is not: before it, or after it. */
-struct aside_packets {
+struct set_aside_packets {
 	struct vma_flow flow;
 	struct vma_buf *first, **end; /* by vma_buf.user */
 	unsigned count;
 };
 
-static bool aside_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool set_aside_packets_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
-	struct aside_packets *aside = flow->owner;
+	struct set_aside_packets *aside = flow->owner;
 
 	(void)info;
 	if (aside->count == EARLY_MAX)
@@ -63,14 +63,14 @@ static bool aside_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
 	return true;
 }
 
-static void aside_init(struct aside_packets *aside, const struct vma_tcp_conn *conn)
+static void set_aside_packets_init(struct set_aside_packets *aside, const struct vma_tcp_conn *conn)
 {
-	*aside = (struct aside_packets){
-	        .flow = {.key = conn->key, .sink = aside_sink, .flags = VMA_FLOW_RING_ONLY, .owner = aside},
+	*aside = (struct set_aside_packets){
+	        .flow = {.key = conn->key, .sink = set_aside_packets_sink, .flags = VMA_FLOW_RING_ONLY, .owner = aside},
 	        .end = &aside->first};
 }
 
-static struct vma_buf *aside_take(struct aside_packets *aside)
+static struct vma_buf *set_aside_packets_pop(struct set_aside_packets *aside)
 {
 	struct vma_buf *packet = aside->first;
 
@@ -79,19 +79,19 @@ static struct vma_buf *aside_take(struct aside_packets *aside)
 	return packet;
 }
 
-static void aside_give(struct aside_packets *aside, struct vma_tcp_conn *conn)
+static void set_aside_packets_deliver(struct set_aside_packets *aside, struct vma_tcp_conn *conn)
 {
 	struct vma_buf *packet;
 
-	while ((packet = aside_take(aside)) != NULL)
-		tcp_sink(&conn->flow, packet, NULL);
+	while ((packet = set_aside_packets_pop(aside)) != NULL)
+		tcp_conn_flow_sink(&conn->flow, packet, NULL);
 }
 
-static void aside_drop(struct aside_packets *aside, struct vma_bufarena *arena)
+static void set_aside_packets_drop(struct set_aside_packets *aside, struct vma_bufarena *arena)
 {
 	struct vma_buf *packet;
 
-	while ((packet = aside_take(aside)) != NULL)
+	while ((packet = set_aside_packets_pop(aside)) != NULL)
 		vma_buf_put_chain(arena, packet);
 }
 
@@ -105,7 +105,7 @@ static bool conn_is_movable(const struct vma_tcp_conn *conn)
 	if (conn->pcb == NULL || conn->is_over || conn->closing || conn->aborting || conn->is_orphan ||
 	    !conn->attached || conn->moving || conn->held != 0)
 		return false;
-	if (conn->listener != NULL || vma_tcp_is_pending(conn) || zcopy_close_is_asked(conn) ||
+	if (conn->listener != NULL || vma_tcp_is_pending(conn) || zcopy_close_is_deferred(conn) ||
 	    (conn->todo & ends) != 0 || (atomic_load(&conn->work) & ends) != 0)
 		return false;
 	return tcp_is_synchronized(conn->pcb);
@@ -137,12 +137,12 @@ static void move_timers(struct vma_tcp_conn *conn, struct vma_tcp *to)
 	}
 }
 
-struct held_objects {
+struct move_held_objects {
 	unsigned objects, segments;
 	uint64_t ooo_bytes;
 };
 
-static void count_held_segments(struct held_objects *held, const struct tcp_seg *seg)
+static void move_count_segment_memory(struct move_held_objects *held, const struct tcp_seg *seg)
 {
 	for (; seg != NULL; seg = seg->next) {
 		held->segments++;
@@ -150,26 +150,26 @@ static void count_held_segments(struct held_objects *held, const struct tcp_seg 
 	}
 }
 
-static void move_memory(const struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to)
+static void move_conn_memory_account(const struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
-	struct held_objects held = {.objects = 1}; /* the pcb */
+	struct move_held_objects held = {.objects = 1}; /* the pcb */
 
-	count_held_segments(&held, pcb->unsent);
-	count_held_segments(&held, pcb->unacked);
-	count_held_segments(&held, pcb->ooseq);
+	move_count_segment_memory(&held, pcb->unsent);
+	move_count_segment_memory(&held, pcb->unacked);
+	move_count_segment_memory(&held, pcb->ooseq);
 	held.objects += port_pbufs_count(pcb->refused_data, &held.ooo_bytes);
-	memory_hand_over(from, to, held.objects);
-	memory_hand_over_segments(from, to, held.segments);
+	memory_move_count_to_stack(from, to, held.objects);
+	memory_move_segments_to_stack(from, to, held.segments);
 	from->ooo_bytes -= held.ooo_bytes;
 	to->ooo_bytes += held.ooo_bytes;
 }
 
-static void move_books(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to)
+static void move_conn_accounting(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to)
 {
 	tcp_conn_unqueue(conn);
 	move_timers(conn, to);
-	move_memory(conn, from, to);
+	move_conn_memory_account(conn, from, to);
 	if (conn->is_busy) {
 		from->busy_count--;
 		to->busy_count++;
@@ -181,7 +181,7 @@ static void move_books(struct vma_tcp_conn *conn, struct vma_tcp *from, struct v
 	conn->clock_shift_ms += from->clock_offset_ms - to->clock_offset_ms;
 	tcp_conn_relink(conn, to);
 	window_max_update(conn);
-	tcp_check_idle(from);
+	stack_tell_host_if_idle(from);
 }
 
 /* Both flags held, and the flow is in `to`. */
@@ -189,13 +189,13 @@ static void conn_change_stack(struct vma_tcp_conn *conn, struct vma_tcp *to)
 {
 	struct vma_tcp *from = conn->tcp;
 
-	tcp_exported_add(from, &conn->key, TCP_LEFT_FOR_STACK); /* a listener there knows nothing of it */
-	move_books(conn, from, to);
+	tcp_note_left_conn(from, &conn->key, TCP_LEFT_FOR_STACK); /* a listener there knows nothing of it */
+	move_conn_accounting(conn, from, to);
 }
 
 /* ---- both flags ---- */
 
-static void acquire_both(struct vma_tcp *from, struct vma_tcp *to)
+static void acquire_both_rx_drive_flags(struct vma_tcp *from, struct vma_tcp *to)
 {
 	const bool from_first = from->ring < to->ring;
 
@@ -216,13 +216,13 @@ static void conn_end_moving(struct vma_tcp_conn *conn)
 {
 	conn->moving = false;
 	conn->held--;
-	tcp_ready(conn); /* what was put off, a window or an ACK that is due */
+	conn_enqueue_ready(conn); /* what was put off, a window or an ACK that is due */
 }
 
 /* ---- with a rule of its own ---- */
 
 /* The place of the early flow in the ring. False: the NIC has given the flow back to the kernel. */
-static bool flow_takes_place(struct vma_tcp_conn *conn, struct vma_tcp *to, struct aside_packets *early)
+static bool move_replace_early_flow(struct vma_tcp_conn *conn, struct vma_tcp *to, struct set_aside_packets *early)
 {
 	conn->flow.flags = VMA_FLOW_RING_ONLY;
 	conn->attached = vma_ring_attach(to->ring, &conn->flow) == 0;
@@ -232,19 +232,19 @@ static bool flow_takes_place(struct vma_tcp_conn *conn, struct vma_tcp *to, stru
 }
 
 /* The rule has moved. */
-static int conn_follow_rule(struct vma_tcp_conn *conn, struct vma_tcp *to, struct aside_packets *early)
+static int conn_change_stack_after_rule(struct vma_tcp_conn *conn, struct vma_tcp *to, struct set_aside_packets *early)
 {
 	if (conn->is_over) { /* its flow has gone with the rule, which ends with the early flow */
 		conn->attached = false;
 		tcp_conn_drop_burst(conn);
 		return -ENOTCONN;
 	}
-	if (!flow_takes_place(conn, to, early)) {
-		tcp_conn_fail(conn, ECONNABORTED, false);
+	if (!move_replace_early_flow(conn, to, early)) {
+		conn_fail_with_error(conn, ECONNABORTED, false);
 		return -ENOTCONN;
 	}
 	conn_change_stack(conn, to);
-	aside_give(early, conn);
+	set_aside_packets_deliver(early, conn);
 	return 0;
 }
 
@@ -258,13 +258,14 @@ static uint64_t move_clock_ns(void)
 }
 
 /* Whether all bytes before the first early segment are there; false as long as there is none. */
-static bool early_is_next(const struct vma_tcp_conn *conn, struct vma_tcp *to, const struct aside_packets *early)
+static bool early_packets_are_next(const struct vma_tcp_conn *conn, struct vma_tcp *to,
+                                   const struct set_aside_packets *early)
 {
-	const uint64_t received = zcopy_received(conn);
+	const uint64_t received = zcopy_received_offset(conn);
 	bool is = false;
 	uint32_t seq;
 
-	if (!vma_ring_try(to->ring))
+	if (!vma_ring_try_acquire(to->ring))
 		return false;
 	if (early->first != NULL) {
 		memcpy(&seq, (const char *)vma_buf_data(to->arena, early->first) + early->first->l4_off + 4,
@@ -275,21 +276,21 @@ static bool early_is_next(const struct vma_tcp_conn *conn, struct vma_tcp *to, c
 	return is;
 }
 
-static void await_stragglers(const struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to,
-                             const struct aside_packets *early, bool is_quiet)
+static void move_await_straggler_packets(const struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to,
+                                         const struct set_aside_packets *early, bool is_quiet)
 {
 	const uint64_t until_ns = move_clock_ns() + STRAGGLERS_NS;
 
 	if (is_quiet)
 		return;
 	do {
-		vma_ring_progress_told(from->ring);
-		vma_ring_progress_told(to->ring);
-	} while (!early_is_next(conn, to, early) && move_clock_ns() < until_ns);
+		vma_ring_progress_and_notify(from->ring);
+		vma_ring_progress_and_notify(to->ring);
+	} while (!early_packets_are_next(conn, to, early) && move_clock_ns() < until_ns);
 }
 
 /* With no other flag held: whoever sends beside it may keep this up to the end. */
-static void drain_sends(struct vma_tcp *from)
+static void move_flush_ring_tx(struct vma_tcp *from)
 {
 	if (!vma_ring_acquire(from->ring))
 		return;
@@ -306,29 +307,29 @@ static void leave_old_ring(struct vma_tcp_conn *conn, struct vma_tcp *from)
 
 static int move_with_rule(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to, bool is_quiet)
 {
-	struct aside_packets *early = tcp_alloc_zeroed(to, sizeof(*early));
+	struct set_aside_packets *early = tcp_alloc_zeroed(to, sizeof(*early));
 	int rc = -ENOMEM;
 
 	if (early != NULL) {
-		aside_init(early, conn);
+		set_aside_packets_init(early, conn);
 		rc = vma_ring_move_rule(from->ring, &conn->flow, to->ring, &early->flow);
 	}
 	if (rc == 0) {
-		await_stragglers(conn, from, to, early, is_quiet);
-		drain_sends(from);
+		move_await_straggler_packets(conn, from, to, early, is_quiet);
+		move_flush_ring_tx(from);
 	}
-	acquire_both(from, to);
+	acquire_both_rx_drive_flags(from, to);
 	if (rc == 0)
 		leave_old_ring(conn, from);
 	if (rc == 0)
-		rc = conn_follow_rule(conn, to, early);
+		rc = conn_change_stack_after_rule(conn, to, early);
 	else if (conn->is_over)
 		tcp_conn_end_flow(conn);
 	conn_end_moving(conn);
 	release_both(from, to);
 	if (early != NULL) {
 		vma_ring_detach(to->ring, &early->flow);
-		aside_drop(early, to->arena);
+		set_aside_packets_drop(early, to->arena);
 		tcp_free_memory(to, early);
 	}
 	return rc;
@@ -337,7 +338,8 @@ static int move_with_rule(struct vma_tcp_conn *conn, struct vma_tcp *from, struc
 /* ---- without one ---- */
 
 /* Its place in `from` is taken by `late`; the NIC is asked for a rule to the other ring. */
-static int move_flow(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to, struct aside_packets *late)
+static int move_flow(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to,
+                     struct set_aside_packets *late)
 {
 	int rc;
 
@@ -356,24 +358,24 @@ static int move_flow(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma
 	conn->flow.flags = VMA_FLOW_RING_ONLY; /* its listener's rule covers it */
 	conn->attached = vma_ring_attach(from->ring, &conn->flow) == 0;
 	if (!conn->attached)
-		tcp_conn_fail(conn, ENOMEM, true);
+		conn_fail_with_error(conn, ENOMEM, true);
 	return rc;
 }
 
 static int move_to_new_rule(struct vma_tcp_conn *conn, struct vma_tcp *from, struct vma_tcp *to)
 {
-	struct aside_packets late;
+	struct set_aside_packets late;
 	int rc = -ENOTCONN;
 
-	aside_init(&late, conn);
-	acquire_both(from, to);
+	set_aside_packets_init(&late, conn);
+	acquire_both_rx_drive_flags(from, to);
 	if (conn->is_over)
 		tcp_conn_end_flow(conn);
 	else
 		rc = move_flow(conn, from, to, &late);
 	if (rc == 0) {
 		conn_change_stack(conn, to);
-		aside_give(&late, conn);
+		set_aside_packets_deliver(&late, conn);
 	}
 	conn_end_moving(conn);
 	release_both(from, to);
@@ -383,27 +385,28 @@ static int move_to_new_rule(struct vma_tcp_conn *conn, struct vma_tcp *from, str
 /* ---- the move ---- */
 
 /* What the connection was when the move began. */
-struct move_found {
+struct move_initial_state {
 	bool steered, is_quiet;
 };
 
-static int move_begin(struct vma_tcp_conn *conn, const struct vma_tcp *from, const struct vma_tcp *to,
-                      struct move_found *found)
+static int move_conn_begin(struct vma_tcp_conn *conn, const struct vma_tcp *from, const struct vma_tcp *to,
+                           struct move_initial_state *found)
 {
 	if (!conn_is_movable(conn))
 		return -EBUSY;
 	if (from->arena != to->arena || vma_ring_nic(from->ring) != vma_ring_nic(to->ring))
 		return -EINVAL;
 	tcp_update_now(conn->tcp);
-	*found = (struct move_found){.steered = conn->steered, .is_quiet = from->now_ns - conn->last_in_ns > QUIET_NS};
+	*found = (struct move_initial_state){.steered = conn->steered,
+	                                     .is_quiet = from->now_ns - conn->last_in_ns > QUIET_NS};
 	conn->moving = true;
 	conn->held++;
 	return 0;
 }
 
-int vma_tcp_move(struct vma_tcp_conn *conn, struct vma_tcp *to)
+int vma_tcp_move_to_stack(struct vma_tcp_conn *conn, struct vma_tcp *to)
 {
-	struct move_found found = {0};
+	struct move_initial_state found = {0};
 	bool acquired;
 	struct vma_tcp *from = tcp_conn_acquire(conn, &acquired);
 	int rc = 0;
@@ -411,7 +414,7 @@ int vma_tcp_move(struct vma_tcp_conn *conn, struct vma_tcp *to)
 	if (!acquired)
 		return from == to ? 0 : -EDEADLK;
 	if (from != to)
-		rc = move_begin(conn, from, to, &found);
+		rc = move_conn_begin(conn, from, to, &found);
 	vma_ring_release(from->ring);
 	if (from == to || rc != 0)
 		return rc;

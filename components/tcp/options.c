@@ -62,7 +62,7 @@ static int check_tcp_option(enum vma_tcp_option option, int32_t *value)
 	}
 }
 
-int vma_tcp_set(struct vma_tcp_conn *conn, enum vma_tcp_option option, int32_t value)
+int vma_tcp_set_option(struct vma_tcp_conn *conn, enum vma_tcp_option option, int32_t value)
 {
 	int rc;
 
@@ -73,7 +73,7 @@ int vma_tcp_set(struct vma_tcp_conn *conn, enum vma_tcp_option option, int32_t v
 		return rc;
 	atomic_store_explicit(&conn->option[option], value, memory_order_relaxed);
 	atomic_fetch_or_explicit(&conn->options_changed, UINT32_C(1) << option, memory_order_release);
-	tcp_post(conn, TCP_WORK_OPTIONS);
+	tcp_post_work(conn, TCP_WORK_OPTIONS);
 	return 0;
 }
 
@@ -88,7 +88,7 @@ _Static_assert(VMA_TCP_OPT_COUNT <= 32, "bits of options_changed");
 #define BIT(name) (UINT32_C(1) << VMA_TCP_OPT_##name)
 
 /* Another algorithm goes on with the window that there is. */
-static void change_congestion(struct vma_tcp_conn *conn)
+static void conn_change_cc_algorithm(struct vma_tcp_conn *conn)
 {
 	uint32_t cwnd = conn->cc.cwnd, ssthresh = conn->cc.ssthresh, initial = conn->cc.initial;
 	struct vma_stats_socket *stats = atomic_load_explicit(&conn->stats, memory_order_acquire);
@@ -112,13 +112,13 @@ void tcp_options_changed(struct vma_tcp_conn *conn)
 	    (changed & BIT(NODELAY) || (changed & BIT(CORK) && !tcp_option(conn, VMA_TCP_OPT_CORK))))
 		conn->push_once = true;
 	if (changed & BIT(QUICKACK))
-		window_quickack(conn, tcp_option(conn, VMA_TCP_OPT_QUICKACK) != 0);
+		window_set_quickack(conn, tcp_option(conn, VMA_TCP_OPT_QUICKACK) != 0);
 	if (changed & (BIT(SNDBUF) | BIT(RCVBUF) | BIT(WINDOW_CLAMP)))
-		window_limits(conn);
+		window_apply_buffer_sizes(conn);
 	if (changed & BIT(MAXSEG))
 		tcp_conn_mss_update(conn);
 	if (changed & BIT(CONGESTION))
-		change_congestion(conn);
+		conn_change_cc_algorithm(conn);
 	if (changed &
 	    (BIT(KEEPALIVE) | BIT(KEEPIDLE) | BIT(KEEPINTVL) | BIT(KEEPCNT) | BIT(USER_TIMEOUT) | BIT(LINGER2)))
 		timers_keepalive_update(conn);

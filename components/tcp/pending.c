@@ -61,7 +61,7 @@ uint32_t tcp_pending_isn(const struct vma_tcp *tcp, const struct vma_flow_key *k
 
 /* ---- entries ---- */
 
-static struct vma_pending *free_entry(struct vma_tcp *tcp, uint32_t *place)
+static struct vma_pending *pending_find_free_entry(struct vma_tcp *tcp, uint32_t *place)
 {
 	for (int i = 0; i < TRIES; i++) {
 		struct vma_pending *entry;
@@ -96,14 +96,14 @@ static void describe_pending(const struct vma_tcp_conn *conn, struct vma_pending
 	memcpy(entry->mac, conn->path.bytes, sizeof(entry->mac));
 }
 
-void tcp_pending_begin(struct vma_tcp_conn *conn)
+void tcp_pending_publish_half_open(struct vma_tcp_conn *conn)
 {
 	struct vma_pending *entry;
 	uint32_t place;
 
 	if (!tcp_pending_is_shared(conn->tcp))
 		return;
-	entry = free_entry(conn->tcp, &place);
+	entry = pending_find_free_entry(conn->tcp, &place);
 	if (entry == NULL)
 		return;
 	describe_pending(conn, entry);
@@ -112,16 +112,16 @@ void tcp_pending_begin(struct vma_tcp_conn *conn)
 	atomic_store_explicit(&conn->pending, place + 1, memory_order_relaxed);
 }
 
-static struct vma_pending *entry_of(const struct vma_tcp_conn *conn)
+static struct vma_pending *pending_entry_of_conn(const struct vma_tcp_conn *conn)
 {
 	const uint32_t pending = atomic_load_explicit(&conn->pending, memory_order_acquire);
 
 	return pending != 0 ? &conn->tcp->member->pending[pending - 1] : NULL;
 }
 
-bool tcp_pending_queue(struct vma_tcp_conn *conn)
+bool tcp_pending_mark_queued(struct vma_tcp_conn *conn)
 {
-	struct vma_pending *entry = entry_of(conn);
+	struct vma_pending *entry = pending_entry_of_conn(conn);
 	uint32_t state = VMA_PENDING_HALF_OPEN;
 
 	if (entry == NULL)
@@ -130,7 +130,7 @@ bool tcp_pending_queue(struct vma_tcp_conn *conn)
 	return atomic_compare_exchange_strong(&entry->state, &state, VMA_PENDING_QUEUED);
 }
 
-bool tcp_pending_end(struct vma_tcp_conn *conn)
+bool tcp_pending_withdraw(struct vma_tcp_conn *conn)
 {
 	const uint32_t pending = atomic_exchange(&conn->pending, 0);
 
@@ -140,14 +140,14 @@ bool tcp_pending_end(struct vma_tcp_conn *conn)
 	return atomic_exchange(&conn->tcp->member->pending[pending - 1].state, VMA_PENDING_FREE) != VMA_PENDING_MOVED;
 }
 
-bool tcp_pending_is_moved(const struct vma_tcp_conn *conn)
+bool tcp_pending_was_adopted(const struct vma_tcp_conn *conn)
 {
-	const struct vma_pending *entry = entry_of(conn);
+	const struct vma_pending *entry = pending_entry_of_conn(conn);
 
 	return entry != NULL && atomic_load_explicit(&entry->state, memory_order_relaxed) == VMA_PENDING_MOVED;
 }
 
-bool tcp_pending_any(const struct vma_tcp *tcp)
+bool tcp_has_pending_conns(const struct vma_tcp *tcp)
 {
 	for (uint32_t i = 0; tcp->member != NULL && i < VMA_PENDING_MAX; i++) {
 		const uint32_t state = atomic_load_explicit(&tcp->member->pending[i].state, memory_order_relaxed);
@@ -165,8 +165,8 @@ bool tcp_pending_holds_ack(struct vma_tcp_conn *conn)
 		return false;
 	tcp_clear_flags(conn->pcb, TF_ACK_NOW);
 	conn->dsack_left = conn->dsack_right = 0;
-	if (conn->window.delack_due_ns == UINT64_MAX && !tcp_pending_is_moved(conn))
-		timers_delack(conn, ACK_NS);
+	if (conn->window.delack_due_ns == UINT64_MAX && !tcp_pending_was_adopted(conn))
+		timers_set_delack(conn, ACK_NS);
 	return true;
 }
 
@@ -182,27 +182,28 @@ bool vma_tcp_accept(struct vma_tcp_conn *conn)
 	struct vma_nic_accept_page *member = conn->tcp->member;
 
 	/* Its entry says so until it is dropped: it may come back before that (tcp_listener_adopt). */
-	if (tcp_pending_is_moved(conn) || !tcp_pending_end(conn))
+	if (tcp_pending_was_adopted(conn) || !tcp_pending_withdraw(conn))
 		return false;
 	if (member != NULL)
 		atomic_fetch_add_explicit(&member->accepted, 1, memory_order_relaxed);
 	return true;
 }
 
-void vma_tcp_drop_moved(struct vma_tcp_conn *conn)
+void vma_tcp_drop_adopted_elsewhere(struct vma_tcp_conn *conn)
 {
 	bool acquired = vma_ring_acquire(conn->tcp->ring);
 
 	if (!conn->is_over)
-		tcp_conn_fail(conn, 0, false);
-	tcp_pending_end(conn);
+		conn_fail_with_error(conn, 0, false);
+	tcp_pending_withdraw(conn);
 	if (acquired)
 		vma_ring_release(conn->tcp->ring);
 }
 
 /* ---- what another process has not accepted ---- */
 
-static uint8_t *write_time_stamps(const struct vma_tcp *tcp, const struct vma_pending *pending, bool echo, uint8_t *p)
+static uint8_t *pending_write_time_stamps(const struct vma_tcp *tcp, const struct vma_pending *pending, bool echo,
+                                          uint8_t *p)
 {
 	if (!(pending->flags & VMA_PENDING_TIMESTAMPS))
 		return p;
@@ -222,10 +223,10 @@ static uint8_t *pending_write_options(const struct vma_tcp *tcp, const struct vm
 		if (pending->flags & VMA_PENDING_SCALE)
 			p = vma_pkt_put32(p, UINT32_C(0x01030300) | pending->scale);
 	}
-	return write_time_stamps(tcp, pending, !syn, p);
+	return pending_write_time_stamps(tcp, pending, !syn, p);
 }
 
-static uint8_t *write_ethernet(const struct vma_pending *pending, uint8_t *p)
+static uint8_t *pending_write_ethernet(const struct vma_pending *pending, uint8_t *p)
 {
 	memcpy(p, pending->mac + 6, 6);
 	memcpy(p + 6, pending->mac, 6);
@@ -236,7 +237,7 @@ static uint8_t *write_ethernet(const struct vma_pending *pending, uint8_t *p)
 }
 
 /* As the peer has sent it: its SYN, or the ACK that ends the handshake. */
-struct vma_buf *tcp_pending_write(struct vma_tcp *tcp, const struct vma_pending *pending, bool syn)
+struct vma_buf *tcp_pending_make_peer_segment(struct vma_tcp *tcp, const struct vma_pending *pending, bool syn)
 {
 	struct vma_buf *buf = vma_ring_tx_buf(tcp->ring);
 	uint32_t window = pending->window;
@@ -246,7 +247,7 @@ struct vma_buf *tcp_pending_write(struct vma_tcp *tcp, const struct vma_pending 
 		return NULL;
 	frame = (uint8_t *)vma_buf_data(tcp->arena, buf);
 	memset(frame, 0, VMA_PKT_ETH_HLEN + VMA_PKT_VLAN_HLEN + VMA_PKT_IP4_HLEN + 60);
-	p = write_ethernet(pending, frame);
+	p = pending_write_ethernet(pending, frame);
 	buf->l3_off = (uint16_t)(p - frame);
 	p[0] = 0x45;
 	p[8] = 64;
@@ -273,7 +274,7 @@ struct vma_buf *tcp_pending_write(struct vma_tcp *tcp, const struct vma_pending 
 	return buf;
 }
 
-void tcp_pending_names(const struct vma_pending *pending, struct vma_rx_info *info)
+void tcp_pending_to_rx_info(const struct vma_pending *pending, struct vma_rx_info *info)
 {
 	*info = (struct vma_rx_info){.family = AF_INET,
 	                             .proto = IPPROTO_TCP,

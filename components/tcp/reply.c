@@ -7,7 +7,7 @@
 #include "rx/segment.h"
 
 /* Ethernet, VLAN if there is one, IPv4 without options. */
-static void write_lower(uint8_t *frame, const uint8_t *from, uint32_t l3_off, uint32_t l4_len)
+static void reply_write_lower_headers(uint8_t *frame, const uint8_t *from, uint32_t l3_off, uint32_t l4_len)
 {
 	uint8_t *ip = frame + l3_off;
 	const uint8_t *their = from + l3_off;
@@ -87,32 +87,32 @@ bool tcp_take_reply_token(struct vma_tcp *tcp)
 	return true;
 }
 
-void tcp_reply_to(struct vma_tcp *tcp, const uint8_t *lower, uint32_t l3_off, const uint8_t *ports,
-                  const struct tcp_reply *reply)
+void tcp_reply_to_headers(struct vma_tcp *tcp, const uint8_t *lower, uint32_t l3_off, const uint8_t *ports,
+                          const struct tcp_reply *reply)
 {
 	uint32_t l4_len = l4_len_of(reply);
 	uint32_t l4_off = l3_off + VMA_PKT_IP4_HLEN;
 	struct vma_buf *buf;
 	uint8_t *frame;
 
-	if ((!reply->is_always && !tcp_take_reply_token(tcp)) || !tcp_frame_space(tcp))
+	if ((!reply->is_always && !tcp_take_reply_token(tcp)) || !tcp_frame_queue_has_space(tcp))
 		return;
 	buf = vma_ring_tx_buf(tcp->ring);
 	if (buf == NULL)
 		return;
 	frame = (uint8_t *)vma_buf_data(tcp->arena, buf);
-	write_lower(frame, lower, l3_off, l4_len);
+	reply_write_lower_headers(frame, lower, l3_off, l4_len);
 	reply_write_tcp(tcp, frame + l4_off, ports, reply);
 	TCP_COUNT(tcp, segments_out, 1);
-	tcp_frame_out(tcp, buf, buf->data_off, l4_off + l4_len,
-	              tcp->nic->caps & VMA_NIC_CAP_TX_CSUM ? VMA_NIC_SEG_CSUM : 0);
+	tcp_frame_queue_for_send(tcp, buf, buf->data_off, l4_off + l4_len,
+	                         tcp->nic->caps & VMA_NIC_CAP_TX_CSUM ? VMA_NIC_SEG_CSUM : 0);
 }
 
 void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_reply *reply)
 {
 	const uint8_t *frame = (const uint8_t *)vma_buf_data(tcp->arena, packet);
 
-	tcp_reply_to(tcp, frame, packet->l3_off, frame + packet->l4_off, reply);
+	tcp_reply_to_headers(tcp, frame, packet->l3_off, frame + packet->l4_off, reply);
 }
 
 /*

@@ -21,7 +21,7 @@ static void small_mss_quota_set_timer(struct vma_tcp *tcp)
 		wheel_set(&tcp->wheel, &tcp->small_mss_quota.timer, (tcp->now_ns / TCP_NS_PER_MS + 1) * TCP_NS_PER_MS);
 }
 
-static void wait_in_queue(struct vma_tcp_conn *conn)
+static void small_mss_quota_enqueue(struct vma_tcp_conn *conn)
 {
 	struct tcp_small_mss_quota *quota = &conn->tcp->small_mss_quota;
 
@@ -72,7 +72,7 @@ bool small_mss_quota_take(struct vma_tcp_conn *conn)
 	}
 	small_mss_quota_refill(conn->tcp);
 	if (quota->first != NULL || quota->left == 0) {
-		wait_in_queue(conn);
+		small_mss_quota_enqueue(conn);
 		return false;
 	}
 	quota->left--;
@@ -93,7 +93,7 @@ void tcp_small_mss_quota_grant(struct vma_tcp *tcp)
 			conn->small_mss_granted = grant;
 			quota->left -= grant;
 		}
-		tcp_ready(conn);
+		conn_enqueue_ready(conn);
 	}
 	if (quota->first != NULL)
 		small_mss_quota_set_timer(tcp);

@@ -13,7 +13,7 @@
 
 /* ---- surroundings ---- */
 
-static uint64_t default_now_ns(void *arg)
+static uint64_t host_default_now_ns(void *arg)
 {
 	struct timespec now;
 
@@ -22,35 +22,35 @@ static uint64_t default_now_ns(void *arg)
 	return (uint64_t)now.tv_sec * TCP_NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
-static void *default_alloc(size_t size)
+static void *host_default_alloc(size_t size)
 {
 	return calloc(1, size);
 }
 
-static void default_due(void *arg)
+static void host_default_due(void *arg)
 {
 	(void)arg;
 }
 
-static void default_retire(struct vma_tcp_conn *conn, void *arg)
+static void host_default_retire(struct vma_tcp_conn *conn, void *arg)
 {
 	(void)arg;
 	vma_tcp_conn_free(conn);
 }
 
-static struct vma_tcp_host complete_host(const struct vma_tcp_host *snd_max)
+static struct vma_tcp_host_ops host_ops_fill_defaults(const struct vma_tcp_host_ops *given)
 {
-	struct vma_tcp_host host = *snd_max;
+	struct vma_tcp_host_ops host = *given;
 
-	host.now_ns = host.now_ns != NULL ? host.now_ns : default_now_ns;
+	host.now_ns = host.now_ns != NULL ? host.now_ns : host_default_now_ns;
 	if (host.alloc == NULL) {
-		host.alloc = default_alloc;
+		host.alloc = host_default_alloc;
 		host.alloc_bytes = malloc;
 		host.free = free;
 	}
 	host.alloc_bytes = host.alloc_bytes != NULL ? host.alloc_bytes : host.alloc;
-	host.due = host.due != NULL ? host.due : default_due;
-	host.retire = host.retire != NULL ? host.retire : default_retire;
+	host.due = host.due != NULL ? host.due : host_default_due;
+	host.retire = host.retire != NULL ? host.retire : host_default_retire;
 	return host;
 }
 
@@ -65,14 +65,14 @@ static void *align_to_cache_line(void *base)
 	return (void *)start;
 }
 
-static size_t size_to_align(size_t size)
+static size_t alloc_size_with_alignment(size_t size)
 {
 	return size + sizeof(void *) + 63;
 }
 
 void *tcp_alloc_zeroed(struct vma_tcp *tcp, size_t size)
 {
-	return align_to_cache_line(tcp->host.alloc(size_to_align(size)));
+	return align_to_cache_line(tcp->host.alloc(alloc_size_with_alignment(size)));
 }
 
 void *tcp_allocated_base(void *memory)
@@ -88,7 +88,7 @@ void tcp_free_memory(struct vma_tcp *tcp, void *memory)
 
 /* ---- frames ---- */
 
-uint64_t tcp_again_ns(const struct vma_tcp *tcp)
+uint64_t stack_retry_time_ns(const struct vma_tcp *tcp)
 {
 	return tcp->now_ns + (vma_nic_qp_lost(vma_ring_qp(tcp->ring)) ? LOST_NS : RETRY_NS);
 }
@@ -100,12 +100,12 @@ uint64_t tcp_again_ns(const struct vma_tcp *tcp)
  *
  * What the NIC does not take stays at the front, until it is tried again.
  */
-static void __attribute__((cold, noinline)) requeue_frames(struct vma_tcp *tcp, unsigned sent)
+static void __attribute__((cold, noinline)) send_rest_after_partial_send(struct vma_tcp *tcp, unsigned sent)
 {
 	tcp->frames_count -= sent;
 	memmove(tcp->frames, tcp->frames + sent, tcp->frames_count * sizeof(*tcp->frames));
 	if (!wheel_is_set(&tcp->retry_timer))
-		wheel_set(&tcp->wheel, &tcp->retry_timer, tcp_again_ns(tcp));
+		wheel_set(&tcp->wheel, &tcp->retry_timer, stack_retry_time_ns(tcp));
 }
 
 static inline void send_frames(struct vma_tcp *tcp)
@@ -118,16 +118,16 @@ static inline void send_frames(struct vma_tcp *tcp)
 	if (__builtin_expect(sent == count, 1))
 		tcp->frames_count = 0;
 	else
-		requeue_frames(tcp, sent);
+		send_rest_after_partial_send(tcp, sent);
 }
 
-void tcp_frames_leave(struct vma_tcp *tcp)
+void tcp_frames_send_if_last(struct vma_tcp *tcp)
 {
 	if (tcp->ready == NULL)
 		send_frames(tcp);
 }
 
-bool tcp_frame_flush(struct vma_tcp *tcp)
+bool tcp_frames_send_all(struct vma_tcp *tcp)
 {
 	send_frames(tcp);
 	tcp->acked_since_kick = 0;
@@ -137,7 +137,7 @@ bool tcp_frame_flush(struct vma_tcp *tcp)
 
 /* ---- who is to be looked at ---- */
 
-void tcp_ready(struct vma_tcp_conn *conn)
+void conn_enqueue_ready(struct vma_tcp_conn *conn)
 {
 	struct vma_tcp *tcp = conn->tcp;
 
@@ -162,7 +162,7 @@ static struct vma_tcp_conn *next_ready(struct vma_tcp *tcp)
 	return conn;
 }
 
-void tcp_retry(struct vma_tcp_conn *conn)
+void conn_enqueue_retry(struct vma_tcp_conn *conn)
 {
 	struct vma_tcp *tcp = conn->tcp;
 
@@ -172,7 +172,7 @@ void tcp_retry(struct vma_tcp_conn *conn)
 	conn->next_retry = tcp->retry;
 	tcp->retry = conn;
 	if (!wheel_is_set(&tcp->retry_timer))
-		wheel_set(&tcp->wheel, &tcp->retry_timer, tcp_again_ns(tcp));
+		wheel_set(&tcp->wheel, &tcp->retry_timer, stack_retry_time_ns(tcp));
 }
 
 void tcp_conn_unqueue(struct vma_tcp_conn *conn)
@@ -198,7 +198,7 @@ void tcp_conn_unqueue(struct vma_tcp_conn *conn)
 		small_mss_quota_leave(conn);
 }
 
-static void retry_all(struct vma_tcp *tcp)
+static void stack_retry_waiting_conns(struct vma_tcp *tcp)
 {
 	struct vma_tcp_conn *conn = tcp->retry;
 
@@ -207,7 +207,7 @@ static void retry_all(struct vma_tcp *tcp)
 		struct vma_tcp_conn *next = conn->next_retry;
 
 		conn->in_retry = false;
-		tcp_ready(conn);
+		conn_enqueue_ready(conn);
 		conn = next;
 	}
 }
@@ -221,12 +221,12 @@ static void retry_all(struct vma_tcp *tcp)
  * (TCP_WORK_FREED), so that nobody finds them all clear any more. A call that has found the connection before its last
  * reference went may still come here after that: its memory is the host's by then, who keeps it for such calls.
  */
-void tcp_post(struct vma_tcp_conn *conn, uint32_t work)
+void tcp_post_work(struct vma_tcp_conn *conn, uint32_t work)
 {
 	struct vma_tcp *tcp = tcp_stack_now(conn);
 
 	/* Nobody drives: the same without the queue. What was posted before is taken first, by the release. */
-	if (__builtin_expect(vma_ring_try(tcp->ring), 1)) {
+	if (__builtin_expect(vma_ring_try_acquire(tcp->ring), 1)) {
 		const bool is_there = tcp == tcp_stack_now(conn);
 
 		if (__builtin_expect(is_there, 1))
@@ -260,9 +260,9 @@ void tcp_post_command(struct vma_tcp_conn *conn, bool deferred)
 		return;
 	}
 	vma_ring_post_deferred(tcp->ring, &conn->command);
-	/* The next driver of a stack that the connection has left may be a long time coming. If it left after this look,
-	 * whoever moved it looks at the queue when the flag is released. */
-	if (__builtin_expect(tcp != tcp_stack_now(conn), 0) && vma_ring_try(tcp->ring))
+	/* The next driver of a stack that the connection has left may be a long time coming. If it left after this
+	 * look, whoever moved it looks at the queue when the flag is released. */
+	if (__builtin_expect(tcp != tcp_stack_now(conn), 0) && vma_ring_try_acquire(tcp->ring))
 		vma_ring_release(tcp->ring);
 }
 
@@ -291,7 +291,7 @@ void tcp_flow_end(struct vma_tcp *tcp, struct vma_flow *flow)
 
 /* ---- what is published ---- */
 
-static uint64_t now_of(const struct vma_tcp *tcp)
+static uint64_t stack_host_now_ns(const struct vma_tcp *tcp)
 {
 	return tcp->host.now_ns(tcp->host.arg);
 }
@@ -300,7 +300,7 @@ static uint64_t now_of(const struct vma_tcp *tcp)
  * A time that has become later is not published until the earlier one is reached: a conversation would otherwise tell
  * the host of a new, earlier time with every message. It costs one run in vain now and then.
  */
-static __attribute__((noinline)) bool publish_time(struct vma_tcp *tcp, uint64_t said)
+static __attribute__((noinline)) bool stack_publish_next_time(struct vma_tcp *tcp, uint64_t said)
 {
 	uint64_t next = wheel_next(&tcp->wheel);
 
@@ -318,21 +318,21 @@ static __attribute__((noinline)) bool publish_time(struct vma_tcp *tcp, uint64_t
  * published then, or before: no later than that. (With a connection left ready it was that very moment, which has been
  * reached.)
  */
-static inline void publish_due(struct vma_tcp *tcp)
+static inline void stack_publish_due_time(struct vma_tcp *tcp)
 {
 	uint64_t said = atomic_load_explicit(&tcp->due_ns, memory_order_relaxed);
 	bool was_busy = atomic_load_explicit(&tcp->busy, memory_order_relaxed), busy = tcp->busy_count != 0;
 	bool earlier = false;
 
 	if (tcp->wheel.changed || tcp->ready != NULL || said <= tcp->now_ns)
-		earlier = publish_time(tcp, said);
+		earlier = stack_publish_next_time(tcp, said);
 	if (busy != was_busy)
 		atomic_store_explicit(&tcp->busy, busy, memory_order_release);
 	if (earlier || (busy && !was_busy))
 		tcp->host.due(tcp->host.arg);
 }
 
-void tcp_events(struct vma_tcp_conn *conn, uint32_t events)
+void conn_tell_owner_events(struct vma_tcp_conn *conn, uint32_t events)
 {
 	const struct vma_tcp_conn_ops *owner = atomic_load_explicit(&conn->owner, memory_order_acquire);
 
@@ -348,7 +348,7 @@ static void stack_fire_timer(struct tcp_timer_node *node, void *arg)
 	struct vma_tcp *tcp = arg;
 
 	if (node->kind == TCP_TIMER_RETRY) {
-		retry_all(tcp); /* frames that wait go at the run's end */
+		stack_retry_waiting_conns(tcp); /* frames that wait go at the run's end */
 	} else if (node->kind == TCP_TIMER_STRANGER) {
 		tcp_strangers_probe(tcp);
 	} else if (node->kind == TCP_TIMER_SMALL_MSS) {
@@ -361,11 +361,11 @@ static void stack_fire_timer(struct tcp_timer_node *node, void *arg)
 		        (struct vma_tcp_conn *)((char *)first - offsetof(struct vma_tcp_conn, timer));
 
 		timers_fire(conn, node->kind);
-		tcp_ready(conn); /* its step sends, and sets what is due next */
+		conn_enqueue_ready(conn); /* its step sends, and sets what is due next */
 	}
 }
 
-static void free_dead(struct vma_tcp *tcp)
+static void stack_free_dead_conns(struct vma_tcp *tcp)
 {
 	while (tcp->dead != NULL) {
 		struct vma_tcp_conn *conn = tcp->dead;
@@ -398,24 +398,24 @@ static inline __attribute__((always_inline)) bool stack_run_as(struct vma_ring_p
 	if (tcp->now_ns >= tcp->wheel_due_ns) /* one that was set since is looked at by this run's end */
 		wheel_advance(&tcp->wheel, tcp->now_ns, stack_fire_timer, tcp);
 	while (!tcp->output_deferred && (conn = next_ready(tcp)) != NULL) {
-		if (control && tcp->defers_control && tcp_control_takes(conn))
+		if (control && tcp->defers_control && tcp_control_queue_conn(conn))
 			continue;
-		tcp_conn_step(conn);
+		tcp_conn_run_step(conn);
 		tcp_conn_count(conn);
 	}
 	receive_ready_conns(tcp);
 	if (tcp->frames_count != 0)
 		send_frames(tcp);
-	free_dead(tcp);
+	stack_free_dead_conns(tcp);
 	if (tcp->ready != NULL && !last)
 		return true;
 	if (control)
 		tcp_control_end_run(tcp);
-	publish_due(tcp);
+	stack_publish_due_time(tcp);
 	return false;
 }
 
-static bool stack_run(struct vma_ring_proto_ops *proto_ops, bool last)
+static bool stack_run_pass(struct vma_ring_proto_ops *proto_ops, bool last)
 {
 	return stack_run_as(proto_ops, last, false);
 }
@@ -427,13 +427,13 @@ static bool stack_run_with_control(struct vma_ring_proto_ops *proto_ops, bool la
 
 /* As the kernel answers for a port that nobody has. What became the kernel's connection may still have been on its way.
  */
-static bool stack_unmatched(struct vma_ring_proto_ops *proto_ops, struct vma_buf *packet,
-                            const struct vma_rx_info *info)
+static bool stack_answer_unmatched(struct vma_ring_proto_ops *proto_ops, struct vma_buf *packet,
+                                   const struct vma_rx_info *info)
 {
 	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 
 	tcp_update_now(tcp);
-	if (tcp_exported_until_ns(tcp, info) != 0 && tcp_stranger_gets_no_reset(tcp, packet, info, false))
+	if (tcp_left_conn_until_ns(tcp, info) != 0 && tcp_stranger_gets_no_reset(tcp, packet, info, false))
 		return false;
 	tcp_reply_rst(tcp, packet);
 	vma_buf_put_chain(tcp->arena, packet);
@@ -452,23 +452,23 @@ static bool stack_is_due(struct vma_ring_proto_ops *proto_ops)
 	const struct vma_tcp *tcp = (const struct vma_tcp *)proto_ops;
 	uint64_t due = atomic_load_explicit(&tcp->due_ns, memory_order_relaxed);
 
-	return due != UINT64_MAX && now_of(tcp) >= due;
+	return due != UINT64_MAX && stack_host_now_ns(tcp) >= due;
 }
 
 /*
  * What came for our connections while the queue pair was lost the kernel has answered with RST, as it knows none of
  * them; and a peer that was reset says nothing more. So all are asked.
  */
-static void stack_rebound(struct vma_ring_proto_ops *proto_ops)
+static void stack_after_queue_pair_recovery(struct vma_ring_proto_ops *proto_ops)
 {
 	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 
 	tcp_update_now(tcp);
 	for (struct vma_tcp_conn *conn = tcp->all; conn != NULL; conn = conn->next_all) {
 		conn->todo |= TCP_WORK_KEEPALIVE;
-		tcp_ready(conn);
+		conn_enqueue_ready(conn);
 	}
-	publish_due(tcp);
+	stack_publish_due_time(tcp);
 }
 
 /* ---- life ---- */
@@ -476,14 +476,14 @@ static void stack_rebound(struct vma_ring_proto_ops *proto_ops)
 static void stack_settle_attr(struct vma_tcp *tcp, const struct vma_tcp_attr *attr)
 {
 	tcp->proto_ops =
-	        (struct vma_ring_proto_ops){.run = attr->host.control != NULL ? stack_run_with_control : stack_run,
+	        (struct vma_ring_proto_ops){.run = attr->host.control != NULL ? stack_run_with_control : stack_run_pass,
 	                                    .is_due = stack_is_due,
-	                                    .rebound = stack_rebound,
-	                                    .unmatched = stack_unmatched,
+	                                    .rebound = stack_after_queue_pair_recovery,
+	                                    .unmatched = stack_answer_unmatched,
 	                                    .accept_pending = stack_adopt};
 	tcp->ring = attr->ring;
 	tcp->arena = attr->arena;
-	tcp->host = complete_host(&attr->host);
+	tcp->host = host_ops_fill_defaults(&attr->host);
 	tcp->attr = *attr;
 	tcp->attr.orphans_max = attr->orphans_max != 0 ? attr->orphans_max : 16384;
 	tcp->attr.time_wait_max = attr->time_wait_max != 0 ? attr->time_wait_max : 262144;
@@ -500,22 +500,22 @@ static void stack_settle_attr(struct vma_tcp *tcp, const struct vma_tcp_attr *at
 }
 
 /* Not the stack's: connections give their memory back when it has gone. */
-static struct vma_tcp_memory no_limit = {.pressure = INT64_MAX, .limit = INT64_MAX};
+static struct vma_tcp_memory tcp_memory_no_limit = {.pressure = INT64_MAX, .limit = INT64_MAX};
 
 int vma_tcp_create(const struct vma_tcp_attr *attr, struct vma_tcp **out)
 {
-	struct vma_tcp_host host = complete_host(&attr->host);
+	struct vma_tcp_host_ops host = host_ops_fill_defaults(&attr->host);
 	struct vma_tcp *tcp;
 	int rc;
 
 	if (attr->ring == NULL || attr->arena == NULL || host.free == NULL)
 		return -EINVAL;
-	tcp = align_to_cache_line(host.alloc(size_to_align(sizeof(*tcp))));
+	tcp = align_to_cache_line(host.alloc(alloc_size_with_alignment(sizeof(*tcp))));
 	if (tcp == NULL)
 		return -ENOMEM;
 	stack_settle_attr(tcp, attr);
 	if (tcp->attr.memory == NULL)
-		tcp->attr.memory = &no_limit;
+		tcp->attr.memory = &tcp_memory_no_limit;
 	rc = port_memory_create(tcp);
 	if (rc != 0)
 		goto no_memory;
@@ -550,7 +550,7 @@ void vma_tcp_destroy(struct vma_tcp *tcp)
 	if (vma_ring_acquire(tcp->ring)) {
 		tcp_update_now(tcp);
 		tcp_listeners_free(tcp);
-		tcp_conns_abandon(tcp);
+		tcp_conns_abandon_at_destroy(tcp);
 		timewait_fini(tcp);
 		for (unsigned i = 0; i < tcp->frames_count; i++)
 			vma_buf_put(tcp->arena, tcp->frames[i].buf);
@@ -578,7 +578,7 @@ struct vma_ring *vma_tcp_ring(const struct vma_tcp *tcp)
 	return tcp->ring;
 }
 
-uint64_t vma_tcp_due(const struct vma_tcp *tcp)
+uint64_t vma_tcp_next_due_ns(const struct vma_tcp *tcp)
 {
 	return atomic_load_explicit(&tcp->due_ns, memory_order_acquire);
 }

@@ -11,7 +11,7 @@
  * lwIP's state by its number in <netinet/tcp.h>. An application's close or shutdown shows at once, although the FIN is
  * made only when all bytes before it are in segments.
  */
-static int state_of(const struct vma_tcp_conn *conn)
+static int conn_tcpi_state(const struct vma_tcp_conn *conn)
 {
 	static const uint8_t names[] = {
 	        [CLOSED] = TCP_CLOSE,         [LISTEN] = TCP_LISTEN,           [SYN_SENT] = TCP_SYN_SENT,
@@ -36,7 +36,7 @@ uint64_t tcp_sndbuf_now(const struct vma_tcp_conn *conn)
 	const struct vma_tcp *tcp = tcp_stack_now(conn);
 	struct vma_tcp_memory *memory = tcp->attr.memory;
 
-	if (!budget_is_spent(tcp) || sndbuf <= BUDGET_SND_LEAST)
+	if (!tcp_memory_is_exhausted(tcp) || sndbuf <= BUDGET_SND_LEAST)
 		return sndbuf;
 	if (!atomic_load_explicit(&memory->was_exhausted, memory_order_relaxed))
 		atomic_store_explicit(&memory->was_exhausted, true, memory_order_relaxed);
@@ -52,7 +52,7 @@ static bool was_exhausted(const struct vma_tcp_conn *conn)
 /* sk_stream_is_writeable: what is free is at least half of what is used; and not too much waits to be sent. */
 static bool is_writeable(const struct vma_tcp_conn *conn)
 {
-	uint64_t used = fifo_bytes(&conn->tx), sndbuf = tcp_sndbuf_now(conn);
+	uint64_t used = fifo_queued_bytes(&conn->tx), sndbuf = tcp_sndbuf_now(conn);
 	uint32_t lowat = (uint32_t)tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT);
 
 	if (used >= sndbuf || sndbuf - used < used / 2)
@@ -65,10 +65,11 @@ static bool is_writeable(const struct vma_tcp_conn *conn)
  * said so (D). A and D are exchanges of one word, so one comes first, and the other sees what was done before it: if D
  * does not see A, then A sees D, C comes before B, and B finds room.
  *
- * The exchange costs more than all else of a small message's step, so D is left out (tcp_may_have_waiting_writer) when nobody
- * can be waiting. Who finds no room has seen two thirds of the buffer used (tcp_notsent_lowat apart), by bytes that the
- * driver has to release before there is room: in the step that does, or one before, more than a third is used at first.
- * A driver that has not seen those bytes when it makes room cannot have released them, and comes again for them.
+ * The exchange costs more than all else of a small message's step, so D is left out (tcp_may_have_waiting_writer) when
+ * nobody can be waiting. Who finds no room has seen two thirds of the buffer used (tcp_notsent_lowat apart), by bytes
+ * that the driver has to release before there is room: in the step that does, or one before, more than a third is used
+ * at first. A driver that has not seen those bytes when it makes room cannot have released them, and comes again for
+ * them.
  *
  * That is no longer so once memory for all has been short, when a few KB are no room: D is then part of each step, as
  * soon as the driver knows of it (was_exhausted). A writer to whom that happens is not known to have been seen, so the
@@ -85,7 +86,7 @@ bool tcp_request_writeable(const struct vma_tcp_conn *conn)
 	if (is_writeable(conn))
 		return false;
 	if (!atomic_exchange_explicit(wants, true, memory_order_acq_rel) && was_exhausted(conn))
-		tcp_post((struct vma_tcp_conn *)(uintptr_t)conn, TCP_WORK_SEND);
+		tcp_post_work((struct vma_tcp_conn *)(uintptr_t)conn, TCP_WORK_SEND);
 	return !is_writeable(conn);
 }
 
@@ -134,17 +135,17 @@ static __attribute__((cold, noinline)) void change_state(struct vma_tcp_conn *co
 	atomic_store_explicit(&conn->state, state, memory_order_release);
 }
 
-static inline void publish_state(struct vma_tcp_conn *conn, int state)
+static inline void conn_publish_state(struct vma_tcp_conn *conn, int state)
 {
 	if (atomic_load_explicit(&conn->state, memory_order_relaxed) != state)
 		change_state(conn, state);
 }
 
-static inline void publish_buffers(struct vma_tcp_conn *conn)
+static inline void conn_publish_buffer_sizes(struct vma_tcp_conn *conn)
 {
 	if (conn->tx_space_freed || was_exhausted(conn))
 		report_tx_space(conn);
-	window_publish(conn);
+	window_publish_for_reader(conn);
 }
 
 void tcp_conn_publish(struct vma_tcp_conn *conn)
@@ -153,16 +154,16 @@ void tcp_conn_publish(struct vma_tcp_conn *conn)
 
 	if (conn->is_over)
 		return;
-	state = state_of(conn);
+	state = conn_tcpi_state(conn);
 	if (conn->closing && (state == TCP_FIN_WAIT2 || state == TCP_TIME_WAIT) &&
 	    !(conn->past_events & VMA_TCP_DRAINED))
 		conn->events |= VMA_TCP_DRAINED;
 	if (conn->data_received)
 		conn->events |= VMA_TCP_READABLE;
 	conn->data_received = false;
-	publish_buffers(conn);
-	tcp_busy_changed(conn, conn_is_busy(conn));
-	publish_state(conn, state);
+	conn_publish_buffer_sizes(conn);
+	conn_count_busy(conn, conn_is_busy(conn));
+	conn_publish_state(conn, state);
 }
 
 void tcp_conn_fin_received(struct vma_tcp_conn *conn)
@@ -176,23 +177,23 @@ void tcp_pingpong_publish(struct vma_tcp_conn *conn)
 {
 	uint32_t events;
 
-	publish_buffers(conn);
-	tcp_busy_changed(conn, false);
-	publish_state(conn, TCP_ESTABLISHED);
+	conn_publish_buffer_sizes(conn);
+	conn_count_busy(conn, false);
+	conn_publish_state(conn, TCP_ESTABLISHED);
 	events = conn->events | VMA_TCP_READABLE;
 	conn->events = 0;
 	conn->data_received = false;
-	tcp_events(conn, events);
+	conn_tell_owner_events(conn, events);
 }
 
 /* Both directions are over for good, as after the kernel's tcp_done. */
-void tcp_conn_ended(struct vma_tcp_conn *conn, int error)
+void conn_set_ended(struct vma_tcp_conn *conn, int error)
 {
 	atomic_store_explicit(&conn->error, error, memory_order_relaxed);
 	atomic_store_explicit(&conn->error_pending, error, memory_order_relaxed);
 	atomic_fetch_or_explicit(&conn->rx_mode, RX_SHUT, memory_order_relaxed);
 	atomic_store_explicit(&conn->sends_ended, true, memory_order_release);
-	publish_state(conn, TCP_CLOSE);
+	conn_publish_state(conn, TCP_CLOSE);
 	conn->events |= VMA_TCP_CLOSED | (error != 0 ? VMA_TCP_FAILED : 0);
 	if (conn->closing && !(conn->past_events & VMA_TCP_DRAINED))
 		conn->events |= VMA_TCP_DRAINED;
@@ -216,11 +217,11 @@ int vma_tcp_error_take(struct vma_tcp_conn *conn)
 }
 
 /* tcp_poll of the kernel, line by line of its effects. */
-uint32_t vma_tcp_readiness(const struct vma_tcp_conn *conn)
+uint32_t vma_tcp_poll_events(const struct vma_tcp_conn *conn)
 {
 	int state = atomic_load_explicit(&conn->state, memory_order_acquire);
 	bool in_ended = (atomic_load_explicit(&conn->rx_mode, memory_order_acquire) & (RX_SHUT | RX_FIN)) != 0 &&
-	                !vma_tcp_rx_waits(conn);
+	                !vma_tcp_rx_awaits_inspection(conn);
 	bool out_ended = atomic_load_explicit(&conn->sends_ended, memory_order_acquire);
 	uint32_t ready = 0;
 
@@ -229,7 +230,7 @@ uint32_t vma_tcp_readiness(const struct vma_tcp_conn *conn)
 	if (in_ended)
 		ready |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
 	if (state != TCP_SYN_SENT && state != TCP_SYN_RECV) {
-		if (tcp_readable(conn))
+		if (conn_has_rx_bytes(conn))
 			ready |= EPOLLIN | EPOLLRDNORM;
 		if (out_ended || !tcp_request_writeable(conn))
 			ready |= EPOLLOUT | EPOLLWRNORM;

@@ -85,7 +85,7 @@ static struct tcp_stranger *stranger_of(struct vma_tcp *tcp, const struct vma_rx
  * While cookies are out: a flood has taken the segment that brings one back, and what comes behind it is a stranger's
  * until that is sent again.
  */
-static uint64_t no_reset_ns(const struct vma_tcp *tcp, bool cookies)
+static uint64_t stranger_no_reset_ns(const struct vma_tcp *tcp, bool cookies)
 {
 	const struct vma_nic_accept_page *member = tcp->member;
 
@@ -141,7 +141,7 @@ static void stranger_probe(struct vma_tcp *tcp, struct tcp_stranger *stranger)
 		return;
 	}
 	stranger->last_ns = tcp->now_ns; /* the answer is a second segment of the same stranger */
-	tcp_reply_to(tcp, stranger->lower, stranger->l3_off, stranger->ports, &stranger->probe);
+	tcp_reply_to_headers(tcp, stranger->lower, stranger->l3_off, stranger->ports, &stranger->probe);
 	if (++stranger->probes < PROBES_MAX)
 		stranger->probe_due_ns = tcp->now_ns + PROBE_DELAY_NS;
 }
@@ -167,7 +167,8 @@ void tcp_strangers_probe(struct vma_tcp *tcp)
 bool tcp_stranger_gets_no_reset(struct vma_tcp *tcp, struct vma_buf *packet, const struct vma_rx_info *info,
                                 bool cookies)
 {
-	const uint64_t exported_until_ns = tcp_exported_until_ns(tcp, info), quiet = no_reset_ns(tcp, cookies);
+	const uint64_t exported_until_ns = tcp_left_conn_until_ns(tcp, info),
+	               quiet = stranger_no_reset_ns(tcp, cookies);
 	struct tcp_stranger *stranger;
 
 	if (exported_until_ns == 0 && quiet == 0)

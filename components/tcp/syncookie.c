@@ -59,7 +59,7 @@ uint32_t syncookie_check(const uint8_t secret[16], const struct syncookie_tuple 
 	return sizes[size];
 }
 
-static struct syncookie_tuple names_of(struct vma_tcp *tcp, const struct vma_buf *packet, uint32_t isn)
+static struct syncookie_tuple syncookie_tuple_of_packet(struct vma_tcp *tcp, const struct vma_buf *packet, uint32_t isn)
 {
 	const uint8_t *frame = (const uint8_t *)vma_buf_data(tcp->arena, packet);
 	struct syncookie_tuple names = {.isn = isn};
@@ -78,7 +78,7 @@ struct options {
 	uint32_t ts_val, ts_ecr;
 };
 
-static struct options read_syn(const struct segment *s)
+static struct options syncookie_parse_syn_options(const struct segment *s)
 {
 	const uint8_t *mss = segment_option(s, KIND_MSS), *scale = segment_option(s, KIND_SCALE);
 	struct options o = {.mss = MSS_DEFAULT, .scale = TS_SCALE, .ts = s->has_ts, .ts_val = s->ts_val};
@@ -91,7 +91,8 @@ static struct options read_syn(const struct segment *s)
 	return o;
 }
 
-/* At most 20 bytes, in words. Window scale and SACK are kept in the time stamp, so without time stamps neither is offered. */
+/* At most 20 bytes, in words. Window scale and SACK are kept in the time stamp, so without time stamps neither is
+ * offered. */
 static uint8_t syncookie_write_options(const struct options *o, uint8_t *to)
 {
 	uint8_t *p = to;
@@ -127,11 +128,11 @@ void syncookie_send(struct vma_tcp *tcp, struct vma_buf *packet, uint16_t window
 	struct segment s;
 
 	segment_parse(&s, tcp->arena, packet);
-	theirs = read_syn(&s);
+	theirs = syncookie_parse_syn_options(&s);
 	theirs.sack = theirs.sack && !tcp->attr.no_sack;
 	if (tcp->attr.no_window_scaling)
 		theirs.scale = TS_SCALE;
-	names = names_of(tcp, packet, s.seq);
+	names = syncookie_tuple_of_packet(tcp, packet, s.seq);
 	reply.seq = syncookie_make(tcp->attr.secret, &names, theirs.mss, tcp->now_ns);
 	reply.ack = s.seq + 1;
 	ours = (struct options){.mss = tcp_mtu_of_request(tcp) - 40,
@@ -147,8 +148,8 @@ void syncookie_send(struct vma_tcp *tcp, struct vma_buf *packet, uint16_t window
 /* ---- the SYN, again ---- */
 
 /* The headers below are those of the ACK. */
-static struct vma_buf *write_syn(struct vma_tcp *tcp, const struct vma_buf *packet, const struct segment *s,
-                                 const struct options *o)
+static struct vma_buf *syncookie_rebuild_syn(struct vma_tcp *tcp, const struct vma_buf *packet, const struct segment *s,
+                                             const struct options *o)
 {
 	struct vma_buf *syn = vma_ring_tx_buf(tcp->ring);
 	const uint8_t *from = (const uint8_t *)vma_buf_data(tcp->arena, packet);
@@ -183,7 +184,7 @@ struct vma_buf *syncookie_recall(struct vma_tcp *tcp, struct vma_buf *packet, ui
 	struct segment s;
 
 	segment_parse(&s, tcp->arena, packet);
-	names = names_of(tcp, packet, s.seq - 1);
+	names = syncookie_tuple_of_packet(tcp, packet, s.seq - 1);
 	*isn = s.ack - 1;
 	o.mss = syncookie_check(tcp->attr.secret, &names, *isn, tcp->now_ns);
 	if (o.mss == 0 || *isn == 0)
@@ -192,5 +193,5 @@ struct vma_buf *syncookie_recall(struct vma_tcp *tcp, struct vma_buf *packet, ui
 	o.ts_val = s.ts_val;
 	o.scale = s.ts_ecr & TS_SCALE;
 	o.sack = s.ts_ecr & TS_SACK;
-	return write_syn(tcp, packet, &s, &o);
+	return syncookie_rebuild_syn(tcp, packet, &s, &o);
 }

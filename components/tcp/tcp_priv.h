@@ -9,7 +9,7 @@
  *   state.c                what is published: state, readiness, events
  *   rx/read.c, tx/write.c  the application's side of the two fifos
  *   rx/input.c             a burst's segments of one connection into lwIP     recovery_ack_*, rx/window.c
- *   rx/pingpong.c          the fastest path of a burst that is one message    recovery_acked_last, rx/window.c
+ *   rx/pingpong.c          the fastest path of a burst that is one message    recovery_sole_segment_acked, rx/window.c
  *   tx/output.c            from the send fifo into segments and frames        recovery_*
  *   rx/predict.c           the fast path of the usual segment that comes,
  *   tx/compose.c           and of the usual one that leaves
@@ -58,14 +58,14 @@ struct tcp_pcb;
 struct tcp_seg;
 struct pbuf;
 struct tcp_wait_slot;
-struct tcp_control;
+struct tcp_control_queue;
 struct tcp_zcopy;
 
 #define TCP_NS_PER_MS 1000000ULL
 #define TCP_NS_PER_S 1000000000ULL
 
 /* What is left to do for a connection: bits of conn->work, posted by any thread, done by the driver. */
-enum tcp_work {
+enum tcp_work_bits {
 	TCP_WORK_SEND = 1 << 0,
 	TCP_WORK_WINDOW = 1 << 1, /* the reader has made room */
 	TCP_WORK_SHUT_WR = 1 << 2,
@@ -93,7 +93,7 @@ struct vma_tcp_conn {
 	struct vma_flow_key key; /* local is this side */
 
 	/* ---- shared ---- */
-	_Alignas(64) _Atomic uint32_t work; /* enum tcp_work; 0 -> anything: whoever did it posts `command` */
+	_Alignas(64) _Atomic uint32_t work; /* enum tcp_work_bits; 0 -> anything: whoever did it posts `command` */
 	_Atomic uint32_t refs;
 	_Atomic uint32_t pending; /* its place among what waits for accept, and 1; 0: none. pending.c */
 	_Atomic int state;        /* TCP_* as applications see it; pcb's, published after each step */
@@ -145,7 +145,7 @@ struct vma_tcp_conn {
 	struct tcp_rtt rtt;
 	struct tcp_cc cc;
 	struct tcp_rate rate; /* with a model, as pace */
-	struct tcp_pace pace;
+	struct tcp_pacing pace;
 	struct tcp_recovery recovery;
 	struct tcp_timer_node timer[TCP_TIMERS];
 	struct tcp_window window; /* rx/window.h */
@@ -166,7 +166,7 @@ struct vma_tcp_conn {
 	uint32_t out_segments;        /* frames with an ACK since the connection began: did this step send one? */
 	struct vma_tcp_conn *next_retry;
 	struct vma_tcp_conn *next_dead;
-	uint32_t todo;                    /* enum tcp_work, taken from `work` */
+	uint32_t todo;                    /* enum tcp_work_bits, taken from `work` */
 	int fatal_error;                  /* why lwIP has freed the pcb */
 	bool pushed;                      /* the last data carried PSH */
 	bool data_received;               /* in this step */
@@ -202,11 +202,11 @@ struct tcp_rst_cache {
 };
 #define TCP_RST_CACHE 16
 /* A connection that has left: to another stack, which goes on with it, or for ever. export.c. */
-enum tcp_left { TCP_LEFT_FOR_NONE, TCP_LEFT_FOR_KERNEL, TCP_LEFT_FOR_STACK, TCP_ENDED };
-struct tcp_exported {
+enum tcp_left_to { TCP_LEFT_FOR_NONE, TCP_LEFT_FOR_KERNEL, TCP_LEFT_FOR_STACK, TCP_ENDED };
+struct tcp_left_conn {
 	uint64_t until_ns;
 	struct vma_flow_key key;
-	enum tcp_left left;
+	enum tcp_left_to left;
 };
 #define TCP_EXPORTED 1024
 /* Who has sent a segment that no connection takes, while the connection may be elsewhere. stranger.c. */
@@ -225,7 +225,7 @@ struct vma_tcp {
 	struct vma_ring_proto_ops proto_ops; /* first */
 	struct vma_ring *ring;
 	struct vma_bufarena *arena;
-	struct vma_tcp_host host;
+	struct vma_tcp_host_ops host;
 	struct vma_tcp_attr attr;
 	const struct vma_nic_info *nic;
 
@@ -238,15 +238,15 @@ struct vma_tcp {
 	struct vma_tcp_listener *listeners;
 	struct vma_nic_seg frames[TCP_FRAMES];
 	unsigned frames_count;
-	uint32_t acked_since_kick;     /* bytes that have been acknowledged since the last kick: peers send as many */
-	bool output_deferred;          /* there was a kick in this run, and what has come since should be read first */
-	struct tcp_timewait *timewait; /* timewait.c */
-	struct vma_tcp_conn *retry;    /* tcp_retry */
+	uint32_t acked_since_kick; /* bytes that have been acknowledged since the last kick: peers send as many */
+	bool output_deferred;      /* there was a kick in this run, and what has come since should be read first */
+	struct tcp_timewait_table *timewait; /* timewait.c */
+	struct vma_tcp_conn *retry;          /* conn_enqueue_retry */
 	struct tcp_timer_node retry_timer;
 	struct tcp_small_mss_quota small_mss_quota;
 	struct vma_tcp_conn *dead;      /* freed at the end of the run */
 	struct tcp_ack ack;             /* of the segment that is being processed */
-	struct tcp_port_memory *memory; /* lwip/port.c: freelists of lwIP's objects */
+	struct tcp_lwip_memory *memory; /* lwip/port.c: freelists of lwIP's objects */
 	uint64_t ooo_bytes;             /* held of data that is not in order, of all connections; budget.h bounds it */
 	uint32_t busy_count;            /* connections with something queued or unacknowledged */
 	uint32_t orphans;
@@ -255,8 +255,8 @@ struct vma_tcp {
 	struct tcp_rst_cache rst_cache[TCP_RST_CACHE];
 	uint32_t isn_above;                 /* for the connection that a SYN is making */
 	struct vma_tcp_conn *opening;       /* that connection */
-	struct tcp_exported *exported;      /* TCP_EXPORTED of them; NULL: there was none yet */
-	struct tcp_exported *ended;         /* the same, of connections that ended here */
+	struct tcp_left_conn *exported;     /* TCP_EXPORTED of them; NULL: there was none yet */
+	struct tcp_left_conn *ended;        /* the same, of connections that ended here */
 	uint32_t gro_conns_left;            /* connections whose segments may be merged in this run */
 	bool predicts_nothing;              /* for tests: every segment goes through lwIP, the fast path is not taken */
 	uint32_t alone;                     /* for tests: messages that tx/output.c has found alone */
@@ -265,9 +265,9 @@ struct vma_tcp {
 	uint8_t isn_key[16];                /* its, as it was at first; zeros: none */
 	struct tcp_stranger *strangers;     /* TCP_STRANGERS of them; NULL: there was none yet */
 	struct tcp_timer_node stranger_timer;
-	uint32_t clock_offset_ms;    /* lwip/port.c: of time stamps */
-	struct tcp_control *control; /* control.c; NULL: the host has no control */
-	bool defers_control;         /* it has, and this is not the run that does its work */
+	uint32_t clock_offset_ms;          /* lwip/port.c: of time stamps */
+	struct tcp_control_queue *control; /* control.c; NULL: the host has no control */
+	bool defers_control;               /* it has, and this is not the run that does its work */
 
 	/* read by anybody */
 	_Alignas(64) _Atomic uint64_t due_ns;
@@ -319,23 +319,24 @@ static inline uint64_t tcp_tx_offset(const struct vma_tcp_conn *conn, uint32_t s
 /* ---- stack.c: driver ---- */
 
 /* The connection's packets or output are dealt with at the end of this run. */
-void tcp_ready(struct vma_tcp_conn *conn);
+void conn_enqueue_ready(struct vma_tcp_conn *conn);
 /* A complete frame with its reference passes to the stack; sent at the end of the run, or when TCP_FRAMES wait. */
-static inline void tcp_frame_out(struct vma_tcp *tcp, struct vma_buf *buf, uint32_t off, uint32_t len, uint16_t flags)
+static inline void tcp_frame_queue_for_send(struct vma_tcp *tcp, struct vma_buf *buf, uint32_t off, uint32_t len,
+                                            uint16_t flags)
 {
 	tcp->frames[tcp->frames_count++] = (struct vma_nic_seg){.buf = buf, .off = off, .len = len, .flags = flags};
 }
 /* What is gathered leaves now, if no other connection waits in this run: its books are kept while it is on its way. */
-void tcp_frames_leave(struct vma_tcp *tcp);
-void tcp_events(struct vma_tcp_conn *conn, uint32_t events); /* tells the owner, if any */
-static inline void tcp_busy_changed(struct vma_tcp_conn *conn, bool busy)
+void tcp_frames_send_if_last(struct vma_tcp *tcp);
+void conn_tell_owner_events(struct vma_tcp_conn *conn, uint32_t events); /* tells the owner, if any */
+static inline void conn_count_busy(struct vma_tcp_conn *conn, bool busy)
 {
 	if (conn->is_busy == busy)
 		return;
 	conn->is_busy = busy;
 	conn->tcp->busy_count += busy ? 1 : UINT32_MAX;
 }
-void tcp_check_idle(struct vma_tcp *tcp); /* host.c; a connection, or what was left of one, has gone */
+void stack_tell_host_if_idle(struct vma_tcp *tcp); /* host.c; a connection, or what was left of one, has gone */
 /* The connection's flow, and what it has brought for a connection that is over. */
 void tcp_conn_end_flow(struct vma_tcp_conn *conn);
 void tcp_conn_drop_burst(struct vma_tcp_conn *conn);
@@ -343,8 +344,9 @@ void tcp_conn_drop_burst(struct vma_tcp_conn *conn);
 void tcp_conn_unqueue(struct vma_tcp_conn *conn);
 /* Detaches the flow and deletes its rule in the NIC, now or, if the host prunes, later. */
 void tcp_flow_end(struct vma_tcp *tcp, struct vma_flow *flow);
-/* Any thread. Work of the connection: tcp_post does it now if nobody drives; _deferred leaves it to the next driver. */
-void tcp_post(struct vma_tcp_conn *conn, uint32_t work);
+/* Any thread. Work of the connection: tcp_post_work does it now if nobody drives; _deferred leaves it to the next
+ * driver. */
+void tcp_post_work(struct vma_tcp_conn *conn, uint32_t work);
 void tcp_post_deferred(struct vma_tcp_conn *conn, uint32_t work);
 void tcp_post_command(struct vma_tcp_conn *conn, bool deferred); /* by the thread whose bits were the first */
 /*
@@ -353,15 +355,15 @@ void tcp_post_command(struct vma_tcp_conn *conn, bool deferred); /* by the threa
  */
 struct vma_tcp *tcp_conn_acquire(const struct vma_tcp_conn *conn, bool *acquired);
 /* When what found no frame is tried again: in a millisecond, or later while the queue pair is lost. */
-uint64_t tcp_again_ns(const struct vma_tcp *tcp);
+uint64_t stack_retry_time_ns(const struct vma_tcp *tcp);
 /* Looked at again then: there was no frame, or no memory. */
-void tcp_retry(struct vma_tcp_conn *conn);
+void conn_enqueue_retry(struct vma_tcp_conn *conn);
 /* Room for one more frame in this run (sends what is gathered if need be). */
-bool tcp_frame_flush(struct vma_tcp *tcp) __attribute__((cold));
-static inline bool tcp_frame_space(struct vma_tcp *tcp)
+bool tcp_frames_send_all(struct vma_tcp *tcp) __attribute__((cold));
+static inline bool tcp_frame_queue_has_space(struct vma_tcp *tcp)
 {
 	if (__builtin_expect(tcp->frames_count == TCP_FRAMES || tcp->acked_since_kick >= ACKED_KICK_MAX, 0))
-		return tcp_frame_flush(tcp);
+		return tcp_frames_send_all(tcp);
 	return true;
 }
 void tcp_small_mss_quota_grant(struct vma_tcp *tcp);      /* small_mss_quota.c: its timer has come */
@@ -375,25 +377,25 @@ void tcp_pending_init(struct vma_tcp *tcp);
 bool tcp_pending_is_shared(const struct vma_tcp *tcp); /* other processes serve a listener of this stack's, too */
 /* What a SYN-ACK begins with, the same in each process of a group, whenever it finds the SYN; 0: anything. */
 uint32_t tcp_pending_isn(const struct vma_tcp *tcp, const struct vma_flow_key *key, uint32_t irs);
-void tcp_pending_begin(struct vma_tcp_conn *conn); /* its SYN has come, and the SYN-ACK has not left */
-bool tcp_pending_queue(struct vma_tcp_conn *conn); /* the handshake is done; false: another process has it */
-bool tcp_pending_end(struct vma_tcp_conn *conn);   /* it is accepted, or over; false: as before */
-bool tcp_pending_is_moved(const struct vma_tcp_conn *conn);
-bool tcp_pending_any(const struct vma_tcp *tcp); /* there are some, of any listener */
+void tcp_pending_publish_half_open(struct vma_tcp_conn *conn); /* its SYN has come, and the SYN-ACK has not left */
+bool tcp_pending_mark_queued(struct vma_tcp_conn *conn); /* the handshake is done; false: another process has it */
+bool tcp_pending_withdraw(struct vma_tcp_conn *conn);    /* it is accepted, or over; false: as before */
+bool tcp_pending_was_adopted(const struct vma_tcp_conn *conn);
+bool tcp_has_pending_conns(const struct vma_tcp *tcp); /* there are some, of any listener */
 bool tcp_pending_holds_ack(struct vma_tcp_conn *conn);
-struct vma_buf *tcp_pending_write(struct vma_tcp *tcp, const struct vma_pending *pending, bool syn);
-void tcp_pending_names(const struct vma_pending *pending, struct vma_rx_info *info);
+struct vma_buf *tcp_pending_make_peer_segment(struct vma_tcp *tcp, const struct vma_pending *pending, bool syn);
+void tcp_pending_to_rx_info(const struct vma_pending *pending, struct vma_rx_info *info);
 void tcp_listener_adopt(struct vma_flow *flow, const struct vma_pending *pending); /* listener.c */
 
 /* ---- conn.c: driver ---- */
 
 struct vma_tcp_conn *tcp_conn_new(struct vma_tcp *tcp, const struct vma_flow_key *key,
                                   const struct vma_tcp_options *options);
-void tcp_conn_over(struct vma_tcp_conn *conn,
-                   int error); /* the pcb has gone: publish, tell, detach, put the stack's reference */
-/* Ends it: the pcb is given up, with or without RST to the peer, then tcp_conn_over(conn, error). Within lwip_enter or
- * not. Nothing of the pcb may be used afterwards. */
-void tcp_conn_fail(struct vma_tcp_conn *conn, int error, bool reset);
+void conn_pcb_is_gone(struct vma_tcp_conn *conn,
+                      int error); /* the pcb has gone: publish, tell, detach, put the stack's reference */
+/* Ends it: the pcb is given up, with or without RST to the peer, then conn_pcb_is_gone(conn, error). Within lwip_enter
+ * or not. Nothing of the pcb may be used afterwards. */
+void conn_fail_with_error(struct vma_tcp_conn *conn, int error, bool reset);
 void tcp_conn_publish(struct vma_tcp_conn *conn);     /* state and readiness from the pcb */
 void tcp_pingpong_publish(struct vma_tcp_conn *conn); /* the same after tcp_pingpong_finish, and what is new is told */
 static inline bool tcp_conn_is_orphan(const struct vma_tcp_conn *conn) /* closed by its application */
@@ -410,9 +412,9 @@ static inline void tcp_conn_count(struct vma_tcp_conn *conn)
 	if (stats != NULL)
 		tcp_conn_fill_stats(conn, stats);
 }
-void tcp_conn_step(struct vma_tcp_conn *conn);          /* what is posted, input, output, publication, events */
+void tcp_conn_run_step(struct vma_tcp_conn *conn);      /* what is posted, input, output, publication, events */
 void tcp_conn_receive_burst(struct vma_tcp_conn *conn); /* what has come; its step is still to follow */
-void tcp_conns_abandon(struct vma_tcp *tcp);            /* the stack ends: all are over, */
+void tcp_conns_abandon_at_destroy(struct vma_tcp *tcp); /* the stack ends: all are over, */
 void tcp_conns_free(struct vma_tcp *tcp);               /* and freed */
 static inline int32_t tcp_option(const struct vma_tcp_conn *conn, enum vma_tcp_option option)
 {
@@ -431,7 +433,7 @@ void tcp_drop_unagreed_options(
 void tcp_conn_established(struct vma_tcp_conn *conn); /* the handshake is complete: sizes, windows, first samples */
 void tcp_conn_apply_path(struct vma_tcp_conn *conn);  /* what was told, if anything; flag held */
 void tcp_conn_mss_update(struct vma_tcp_conn *conn);  /* from path, options, the peer's SYN */
-void tcp_close_work(struct vma_tcp_conn *conn, uint32_t todo);
+void conn_do_close_work(struct vma_tcp_conn *conn, uint32_t todo);
 void tcp_close_fin(struct vma_tcp_conn *conn); /* everything is in segments: the FIN behind it */
 
 /* ---- options.c, icmp.c: driver ---- */
@@ -441,16 +443,16 @@ void tcp_icmp_work(struct vma_tcp_conn *conn);
 
 /* ---- state.c, rx/read.c ---- */
 
-void tcp_conn_ended(struct vma_tcp_conn *conn, int error);
+void conn_set_ended(struct vma_tcp_conn *conn, int error);
 uint64_t tcp_sndbuf_now(const struct vma_tcp_conn *conn);    /* any thread: as far as there is memory */
 bool tcp_request_writeable(const struct vma_tcp_conn *conn); /* any thread: no room, and WRITABLE will be told */
-bool tcp_readable(const struct vma_tcp_conn *conn);          /* any thread */
+bool conn_has_rx_bytes(const struct vma_tcp_conn *conn);     /* any thread */
 /* Driver, before it makes room: whether a writer can be waiting for some. */
 static inline bool tcp_may_have_waiting_writer(const struct vma_tcp_conn *conn)
 {
 	uint64_t sndbuf = atomic_load_explicit(&conn->sndbuf, memory_order_relaxed);
 
-	return 3 * fifo_bytes(&conn->tx) > sndbuf || tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1;
+	return 3 * fifo_queued_bytes(&conn->tx) > sndbuf || tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1;
 }
 void tcp_conn_fin_received(struct vma_tcp_conn *conn); /* and all that came before it has been told */
 /* conn->urgent_byte, but for the byte itself. */
@@ -470,7 +472,7 @@ void tcp_listeners_free(struct vma_tcp *tcp);
 /* A half-open connection is no longer that; whether it was accepted. */
 void tcp_half_open_end(struct vma_tcp_conn *conn);
 /* Its handshake is complete: the owner of the listener gets it, or refuses it. */
-void tcp_half_open_done(struct vma_tcp_conn *conn);
+void tcp_half_open_established(struct vma_tcp_conn *conn);
 bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info);
 /*
  * control.c: driver, if host.control is there. hold: the segment is left for later; false: it is to be handled now.
@@ -479,15 +481,15 @@ bool tcp_listener_sink(struct vma_flow *flow, struct vma_buf *packet, const stru
  */
 int tcp_control_init(struct vma_tcp *tcp);
 void tcp_control_fini(struct vma_tcp *tcp);
-bool tcp_control_hold(struct vma_tcp *tcp, struct vma_flow *listener, struct vma_buf *packet,
-                      const struct vma_rx_info *info);
-bool tcp_control_takes(struct vma_tcp_conn *conn);
+bool tcp_control_queue_syn(struct vma_tcp *tcp, struct vma_flow *listener, struct vma_buf *packet,
+                           const struct vma_rx_info *info);
+bool tcp_control_queue_conn(struct vma_tcp_conn *conn);
 void tcp_control_end_run(struct vma_tcp *tcp);
 void tcp_control_flush(struct vma_tcp *tcp);
-void tcp_control_forget(struct vma_tcp *tcp, const struct vma_flow *listener);
+void tcp_control_forget_listener(struct vma_tcp *tcp, const struct vma_flow *listener);
 /* Of a listener's flow: a SYN would be answered by a cookie, or not at all; an ACK brings a cookie back. */
 bool tcp_listener_sends_cookies(const struct vma_flow *flow);
-bool tcp_listener_recalls(const struct vma_flow *flow, struct vma_buf *packet);
+bool tcp_listener_knows_cookie(const struct vma_flow *flow, struct vma_buf *packet);
 
 /* ---- reply.c: driver ---- */
 
@@ -505,22 +507,22 @@ struct tcp_reply {
 void tcp_reply(struct vma_tcp *tcp, struct vma_buf *packet, const struct tcp_reply *reply);
 /* To a packet that has gone: the frame of which `lower` was the start, as far as the IPv4 header (without options) at
  * l3_off, and the two ports of its TCP header. */
-void tcp_reply_to(struct vma_tcp *tcp, const uint8_t *lower, uint32_t l3_off, const uint8_t *ports,
-                  const struct tcp_reply *reply);
+void tcp_reply_to_headers(struct vma_tcp *tcp, const uint8_t *lower, uint32_t l3_off, const uint8_t *ports,
+                          const struct tcp_reply *reply);
 bool tcp_take_reply_token(struct vma_tcp *tcp); /* one more now; counts it */
 
 /* ---- export.c: driver ---- */
 
 struct vma_flow_key tcp_key_of(const struct vma_rx_info *info); /* listener.c: of the connection that it is about */
 
-void tcp_exported_add(struct vma_tcp *tcp, const struct vma_flow_key *key, enum tcp_left left);
+void tcp_note_left_conn(struct vma_tcp *tcp, const struct vma_flow_key *key, enum tcp_left_to left);
 /* A NIC that gives the kernel what is not known here: for a second it is known that the connection ended here. */
-void tcp_ended_add(struct vma_tcp *tcp, const struct vma_flow_key *key);
+void tcp_note_ended_conn(struct vma_tcp *tcp, const struct vma_flow_key *key);
 /* Where the connection of a segment that no flow takes was last. */
-enum tcp_left tcp_left_for(const struct vma_tcp *tcp, const struct vma_rx_info *info);
+enum tcp_left_to tcp_conn_left_to(const struct vma_tcp *tcp, const struct vma_rx_info *info);
 /* Until when a packet may still be on its way here to a connection that has left for another stack; 0: it is to none.
  */
-uint64_t tcp_exported_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info);
+uint64_t tcp_left_conn_until_ns(const struct vma_tcp *tcp, const struct vma_rx_info *info);
 
 /* ---- stranger.c: driver ---- */
 
@@ -537,33 +539,35 @@ void tcp_strangers_probe(struct vma_tcp *tcp); /* those that it is time for */
 
 int timewait_init(struct vma_tcp *tcp);
 void timewait_fini(struct vma_tcp *tcp);
-void timewait_end(struct vma_tcp *tcp, uint32_t most); /* so many of them, if there are, now */
+void timewait_end_some(struct vma_tcp *tcp, uint32_t most); /* so many of them, if there are, now */
 /* Takes over from a connection whose pcb is in TIME_WAIT: its flow goes on, the connection is over. */
 void timewait_begin(struct vma_tcp_conn *conn);
 /* For a record; also if there may be no more of them. False: later, or the peer's FIN, sent again, finds nobody. */
 bool timewait_has_memory(struct vma_tcp *tcp);
 /* Whether a new connection may use the 4-tuple now (RFC 6191; as the kernel, at once if the application asks for that
  * port, else after tcp_tw_reuse_delay): true ends the old one. LAST: see time_wait_ends in struct vma_tcp_conn_attr. */
-enum timewait_use { TIMEWAIT_USE_CHOSEN, TIMEWAIT_USE_BOUND, TIMEWAIT_USE_LAST };
-bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum timewait_use use, uint32_t *isn_above);
+enum timewait_reuse_rule { TIMEWAIT_USE_CHOSEN, TIMEWAIT_USE_BOUND, TIMEWAIT_USE_LAST };
+bool timewait_end_for_reuse(struct vma_tcp *tcp, const struct vma_flow_key *key, enum timewait_reuse_rule use,
+                            uint32_t *isn_above);
 /* The local port, network order, of an old one with these addresses and this peer's port; 0: none is old enough, or
  * there are too many of others before it: who asks again looks further. */
 uint16_t timewait_oldest_port(struct vma_tcp *tcp, const struct vma_flow_key *key);
 /* The same for a connection that is there: one that was closed, and waits for the peer's end only. */
 /* The peer has begun another connection, elsewhere. False: the flow is none of these. */
 bool timewait_evict(struct vma_tcp *tcp, struct vma_flow *flow);
-bool timewait_yield_early(struct vma_tcp_conn *conn, uint32_t *isn_above);
+bool conn_end_for_tuple_reuse(struct vma_tcp_conn *conn, uint32_t *isn_above);
 /* Whether one is there with this local port and address (NULL: any). As long as there are records. */
 bool timewait_has_port(const struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be);
 void timewait_expire(struct vma_tcp *tcp); /* its timer has come */
 uint32_t timewait_count(const struct vma_tcp *tcp);
 /* The latest first, at most `most`, until `see` says true, which is the answer. */
-bool timewait_each_latest(const struct vma_tcp *tcp, uint32_t most,
-                          bool (*see)(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt, void *arg),
-                          void *arg);
-void timewait_each(const struct vma_tcp *tcp,
-                   void (*see)(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt, void *arg),
-                   void *arg);
+bool timewait_for_each_latest(const struct vma_tcp *tcp, uint32_t most,
+                              bool (*see)(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt,
+                                          void *arg),
+                              void *arg);
+void timewait_for_each(const struct vma_tcp *tcp,
+                       void (*see)(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt, void *arg),
+                       void *arg);
 
 /* minisocks.c: the owner of the device goes on for all, or `most`, of them. Control path; nothing ends here. */
 void tcp_minisocks_export(struct vma_tcp *tcp, uint32_t most);

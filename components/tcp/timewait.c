@@ -7,9 +7,9 @@
  * equally long, so one timer, of the first, is enough.
  *
  * There are two lists. If the NIC gives the kernel what is not known here (VMA_NIC_CAP_TO_KERNEL), a connection that
- * began here has a rule of the NIC for itself alone, and the NIC has no block of ports in its place. So its record lives
- * for a second only. What comes later the kernel answers by RST: a FIN that is repeated still, which harms nobody. The
- * clock in initial sequence numbers keeps the next connection of the same names apart from it.
+ * began here has a rule of the NIC for itself alone, and the NIC has no block of ports in its place. So its record
+ * lives for a second only. What comes later the kernel answers by RST: a FIN that is repeated still, which harms
+ * nobody. The clock in initial sequence numbers keeps the next connection of the same names apart from it.
  */
 #include <errno.h>
 #include <string.h>
@@ -39,7 +39,7 @@ struct record {
 };
 _Static_assert(sizeof(struct record) <= 128, "two cache lines");
 
-struct record_list {
+struct timewait_record_list {
 	struct tcp_timer_node timer; /* of the first record */
 	uint32_t first, last;
 	uint32_t lifetime_ms;
@@ -47,16 +47,16 @@ struct record_list {
 };
 
 #define LISTS 2
-struct tcp_timewait {
+struct tcp_timewait_table {
 	struct vma_tcp *tcp;
-	struct record_list list[LISTS]; /* of 60 s, and brief ones */
+	struct timewait_record_list list[LISTS]; /* of 60 s, and brief ones */
 	struct record **blocks;
 	uint32_t blocks_count;
 	uint32_t free; /* the number of a record */
 	uint32_t count;
 };
 
-static struct record *record_at(const struct tcp_timewait *tw, uint32_t number)
+static struct record *timewait_record_at(const struct tcp_timewait_table *tw, uint32_t number)
 {
 	return &tw->blocks[number >> BLOCK_BITS][number & (BLOCK_RECORDS - 1)];
 }
@@ -68,12 +68,12 @@ static uint32_t timewait_now_ms(const struct vma_tcp *tcp)
 
 /* ---- the lists ---- */
 
-static struct record_list *list_of(struct tcp_timewait *tw, const struct record *record)
+static struct timewait_record_list *list_of(struct tcp_timewait_table *tw, const struct record *record)
 {
 	return &tw->list[(record->window & BRIEF) != 0];
 }
 
-static void timewait_set_timer(struct tcp_timewait *tw, struct record_list *list)
+static void timewait_set_timer(struct tcp_timewait_table *tw, struct timewait_record_list *list)
 {
 	struct vma_tcp *tcp = tw->tcp;
 	int32_t left;
@@ -84,50 +84,50 @@ static void timewait_set_timer(struct tcp_timewait *tw, struct record_list *list
 	}
 	if (wheel_is_set(&list->timer))
 		return; /* for one that has ended, or moved: it will be set again then */
-	left = (int32_t)(record_at(tw, list->first)->end_ms - timewait_now_ms(tcp));
+	left = (int32_t)(timewait_record_at(tw, list->first)->end_ms - timewait_now_ms(tcp));
 	wheel_set(&tcp->wheel, &list->timer, tcp->now_ns + (left > 0 ? (uint32_t)left : 0) * TCP_NS_PER_MS);
 }
 
-static void timewait_append(struct tcp_timewait *tw, struct record *record)
+static void timewait_append(struct tcp_timewait_table *tw, struct record *record)
 {
-	struct record_list *list = list_of(tw, record);
+	struct timewait_record_list *list = list_of(tw, record);
 
 	record->end_ms = timewait_now_ms(tw->tcp) + list->lifetime_ms;
 	record->next = NONE;
 	record->prev = list->last;
 	if (list->last != NONE)
-		record_at(tw, list->last)->next = record->number;
+		timewait_record_at(tw, list->last)->next = record->number;
 	else
 		list->first = record->number;
 	list->last = record->number;
 	timewait_set_timer(tw, list);
 }
 
-static void timewait_take_out(struct tcp_timewait *tw, struct record *record)
+static void timewait_unlink_record(struct tcp_timewait_table *tw, struct record *record)
 {
-	struct record_list *list = list_of(tw, record);
+	struct timewait_record_list *list = list_of(tw, record);
 
 	if (list->port_search_at == record->number)
 		list->port_search_at = record->next;
 	if (record->prev != NONE)
-		record_at(tw, record->prev)->next = record->next;
+		timewait_record_at(tw, record->prev)->next = record->next;
 	else
 		list->first = record->next;
 	if (record->next != NONE)
-		record_at(tw, record->next)->prev = record->prev;
+		timewait_record_at(tw, record->next)->prev = record->prev;
 	else
 		list->last = record->prev;
 }
 
-static void live_on(struct tcp_timewait *tw, struct record *record)
+static void timewait_restart_period(struct tcp_timewait_table *tw, struct record *record)
 {
-	timewait_take_out(tw, record);
+	timewait_unlink_record(tw, record);
 	timewait_append(tw, record);
 }
 
 /* ---- records ---- */
 
-static int add_block(struct tcp_timewait *tw)
+static int timewait_add_record_block(struct tcp_timewait_table *tw)
 {
 	struct vma_tcp *tcp = tw->tcp;
 	struct record **blocks = tcp_alloc_zeroed(tcp, (tw->blocks_count + 1) * sizeof(*blocks));
@@ -152,40 +152,40 @@ static int add_block(struct tcp_timewait *tw)
 
 bool timewait_has_memory(struct vma_tcp *tcp)
 {
-	struct tcp_timewait *tw = tcp->timewait;
+	struct tcp_timewait_table *tw = tcp->timewait;
 
-	return tw->count >= tcp->attr.time_wait_max || tw->free != NONE || add_block(tw) == 0;
+	return tw->count >= tcp->attr.time_wait_max || tw->free != NONE || timewait_add_record_block(tw) == 0;
 }
 
 /* NULL: no memory, or too many. */
-static struct record *new_record(struct tcp_timewait *tw)
+static struct record *timewait_alloc_record(struct tcp_timewait_table *tw)
 {
 	struct record *record;
 
-	if (tw->count >= tw->tcp->attr.time_wait_max || (tw->free == NONE && add_block(tw) != 0))
+	if (tw->count >= tw->tcp->attr.time_wait_max || (tw->free == NONE && timewait_add_record_block(tw) != 0))
 		return NULL;
-	record = record_at(tw, tw->free);
+	record = timewait_record_at(tw, tw->free);
 	tw->free = record->next;
 	tw->count++;
 	return record;
 }
 
-static void end_record(struct tcp_timewait *tw, struct record *record)
+static void timewait_free_record(struct tcp_timewait_table *tw, struct record *record)
 {
 	if (record->flow.ring != NULL)
 		tcp_flow_end(tw->tcp, &record->flow);
 	record->next = tw->free;
 	tw->free = record->number;
 	tw->count--;
-	tcp_check_idle(tw->tcp);
+	stack_tell_host_if_idle(tw->tcp);
 }
 
-static void timewait_kill(struct tcp_timewait *tw, struct record *record)
+static void timewait_expire_record(struct tcp_timewait_table *tw, struct record *record)
 {
-	struct record_list *list = list_of(tw, record);
+	struct timewait_record_list *list = list_of(tw, record);
 
-	timewait_take_out(tw, record);
-	end_record(tw, record);
+	timewait_unlink_record(tw, record);
+	timewait_free_record(tw, record);
 	timewait_set_timer(tw, list);
 }
 
@@ -214,7 +214,7 @@ static bool timewait_is_too_old(const struct record *record, const struct segmen
 }
 
 /* RFC 6191 2, RFC 1122 4.2.2.13: newer by number or by time stamp. */
-static bool may_reopen(const struct record *record, const struct segment *s)
+static bool timewait_may_reopen(const struct record *record, const struct segment *s)
 {
 	if ((s->flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_SYN || timewait_is_too_old(record, s))
 		return false;
@@ -223,7 +223,7 @@ static bool may_reopen(const struct record *record, const struct segment *s)
 }
 
 /* Who listens where the record's connection was; NULL: nobody. */
-static struct vma_flow *timewait_listener_of(const struct tcp_timewait *tw, const struct record *record)
+static struct vma_flow *timewait_listener_of(const struct tcp_timewait_table *tw, const struct record *record)
 {
 	struct vma_flow_key key = record->flow.key;
 	struct vma_flow *listener;
@@ -243,11 +243,11 @@ static bool timewait_is_evictable(const struct record *record, const struct vma_
 {
 	if (s->flags & TCP_SYN)
 		return !tcp_listener_sends_cookies(listener);
-	return TCP_SEQ_GT(s->seq, record->rcv_nxt) && tcp_listener_recalls(listener, s->packet);
+	return TCP_SEQ_GT(s->seq, record->rcv_nxt) && tcp_listener_knows_cookie(listener, s->packet);
 }
 
 /* The old connection makes way for a new one, if anybody listens. True: the packet has been taken. */
-static bool timewait_reopen(struct tcp_timewait *tw, struct record *record, const struct segment *s,
+static bool timewait_reopen(struct tcp_timewait_table *tw, struct record *record, const struct segment *s,
                             const struct vma_rx_info *info, bool *done)
 {
 	struct vma_flow *listener = timewait_listener_of(tw, record);
@@ -259,7 +259,7 @@ static bool timewait_reopen(struct tcp_timewait *tw, struct record *record, cons
 	if (!*done)
 		return false;
 	if (timewait_is_evictable(record, listener, s)) {
-		timewait_kill(tw, record);
+		timewait_expire_record(tw, record);
 		if (s->flags & TCP_SYN)
 			tcp->isn_above = isn != 0 ? isn : 1;
 	} else if (!(s->flags & TCP_SYN)) {
@@ -271,31 +271,31 @@ static bool timewait_reopen(struct tcp_timewait *tw, struct record *record, cons
 	return taken;
 }
 
-static void timewait_validate(struct tcp_timewait *tw, struct record *record, const struct segment *s)
+static void timewait_validate(struct tcp_timewait_table *tw, struct record *record, const struct segment *s)
 {
 	bool old = timewait_is_too_old(record, s);
 
 	if (!old && s->seq == record->rcv_nxt && (s->seq == s->end || s->flags & TCP_RST)) {
 		if (s->flags & TCP_RST) {
-			timewait_kill(tw, record);
+			timewait_expire_record(tw, record);
 			return;
 		}
 		if (s->has_ts)
 			record->ts_recent = s->ts_val;
-		live_on(tw, record);
+		timewait_restart_period(tw, record);
 		return;
 	}
 	if (s->flags & TCP_RST)
 		return;
 	if (old || s->flags & TCP_ACK)
-		live_on(tw, record);
+		timewait_restart_period(tw, record);
 	timewait_reply(tw->tcp, record, s->packet);
 }
 
 static bool timewait_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct record *record = (struct record *)flow;
-	struct tcp_timewait *tw = flow->owner;
+	struct tcp_timewait_table *tw = flow->owner;
 	struct segment s;
 	bool reopened = false, taken;
 
@@ -303,7 +303,7 @@ static bool timewait_sink(struct vma_flow *flow, struct vma_buf *packet, const s
 	segment_parse(&s, tw->tcp->arena, packet);
 	if (!s.is_plain)
 		segment_options_parse(&s);
-	if (may_reopen(record, &s) || (s.flags & (TCP_SYN | TCP_RST | TCP_FIN | TCP_ACK)) == TCP_ACK) {
+	if (timewait_may_reopen(record, &s) || (s.flags & (TCP_SYN | TCP_RST | TCP_FIN | TCP_ACK)) == TCP_ACK) {
 		taken = timewait_reopen(tw, record, &s, info, &reopened);
 		if (reopened)
 			return taken;
@@ -315,7 +315,7 @@ static bool timewait_sink(struct vma_flow *flow, struct vma_buf *packet, const s
 
 /* ---- in, and out again ---- */
 
-static void timewait_fill(struct tcp_timewait *tw, struct record *record, const struct vma_tcp_conn *conn)
+static void timewait_fill(struct tcp_timewait_table *tw, struct record *record, const struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	uint32_t window = pcb->rcv_wnd >> pcb->rcv_scale;
@@ -335,8 +335,8 @@ static void timewait_fill(struct tcp_timewait *tw, struct record *record, const 
  */
 void timewait_begin(struct vma_tcp_conn *conn)
 {
-	struct tcp_timewait *tw = conn->tcp->timewait;
-	struct record *record = new_record(tw);
+	struct tcp_timewait_table *tw = conn->tcp->timewait;
+	struct record *record = timewait_alloc_record(tw);
 
 	if (record != NULL) {
 		timewait_fill(tw, record, conn);
@@ -344,32 +344,33 @@ void timewait_begin(struct vma_tcp_conn *conn)
 			timewait_append(tw, record);
 			TCP_COUNT(conn->tcp, time_waits, 1);
 		} else {
-			end_record(tw, record);
+			timewait_free_record(tw, record);
 		}
 	}
 	lwip_enter(conn->tcp, conn);
 	conn->pcb->errf = NULL;
 	tcp_abandon(conn->pcb, 0);
 	lwip_leave();
-	tcp_conn_over(conn, 0);
+	conn_pcb_is_gone(conn, 0);
 }
 
 bool timewait_evict(struct vma_tcp *tcp, struct vma_flow *flow)
 {
 	if (flow->sink != timewait_sink)
 		return false;
-	timewait_kill(tcp->timewait, (struct record *)flow);
+	timewait_expire_record(tcp->timewait, (struct record *)flow);
 	return true;
 }
 
-static bool timewait_is_older(struct tcp_timewait *tw, const struct record *record, int32_t ms)
+static bool timewait_is_older(struct tcp_timewait_table *tw, const struct record *record, int32_t ms)
 {
 	return (int32_t)(timewait_now_ms(tw->tcp) - (record->end_ms - list_of(tw, record)->lifetime_ms)) > ms;
 }
 
-bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum timewait_use use, uint32_t *isn_above)
+bool timewait_end_for_reuse(struct vma_tcp *tcp, const struct vma_flow_key *key, enum timewait_reuse_rule use,
+                            uint32_t *isn_above)
 {
-	struct tcp_timewait *tw = tcp->timewait;
+	struct tcp_timewait_table *tw = tcp->timewait;
 	struct vma_flow *flow = vma_ring_flow(tcp->ring, key);
 	struct record *record = (struct record *)flow;
 
@@ -382,7 +383,7 @@ bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum ti
 		return false;
 	*isn_above = record->snd_nxt + ISN_STEP;
 	*isn_above = *isn_above != 0 ? *isn_above : 1;
-	timewait_kill(tw, record);
+	timewait_expire_record(tw, record);
 	return true;
 }
 
@@ -392,14 +393,15 @@ bool timewait_yield(struct vma_tcp *tcp, const struct vma_flow_key *key, enum ti
  * Goes on where the last look ended, and from the first when there is none behind: those of other services, which may
  * be thousands, are not passed by each connection again.
  */
-static uint16_t oldest_port_in(struct tcp_timewait *tw, struct record_list *list, const struct vma_flow_key *key)
+static uint16_t oldest_port_in(struct tcp_timewait_table *tw, struct timewait_record_list *list,
+                               const struct vma_flow_key *key)
 {
 	struct vma_flow_key wanted = *key;
 	bool from_first = list->port_search_at == NONE;
 
 	for (unsigned i = 0; i < PORT_SEARCH_MAX; i++) {
 		const uint32_t at = list->port_search_at != NONE ? list->port_search_at : list->first;
-		const struct record *record = at != NONE ? record_at(tw, at) : NULL;
+		const struct record *record = at != NONE ? timewait_record_at(tw, at) : NULL;
 
 		if (record == NULL || !timewait_is_older(tw, record, REUSE_LAST_MS)) {
 			list->port_search_at = NONE;
@@ -419,7 +421,7 @@ static uint16_t oldest_port_in(struct tcp_timewait *tw, struct record_list *list
 
 uint16_t timewait_oldest_port(struct vma_tcp *tcp, const struct vma_flow_key *key)
 {
-	struct tcp_timewait *tw = tcp->timewait;
+	struct tcp_timewait_table *tw = tcp->timewait;
 	uint16_t port_be = 0;
 
 	for (unsigned i = 0; port_be == 0 && i < LISTS; i++)
@@ -428,27 +430,27 @@ uint16_t timewait_oldest_port(struct vma_tcp *tcp, const struct vma_flow_key *ke
 }
 
 /* The kernel lets a closed connection wait for the peer's FIN as it does in TIME_WAIT. */
-bool timewait_yield_early(struct vma_tcp_conn *conn, uint32_t *isn_above)
+bool conn_end_for_tuple_reuse(struct vma_tcp_conn *conn, uint32_t *isn_above)
 {
 	if (conn->pcb == NULL || !conn->is_orphan || conn->pcb->state != FIN_WAIT_2 ||
 	    !(conn->pcb->flags & TF_TIMESTAMP))
 		return false;
 	*isn_above = conn->pcb->snd_nxt + ISN_STEP;
 	*isn_above = *isn_above != 0 ? *isn_above : 1;
-	tcp_conn_fail(conn, 0, false);
+	conn_fail_with_error(conn, 0, false);
 	return true;
 }
 
 /* Those of connections that ended together end in many runs: the NIC's rule of each may take a system call or an
  * answer of vmad to take back, and packets are to go on meanwhile. */
-static void list_expire(struct tcp_timewait *tw, struct record_list *list)
+static void timewait_list_expire(struct tcp_timewait_table *tw, struct timewait_record_list *list)
 {
 	for (unsigned i = 0; i < EXPIRE_AT_ONCE && list->first != NONE; i++) {
-		struct record *record = record_at(tw, list->first);
+		struct record *record = timewait_record_at(tw, list->first);
 
 		if ((int32_t)(record->end_ms - timewait_now_ms(tw->tcp)) > 0)
 			break;
-		timewait_kill(tw, record);
+		timewait_expire_record(tw, record);
 	}
 	timewait_set_timer(tw, list);
 }
@@ -456,43 +458,43 @@ static void list_expire(struct tcp_timewait *tw, struct record_list *list)
 void timewait_expire(struct vma_tcp *tcp)
 {
 	for (unsigned i = 0; i < LISTS; i++)
-		list_expire(tcp->timewait, &tcp->timewait->list[i]);
+		timewait_list_expire(tcp->timewait, &tcp->timewait->list[i]);
 }
 
 /* ---- life ---- */
 
 int timewait_init(struct vma_tcp *tcp)
 {
-	struct tcp_timewait *tw = tcp_alloc_zeroed(tcp, sizeof(*tw));
+	struct tcp_timewait_table *tw = tcp_alloc_zeroed(tcp, sizeof(*tw));
 
 	if (tw == NULL)
 		return -ENOMEM;
 	tw->tcp = tcp;
 	tw->free = NONE;
 	for (unsigned i = 0; i < LISTS; i++)
-		tw->list[i] = (struct record_list){.timer = {.kind = TCP_TIMER_TIMEWAIT},
-		                                   .first = NONE,
-		                                   .last = NONE,
-		                                   .lifetime_ms = i == 0 ? TIMEWAIT_MS : TIMEWAIT_BRIEF_MS,
-		                                   .port_search_at = NONE};
+		tw->list[i] = (struct timewait_record_list){.timer = {.kind = TCP_TIMER_TIMEWAIT},
+		                                            .first = NONE,
+		                                            .last = NONE,
+		                                            .lifetime_ms = i == 0 ? TIMEWAIT_MS : TIMEWAIT_BRIEF_MS,
+		                                            .port_search_at = NONE};
 	tcp->timewait = tw;
 	return 0;
 }
 
-void timewait_end(struct vma_tcp *tcp, uint32_t most)
+void timewait_end_some(struct vma_tcp *tcp, uint32_t most)
 {
-	struct tcp_timewait *tw = tcp->timewait;
+	struct tcp_timewait_table *tw = tcp->timewait;
 
 	for (unsigned i = 0; i < LISTS; i++)
 		for (; most > 0 && tw->list[i].first != NONE; most--)
-			timewait_kill(tw, record_at(tw, tw->list[i].first));
+			timewait_expire_record(tw, timewait_record_at(tw, tw->list[i].first));
 }
 
 void timewait_fini(struct vma_tcp *tcp)
 {
-	struct tcp_timewait *tw = tcp->timewait;
+	struct tcp_timewait_table *tw = tcp->timewait;
 
-	timewait_end(tcp, UINT32_MAX);
+	timewait_end_some(tcp, UINT32_MAX);
 	for (uint32_t i = 0; i < tw->blocks_count; i++)
 		tcp_free_memory(tcp, tw->blocks[i]);
 	tcp_free_memory(tcp, tw->blocks);
@@ -500,28 +502,29 @@ void timewait_fini(struct vma_tcp *tcp)
 	tcp->timewait = NULL;
 }
 
-static const struct record *first_record(const struct tcp_timewait *tw)
+static const struct record *timewait_first_record(const struct tcp_timewait_table *tw)
 {
 	for (unsigned i = 0; i < LISTS; i++)
 		if (tw->list[i].first != NONE)
-			return record_at(tw, tw->list[i].first);
+			return timewait_record_at(tw, tw->list[i].first);
 	return NULL;
 }
 
-static const struct record *next_record(const struct tcp_timewait *tw, const struct record *record)
+static const struct record *timewait_next_record(const struct tcp_timewait_table *tw, const struct record *record)
 {
 	uint32_t at = record->next;
 
 	if (at == NONE && !(record->window & BRIEF))
 		at = tw->list[LISTS - 1].first;
-	return at != NONE ? record_at(tw, at) : NULL;
+	return at != NONE ? timewait_record_at(tw, at) : NULL;
 }
 
 bool timewait_has_port(const struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be)
 {
-	const struct tcp_timewait *tw = tcp->timewait;
+	const struct tcp_timewait_table *tw = tcp->timewait;
 
-	for (const struct record *record = first_record(tw); record != NULL; record = next_record(tw, record)) {
+	for (const struct record *record = timewait_first_record(tw); record != NULL;
+	     record = timewait_next_record(tw, record)) {
 		if (record->flow.key.local_port_be == port_be &&
 		    (local == NULL || memcmp(record->flow.key.local, local, 4) == 0))
 			return true;
@@ -534,16 +537,17 @@ uint32_t timewait_count(const struct vma_tcp *tcp)
 	return tcp->timewait->count;
 }
 
-bool timewait_each_latest(const struct vma_tcp *tcp, uint32_t most,
-                          bool (*see)(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt, void *arg),
-                          void *arg)
+bool timewait_for_each_latest(const struct vma_tcp *tcp, uint32_t most,
+                              bool (*see)(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt,
+                                          void *arg),
+                              void *arg)
 {
-	const struct tcp_timewait *tw = tcp->timewait;
+	const struct tcp_timewait_table *tw = tcp->timewait;
 	const struct record *record;
 
 	for (unsigned i = 0; i < LISTS; i++) {
 		for (uint32_t at = tw->list[i].last; at != NONE && most > 0; at = record->prev, most--) {
-			record = record_at(tw, at);
+			record = timewait_record_at(tw, at);
 			if (see(&record->flow.key, record->snd_nxt, record->rcv_nxt, arg))
 				return true;
 		}
@@ -551,12 +555,13 @@ bool timewait_each_latest(const struct vma_tcp *tcp, uint32_t most,
 	return false;
 }
 
-void timewait_each(const struct vma_tcp *tcp,
-                   void (*see)(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt, void *arg),
-                   void *arg)
+void timewait_for_each(const struct vma_tcp *tcp,
+                       void (*see)(const struct vma_flow_key *key, uint32_t snd_nxt, uint32_t rcv_nxt, void *arg),
+                       void *arg)
 {
-	const struct tcp_timewait *tw = tcp->timewait;
+	const struct tcp_timewait_table *tw = tcp->timewait;
 
-	for (const struct record *record = first_record(tw); record != NULL; record = next_record(tw, record))
+	for (const struct record *record = timewait_first_record(tw); record != NULL;
+	     record = timewait_next_record(tw, record))
 		see(&record->flow.key, record->snd_nxt, record->rcv_nxt, arg);
 }

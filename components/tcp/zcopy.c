@@ -9,17 +9,17 @@
  * copied as soon as the connection has ZCOPY_SMALL_FRAMES_MAX frames.
  *
  * **One inspector, and no piece forgotten.** The driver pushes a piece on `arrived` (A); then some thread calls
- * vma_tcp_inspect, which exchanges `inspecting` for true (B). If B finds it true, another thread is the inspector. That
- * one stores false when it is done (C), and looks at `arrived` again (D). All four are sequentially consistent. B found
- * true, so it precedes C in their order. A precedes B, since the push happens before the call. So A precedes D, and D
- * sees the piece, or an inspector after it has it already. What an inspector has taken and leaves to the next one, it
- * says in `more`.
+ * vma_tcp_inspect_received, which exchanges `inspecting` for true (B). If B finds it true, another thread is the
+ * inspector. That one stores false when it is done (C), and looks at `arrived` again (D). All four are sequentially
+ * consistent. B found true, so it precedes C in their order. A precedes B, since the push happens before the call. So A
+ * precedes D, and D sees the piece, or an inspector after it has it already. What an inspector has taken and leaves to
+ * the next one, it says in `more`.
  *
  * **A close while the owner looks at a piece** waits for the verdict, for it decides between FIN and RST. The driver
- * stores close_waits (E), then loads `judging` (F). The inspector stores judging = false after the verdict is carried out
- * (G), then exchanges close_waits (H). If F sees true, then E precedes G and so H, which finds it and posts the close. If
- * F sees false, the driver takes close_waits back by an exchange. Either exchange finds true once, so the close is made
- * once. end_waits and `waiting` do the same for a FIN, and for the end of the inspection.
+ * stores close_waits (E), then loads `judging` (F). The inspector stores judging = false after the verdict is carried
+ * out (G), then exchanges close_waits (H). If F sees true, then E precedes G and so H, which finds it and posts the
+ * close. If F sees false, the driver takes close_waits back by an exchange. Either exchange finds true once, so the
+ * close is made once. end_waits and `waiting` do the same for a FIN, and for the end of the inspection.
  */
 #include "zcopy.h"
 
@@ -36,7 +36,7 @@ struct zcopy_slab {
 	struct fifo_chunk chunks[SLAB_CHUNKS];
 };
 
-static _Atomic uint64_t last_number;
+static _Atomic uint64_t zcopy_last_conn_number;
 
 /* ---- chunks ---- */
 
@@ -50,7 +50,7 @@ static void chunk_return(struct tcp_zcopy *z, struct fifo_chunk *chunk)
 	                                              memory_order_relaxed));
 }
 
-static bool slab_new(struct vma_tcp_conn *conn, struct tcp_zcopy *z)
+static bool zcopy_slab_alloc(struct vma_tcp_conn *conn, struct tcp_zcopy *z)
 {
 	struct zcopy_slab *slab = conn->memory.alloc(sizeof(*slab));
 
@@ -71,7 +71,7 @@ static struct fifo_chunk *chunk_take(struct vma_tcp_conn *conn, struct tcp_zcopy
 
 	if (z->spare == NULL)
 		z->spare = atomic_exchange_explicit(&z->returned, NULL, memory_order_acquire);
-	if (z->spare == NULL && !slab_new(conn, z))
+	if (z->spare == NULL && !zcopy_slab_alloc(conn, z))
 		return NULL;
 	chunk = z->spare;
 	z->spare = chunk->next;
@@ -114,13 +114,13 @@ static void chunk_fill(struct fifo_chunk *chunk, struct vma_buf *frame, void *da
 
 /* ---- frames ---- */
 
-static void frames_count(struct tcp_zcopy *z, unsigned n)
+static void zcopy_frames_held_add(struct tcp_zcopy *z, unsigned n)
 {
 	atomic_fetch_add_explicit(&z->frames, (int32_t)n, memory_order_relaxed);
 	atomic_fetch_add_explicit(&z->books->frames, n, memory_order_relaxed);
 }
 
-static void frames_uncount(struct tcp_zcopy *z, unsigned n)
+static void zcopy_frames_held_sub(struct tcp_zcopy *z, unsigned n)
 {
 	atomic_fetch_sub_explicit(&z->frames, (int32_t)n, memory_order_relaxed);
 	atomic_fetch_sub_explicit(&z->books->frames, n, memory_order_relaxed);
@@ -133,7 +133,7 @@ void zcopy_put_frame(const struct fifo_memory *memory, struct fifo_chunk *chunk)
 	struct tcp_zcopy *z = zcopy_of(conn);
 
 	vma_buf_put(z->arena, chunk->frame);
-	frames_uncount(z, 1);
+	zcopy_frames_held_sub(z, 1);
 	chunk_return(z, chunk);
 }
 
@@ -170,7 +170,7 @@ static void zcopy_count_received(struct vma_tcp_conn *conn, struct tcp_zcopy *z,
 }
 
 /* (A) */
-static void arrived_push(struct tcp_zcopy *z, struct fifo_chunk *chunk)
+static void zcopy_arrived_push(struct tcp_zcopy *z, struct fifo_chunk *chunk)
 {
 	struct fifo_chunk *head = atomic_load_explicit(&z->arrived, memory_order_relaxed);
 
@@ -181,8 +181,8 @@ static void arrived_push(struct tcp_zcopy *z, struct fifo_chunk *chunk)
 	while (!atomic_compare_exchange_weak(&z->arrived, &head, chunk));
 }
 
-static void zcopy_give(struct vma_tcp_conn *conn, struct tcp_zcopy *z, struct fifo_chunk *first,
-                       struct fifo_chunk *last, uint32_t len)
+static void zcopy_append_to_fifo(struct vma_tcp_conn *conn, struct tcp_zcopy *z, struct fifo_chunk *first,
+                                 struct fifo_chunk *last, uint32_t len)
 {
 	struct fifo_chunk *next;
 
@@ -192,12 +192,12 @@ static void zcopy_give(struct vma_tcp_conn *conn, struct tcp_zcopy *z, struct fi
 	}
 	for (; first != NULL; first = next) {
 		next = first->next;
-		arrived_push(z, first);
+		zcopy_arrived_push(z, first);
 	}
 }
 
 /* A piece that lies in memory of its own, with room for `len` bytes. */
-static struct fifo_chunk *copied_chunk(const struct vma_tcp_conn *conn, uint32_t len)
+static struct fifo_chunk *zcopy_chunk_with_own_memory(const struct vma_tcp_conn *conn, uint32_t len)
 {
 	struct fifo_chunk *chunk = conn->memory.alloc(sizeof(*chunk) + len);
 
@@ -208,12 +208,12 @@ static struct fifo_chunk *copied_chunk(const struct vma_tcp_conn *conn, uint32_t
 	return chunk;
 }
 
-static bool has_place_for_arrivals(const struct tcp_zcopy *z)
+static bool zcopy_has_room_for_arrivals(const struct tcp_zcopy *z)
 {
 	return !z->inspects || atomic_load_explicit(&z->waiting_pieces, memory_order_relaxed) < ZCOPY_ARRIVED_MAX;
 }
 
-static unsigned frames_of_packets(struct vma_buf *const *packets, unsigned n)
+static unsigned count_frames_of_packets(struct vma_buf *const *packets, unsigned n)
 {
 	unsigned frames = 0;
 
@@ -232,8 +232,8 @@ static unsigned frames_of_packets(struct vma_buf *const *packets, unsigned n)
 }
 
 /* The chunks get the references of the packet's buffers; those without payload end. Returns the next free chunk. */
-static struct fifo_chunk *fill_with_packet(struct tcp_zcopy *z, struct vma_buf *packet, struct fifo_chunk *chunk,
-                                           struct fifo_chunk **last)
+static struct fifo_chunk *zcopy_chunks_take_packet(struct tcp_zcopy *z, struct vma_buf *packet,
+                                                   struct fifo_chunk *chunk, struct fifo_chunk **last)
 {
 	uint32_t skip = packet->payload_off, left = packet->payload_len;
 	struct vma_buf *next;
@@ -265,11 +265,11 @@ static bool zcopy_copy_packets(struct vma_tcp_conn *conn, struct tcp_zcopy *z, s
 	unsigned count;
 
 	if (z->inspects) {
-		chunk = copied_chunk(conn, len);
+		chunk = zcopy_chunk_with_own_memory(conn, len);
 		if (chunk == NULL)
 			return false;
 		port_copy_payload(z->arena, packets, n, &(const struct iovec){chunk->bytes, len});
-		arrived_push(z, chunk);
+		zcopy_arrived_push(z, chunk);
 		return true;
 	}
 	count = fifo_reserve(&conn->rx, len, spans, 8);
@@ -282,13 +282,13 @@ static bool zcopy_copy_packets(struct vma_tcp_conn *conn, struct tcp_zcopy *z, s
 	return true;
 }
 
-bool zcopy_take(struct vma_tcp_conn *conn, struct vma_buf *const *packets, unsigned n, uint32_t len)
+bool zcopy_take_packets(struct vma_tcp_conn *conn, struct vma_buf *const *packets, unsigned n, uint32_t len)
 {
 	struct tcp_zcopy *z = zcopy_of(conn);
-	const unsigned frames = frames_of_packets(packets, n);
+	const unsigned frames = count_frames_of_packets(packets, n);
 	struct fifo_chunk *first = NULL, *last = NULL, *chunk;
 
-	if (!has_place_for_arrivals(z))
+	if (!zcopy_has_room_for_arrivals(z))
 		return false;
 	if (zcopy_may_keep(z, frames, len))
 		first = chunks_take(conn, z, frames);
@@ -300,9 +300,9 @@ bool zcopy_take(struct vma_tcp_conn *conn, struct vma_buf *const *packets, unsig
 	} else {
 		chunk = first;
 		for (unsigned i = 0; i < n; i++)
-			chunk = fill_with_packet(z, packets[i], chunk, &last);
-		frames_count(z, frames);
-		zcopy_give(conn, z, first, last, len);
+			chunk = zcopy_chunks_take_packet(z, packets[i], chunk, &last);
+		zcopy_frames_held_add(z, frames);
+		zcopy_append_to_fifo(conn, z, first, last, len);
 	}
 	zcopy_count_received(conn, z, len, first == NULL);
 	return true;
@@ -311,7 +311,7 @@ bool zcopy_take(struct vma_tcp_conn *conn, struct vma_buf *const *packets, unsig
 /* ---- in order, through lwIP ---- */
 
 /* How many, if all of the chain lies in frames; 0: not all does. */
-static unsigned frames_of_pbufs(const struct pbuf *p)
+static unsigned count_frames_of_pbufs(const struct pbuf *p)
 {
 	unsigned frames = 0;
 
@@ -332,11 +332,11 @@ static bool copy_pbufs(struct vma_tcp_conn *conn, struct tcp_zcopy *z, const str
 	u16_t off = 0;
 
 	if (z->inspects) {
-		chunk = copied_chunk(conn, p->tot_len);
+		chunk = zcopy_chunk_with_own_memory(conn, p->tot_len);
 		if (chunk == NULL)
 			return false;
 		pbuf_copy_partial(p, chunk->bytes, p->tot_len, 0);
-		arrived_push(z, chunk);
+		zcopy_arrived_push(z, chunk);
 		return true;
 	}
 	count = fifo_reserve(&conn->rx, p->tot_len, spans, 8);
@@ -353,10 +353,10 @@ static bool copy_pbufs(struct vma_tcp_conn *conn, struct tcp_zcopy *z, const str
 bool zcopy_take_pbufs(struct vma_tcp_conn *conn, struct pbuf *p)
 {
 	struct tcp_zcopy *z = zcopy_of(conn);
-	const unsigned frames = frames_of_pbufs(p);
+	const unsigned frames = count_frames_of_pbufs(p);
 	struct fifo_chunk *first = NULL, *last = NULL, *chunk;
 
-	if (!has_place_for_arrivals(z))
+	if (!zcopy_has_room_for_arrivals(z))
 		return false;
 	if (frames != 0 && zcopy_may_keep(z, frames, p->tot_len))
 		first = chunks_take(conn, z, frames);
@@ -375,8 +375,8 @@ bool zcopy_take_pbufs(struct vma_tcp_conn *conn, struct pbuf *p)
 			last = chunk;
 			chunk = chunk->next;
 		}
-		frames_count(z, frames);
-		zcopy_give(conn, z, first, last, p->tot_len);
+		zcopy_frames_held_add(z, frames);
+		zcopy_append_to_fifo(conn, z, first, last, p->tot_len);
 	}
 	zcopy_count_received(conn, z, p->tot_len, first == NULL);
 	return true;
@@ -390,14 +390,14 @@ static struct tcp_zcopy *zcopy_new(struct vma_tcp *tcp)
 
 	if (z == NULL)
 		return NULL;
-	z->number = atomic_fetch_add_explicit(&last_number, 1, memory_order_relaxed) + 1;
+	z->number = atomic_fetch_add_explicit(&zcopy_last_conn_number, 1, memory_order_relaxed) + 1;
 	z->arena = tcp->arena;
 	z->books = tcp->attr.memory;
 	return z;
 }
 
 /* The connection's, made if there is none; NULL: no memory. */
-static struct tcp_zcopy *zcopy_make(struct vma_tcp_conn *conn)
+static struct tcp_zcopy *zcopy_get_or_create(struct vma_tcp_conn *conn)
 {
 	struct tcp_zcopy *z = zcopy_of(conn), *present = NULL;
 	struct vma_tcp *tcp = tcp_stack_now(conn);
@@ -415,9 +415,9 @@ int vma_tcp_zcopy_begin(struct vma_tcp_conn *conn)
 {
 	if (zcopy_of(conn) != NULL)
 		return 0;
-	if (zcopy_make(conn) == NULL)
+	if (zcopy_get_or_create(conn) == NULL)
 		return -ENOMEM;
-	tcp_post(conn, TCP_WORK_ZCOPY);
+	tcp_post_work(conn, TCP_WORK_ZCOPY);
 	return 0;
 }
 
@@ -430,12 +430,12 @@ uint64_t vma_tcp_zcopy_number(const struct vma_tcp_conn *conn)
 
 int vma_tcp_set_inspected(struct vma_tcp_conn *conn, bool on)
 {
-	struct tcp_zcopy *z = zcopy_make(conn);
+	struct tcp_zcopy *z = zcopy_get_or_create(conn);
 
 	if (z == NULL)
 		return -ENOMEM;
 	atomic_store(&z->wants_inspection, on);
-	tcp_post(conn, TCP_WORK_ZCOPY);
+	tcp_post_work(conn, TCP_WORK_ZCOPY);
 	return 0;
 }
 
@@ -461,13 +461,13 @@ static void inspection_end(struct vma_tcp_conn *conn, struct tcp_zcopy *z)
 	atomic_store(&z->received, produced);
 }
 
-static void report_fin(struct vma_tcp_conn *conn, struct tcp_zcopy *z)
+static void zcopy_report_deferred_fin(struct vma_tcp_conn *conn, struct tcp_zcopy *z)
 {
 	z->fin_waits = false;
 	tcp_conn_fin_received(conn);
 }
 
-void zcopy_work(struct vma_tcp_conn *conn)
+void zcopy_do_pending_work(struct vma_tcp_conn *conn)
 {
 	struct tcp_zcopy *z = zcopy_of(conn);
 	bool wants;
@@ -491,7 +491,7 @@ void zcopy_work(struct vma_tcp_conn *conn)
 	if (!wants && z->inspects)
 		inspection_end(conn, z);
 	if (z->fin_waits)
-		report_fin(conn, z);
+		zcopy_report_deferred_fin(conn, z);
 }
 
 bool zcopy_inspect_from_start(struct vma_tcp_conn *conn)
@@ -502,7 +502,7 @@ bool zcopy_inspect_from_start(struct vma_tcp_conn *conn)
 		return false;
 	atomic_init(&z->wants_inspection, true);
 	atomic_store(&conn->zcopy, z);
-	zcopy_work(conn);
+	zcopy_do_pending_work(conn);
 	return true;
 }
 
@@ -528,7 +528,7 @@ bool zcopy_defers_close(struct vma_tcp_conn *conn)
 	return atomic_load(&z->judging) || !atomic_exchange(&z->close_waits, false); /* (F) */
 }
 
-bool zcopy_close_is_asked(const struct vma_tcp_conn *conn)
+bool zcopy_close_is_deferred(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_zcopy *z = zcopy_of(conn);
 
@@ -538,37 +538,37 @@ bool zcopy_close_is_asked(const struct vma_tcp_conn *conn)
 /* ---- pieces ---- */
 
 /* Before the bytes leave where they counted until now: their room is not to be offered in between. */
-static void count_held(struct tcp_zcopy *z, uint32_t len)
+static void zcopy_count_held_bytes(struct tcp_zcopy *z, uint32_t len)
 {
 	atomic_fetch_add(&z->held, len);
-	frames_count(z, 1);
+	zcopy_frames_held_add(z, 1);
 }
 
-bool vma_tcp_rx_piece(struct vma_tcp_conn *conn, struct vma_tcp_piece *piece)
+bool vma_tcp_rx_piece(struct vma_tcp_conn *conn, struct vma_tcp_rx_stream_piece *piece)
 {
 	struct iovec span;
 
 	if (vma_tcp_rx_front(conn, 0, &span, 1) == 0)
 		return false;
-	*piece = (struct vma_tcp_piece){.data = span.iov_base, .len = (uint32_t)span.iov_len};
+	*piece = (struct vma_tcp_rx_stream_piece){.data = span.iov_base, .len = (uint32_t)span.iov_len};
 	if (zcopy_of(conn) != NULL)
-		piece->buf = fifo_front_frame(&conn->rx, conn->rx_step);
+		piece->buf = fifo_peek_frame(&conn->rx, conn->rx_step);
 	return true;
 }
 
-void vma_tcp_rx_hold(struct vma_tcp_conn *conn, const struct vma_tcp_piece *piece)
+void vma_tcp_rx_hold_piece(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece)
 {
-	count_held(zcopy_of(conn), piece->len);
+	zcopy_count_held_bytes(zcopy_of(conn), piece->len);
 	vma_tcp_rx_consume(conn, piece->len);
 }
 
-struct vma_tcp_memory *vma_tcp_memory_of(const struct vma_tcp_conn *conn)
+struct vma_tcp_memory *vma_tcp_memory_limits_of(const struct vma_tcp_conn *conn)
 {
 	return tcp_stack_now(conn)->attr.memory;
 }
 
-void vma_tcp_held_returned(struct vma_tcp_conn *conn, struct vma_tcp_memory *memory, uint64_t number, uint64_t bytes,
-                           unsigned pieces)
+void vma_tcp_held_bytes_returned(struct vma_tcp_conn *conn, struct vma_tcp_memory *memory, uint64_t number,
+                                 uint64_t bytes, unsigned pieces)
 {
 	struct tcp_zcopy *z = conn != NULL ? zcopy_of(conn) : NULL;
 
@@ -578,12 +578,12 @@ void vma_tcp_held_returned(struct vma_tcp_conn *conn, struct vma_tcp_memory *mem
 	atomic_fetch_sub_explicit(&z->frames, (int32_t)pieces, memory_order_relaxed);
 	atomic_fetch_sub(&z->held, (int64_t)bytes);
 	if (window_wants_update(conn))
-		tcp_post(conn, TCP_WORK_WINDOW);
+		tcp_post_work(conn, TCP_WORK_WINDOW);
 }
 
 /* ---- the inspector ---- */
 
-static struct fifo_chunk *arrived_take(struct tcp_zcopy *z)
+static struct fifo_chunk *zcopy_arrived_take_all(struct tcp_zcopy *z)
 {
 	struct fifo_chunk *chunk, *next;
 
@@ -609,7 +609,7 @@ static void chunk_drop(const struct vma_tcp_conn *conn, struct fifo_chunk *chunk
 }
 
 /* A piece in memory of its own joins others, if there is room: many small ones would take several times as much. */
-static void inspected_receive(struct vma_tcp_conn *conn, struct fifo_chunk *chunk)
+static void zcopy_receive_inspected_chunk(struct vma_tcp_conn *conn, struct fifo_chunk *chunk)
 {
 	struct iovec span;
 
@@ -622,24 +622,25 @@ static void inspected_receive(struct vma_tcp_conn *conn, struct fifo_chunk *chun
 	chunk_drop(conn, chunk);
 }
 
-static void carry_out(struct vma_tcp_conn *conn, struct tcp_zcopy *z, struct fifo_chunk *chunk,
-                      enum vma_tcp_verdict verdict)
+static void zcopy_carry_out_verdict(struct vma_tcp_conn *conn, struct tcp_zcopy *z, struct fifo_chunk *chunk,
+                                    enum vma_tcp_inspect_verdict verdict)
 {
 	if (verdict == VMA_TCP_RECV) {
-		inspected_receive(conn, chunk);
+		zcopy_receive_inspected_chunk(conn, chunk);
 		return;
 	}
 	if (verdict == VMA_TCP_HOLD)
-		count_held(z, (uint32_t)chunk->size);
+		zcopy_count_held_bytes(z, (uint32_t)chunk->size);
 	chunk_drop(conn, chunk);
 }
 
 /* What waits counts until it counts elsewhere. */
-static enum vma_tcp_verdict inspect_piece(struct vma_tcp_conn *conn, struct tcp_zcopy *z, struct fifo_chunk *chunk,
-                                          const struct vma_tcp_inspector *inspector)
+static enum vma_tcp_inspect_verdict inspect_piece(struct vma_tcp_conn *conn, struct tcp_zcopy *z,
+                                                  struct fifo_chunk *chunk, const struct vma_tcp_inspector *inspector)
 {
-	const struct vma_tcp_piece piece = {.data = chunk->bytes, .len = (uint32_t)chunk->size, .buf = chunk->frame};
-	enum vma_tcp_verdict verdict;
+	const struct vma_tcp_rx_stream_piece piece = {
+	        .data = chunk->bytes, .len = (uint32_t)chunk->size, .buf = chunk->frame};
+	enum vma_tcp_inspect_verdict verdict;
 
 	atomic_store(&z->judging, true);
 	verdict = inspector->judge(conn, &piece, inspector->arg);
@@ -647,20 +648,20 @@ static enum vma_tcp_verdict inspect_piece(struct vma_tcp_conn *conn, struct tcp_
 		return verdict;
 	if (verdict == VMA_TCP_HOLD && piece.buf == NULL)
 		verdict = VMA_TCP_RECV;
-	carry_out(conn, z, chunk, verdict);
+	zcopy_carry_out_verdict(conn, z, chunk, verdict);
 	atomic_fetch_sub_explicit(&z->waiting_pieces, 1, memory_order_relaxed);
 	if (atomic_fetch_sub(&z->waiting, piece.len) == piece.len && atomic_exchange(&z->end_waits, false))
-		tcp_post(conn, TCP_WORK_ZCOPY);
+		tcp_post_work(conn, TCP_WORK_ZCOPY);
 	atomic_store(&z->judging, false);            /* (G) */
 	if (atomic_exchange(&z->close_waits, false)) /* (H) */
-		tcp_post(conn, TCP_WORK_CLOSE);
+		tcp_post_work(conn, TCP_WORK_CLOSE);
 	if (verdict != VMA_TCP_RECV && window_wants_update(conn))
-		tcp_post(conn, TCP_WORK_WINDOW);
+		tcp_post_work(conn, TCP_WORK_WINDOW);
 	return verdict;
 }
 
-struct vma_tcp_inspected vma_tcp_inspect(struct vma_tcp_conn *conn, const struct vma_tcp_inspector *inspector,
-                                         unsigned most)
+struct vma_tcp_inspected vma_tcp_inspect_received(struct vma_tcp_conn *conn, const struct vma_tcp_inspector *inspector,
+                                                  unsigned most)
 {
 	struct tcp_zcopy *z = zcopy_of(conn);
 	struct vma_tcp_inspected result = {0};
@@ -669,9 +670,9 @@ struct vma_tcp_inspected vma_tcp_inspect(struct vma_tcp_conn *conn, const struct
 	do {
 		if (z == NULL || atomic_exchange(&z->inspecting, true)) /* (B) */
 			return result;
-		while (result.pieces < most && (chunk = arrived_take(z)) != NULL) {
+		while (result.pieces < most && (chunk = zcopy_arrived_take_all(z)) != NULL) {
 			const uint64_t len = chunk->size;
-			const enum vma_tcp_verdict verdict = inspect_piece(conn, z, chunk, inspector);
+			const enum vma_tcp_inspect_verdict verdict = inspect_piece(conn, z, chunk, inspector);
 
 			result.gone = verdict == VMA_TCP_GONE;
 			if (result.gone)
@@ -697,7 +698,7 @@ void zcopy_fini(struct vma_tcp_conn *conn)
 
 	if (z == NULL)
 		return;
-	while ((chunk = arrived_take(z)) != NULL)
+	while ((chunk = zcopy_arrived_take_all(z)) != NULL)
 		chunk_drop(conn, chunk);
 	while ((slab = z->slabs) != NULL) {
 		z->slabs = slab->next;

@@ -7,8 +7,8 @@
  *                                                        └─ HOLD   read, and its owner keeps it
  *
  * A connection begins by a call of its reader's; the driver sees that by TCP_WORK_ZCOPY, and sets RX_ZCOPY in rx_mode.
- * What lies in frames is bounded: per connection, per process, and per frame, so small segments do not pin the pool. What
- * has no place is copied, as without this.
+ * What lies in frames is bounded: per connection, per process, and per frame, so small segments do not pin the pool.
+ * What has no place is copied, as without this.
  *
  * Threads: see each function. The *inspector* is the thread that has `inspecting`: at most one at a time. While a
  *          connection is inspected, the inspector produces the receive fifo, and the driver does not.
@@ -67,7 +67,7 @@ static inline struct tcp_zcopy *zcopy_of(const struct vma_tcp_conn *conn)
 }
 
 /* Any thread: bytes that fill the receive buffer, and are not in the receive fifo. */
-static inline uint64_t zcopy_withheld(const struct vma_tcp_conn *conn)
+static inline uint64_t zcopy_held_and_waiting_bytes(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_zcopy *z = zcopy_of(conn);
 
@@ -80,7 +80,7 @@ static inline uint64_t zcopy_withheld(const struct vma_tcp_conn *conn)
 }
 
 /* Any thread: bytes that have come in order, and that no reader or inspector is done with, besides the fifo's. */
-static inline uint64_t zcopy_waiting(const struct vma_tcp_conn *conn)
+static inline uint64_t zcopy_waiting_bytes(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_zcopy *z = zcopy_of(conn);
 
@@ -88,7 +88,7 @@ static inline uint64_t zcopy_waiting(const struct vma_tcp_conn *conn)
 }
 
 /* Any thread: where in the stream the next byte in order belongs. */
-static inline uint64_t zcopy_received(const struct vma_tcp_conn *conn)
+static inline uint64_t zcopy_received_offset(const struct vma_tcp_conn *conn)
 {
 	if ((atomic_load_explicit(&conn->rx_mode, memory_order_acquire) & RX_ZCOPY) == 0)
 		return fifo_produced(&conn->rx);
@@ -104,12 +104,12 @@ static inline bool zcopy_is_inspected(const struct vma_tcp_conn *conn)
 }
 
 /* Driver: TCP_WORK_ZCOPY. */
-void zcopy_work(struct vma_tcp_conn *conn);
+void zcopy_do_pending_work(struct vma_tcp_conn *conn);
 /* Driver, of a connection that nobody else knows: vma_tcp_set_inspected. False: no memory. */
 bool zcopy_inspect_from_start(struct vma_tcp_conn *conn);
-/* Driver, RX_ZCOPY is set: payload of n packets in a row, `len` bytes in all, which come next in order. True: the packets
- * are gone. False: no memory; nothing has happened. */
-bool zcopy_take(struct vma_tcp_conn *conn, struct vma_buf *const *packets, unsigned n, uint32_t len);
+/* Driver, RX_ZCOPY is set: payload of n packets in a row, `len` bytes in all, which come next in order. True: the
+ * packets are gone. False: no memory; nothing has happened. */
+bool zcopy_take_packets(struct vma_tcp_conn *conn, struct vma_buf *const *packets, unsigned n, uint32_t len);
 /* Driver, RX_ZCOPY is set, within lwip_enter: the same of a chain of lwIP's, which stays the caller's. */
 bool zcopy_take_pbufs(struct vma_tcp_conn *conn, struct pbuf *p);
 /* Driver: the peer's FIN has come. True: it is kept until nothing waits. */
@@ -117,7 +117,7 @@ bool zcopy_defers_fin(struct vma_tcp_conn *conn);
 /* Driver: the application has closed. True: the owner looks at a piece, and the close is posted anew after that. */
 bool zcopy_defers_close(struct vma_tcp_conn *conn);
 /* Driver: the application has closed, whether that has been carried out, or is still to be posted anew. */
-bool zcopy_close_is_asked(const struct vma_tcp_conn *conn);
+bool zcopy_close_is_deferred(const struct vma_tcp_conn *conn);
 /* The connection is being freed. */
 void zcopy_fini(struct vma_tcp_conn *conn);
 void zcopy_put_frame(const struct fifo_memory *memory, struct fifo_chunk *chunk); /* of the receive fifo */

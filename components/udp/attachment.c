@@ -10,7 +10,7 @@
 #include "xtreme.h"
 
 /* Nobody sees it any more, and no flow leads to it. */
-static void attachment_end(struct vma_retired *retired)
+static void attachment_free_retired(struct vma_retired *retired)
 {
 	struct udp_attachment *at =
 	        (struct udp_attachment *)((char *)retired - offsetof(struct udp_attachment, retired));
@@ -76,7 +76,7 @@ void udp_attachment_leave(struct udp_flows *flows, struct udp_attachment *at)
 	flows->moved = true;
 }
 
-static void attachments_end(struct vma_retired *retired)
+static void attachments_free_retired(struct vma_retired *retired)
 {
 	vma_free(retired);
 }
@@ -107,7 +107,7 @@ static struct udp_attachments *attachments_of(const struct udp_flows *flows)
 }
 
 /* What no flow leads to and nothing is left in; `ended`: whatever is left. */
-static struct udp_attachment *take_out_unused(struct udp_flows *flows, bool ended)
+static struct udp_attachment *attachments_unlink_unused(struct udp_flows *flows, bool ended)
 {
 	struct udp_attachment **place = &flows->attachments, *out = NULL;
 
@@ -154,7 +154,7 @@ static void attachment_put_back(struct udp_flows *flows, struct udp_attachment *
 void udp_attachments_publish(struct udp_flows *flows, bool ended)
 {
 	struct udp_sock *sock = flows->sock;
-	struct udp_attachment *unused = take_out_unused(flows, ended);
+	struct udp_attachment *unused = attachments_unlink_unused(flows, ended);
 	struct udp_attachments *all = NULL, *old;
 
 	if (!flows->moved && unused == NULL)
@@ -171,7 +171,7 @@ void udp_attachments_publish(struct udp_flows *flows, bool ended)
 		atomic_store_explicit(&sock->os_attention, true, memory_order_relaxed);
 	old = atomic_exchange(&sock->attachments, all);
 	if (old != NULL)
-		vma_retire(&old->retired, attachments_end);
+		vma_retire(&old->retired, attachments_free_retired);
 	while (unused != NULL) {
 		struct udp_attachment *next = unused->next;
 
@@ -180,7 +180,7 @@ void udp_attachments_publish(struct udp_flows *flows, bool ended)
 		                          memory_order_relaxed);
 		if (unused->xtreme != NULL)
 			vma_xtreme_source_end(unused->xtreme);
-		vma_retire(&unused->retired, attachment_end);
+		vma_retire(&unused->retired, attachment_free_retired);
 		unused = next;
 	}
 	attachment_update_watchers(sock, all != NULL ? all->rings : 0);

@@ -47,7 +47,7 @@ static bool read_names(struct udp_sock *sock, int fd, bool bound)
  * A rule leaves the socket to the kernel, for good: by its peer if it is connected, else by its port. What had come to
  * it before is given along.
  */
-static bool is_given_by_rule(struct udp_sock *sock)
+static bool udp_is_left_to_os_by_rule(struct udp_sock *sock)
 {
 	const bool connected = sock->peer.sin_family == AF_INET;
 	const struct vma_engine *engine = vma_engine();
@@ -71,7 +71,7 @@ static void bind_follow_flows(struct udp_sock *sock, int fd, bool bound)
 {
 	const bool had_port = sock->local.sin_port != 0;
 
-	if (!read_names(sock, fd, bound) || is_given_by_rule(sock))
+	if (!read_names(sock, fd, bound) || udp_is_left_to_os_by_rule(sock))
 		return;
 	sock->port_fresh = !had_port && sock->port_chosen && sock->flows == NULL;
 	udp_flows_update(sock);
@@ -79,13 +79,13 @@ static void bind_follow_flows(struct udp_sock *sock, int fd, bool bound)
 	udp_dst_reset(sock);
 }
 
-void udp_follow(struct udp_sock *sock, int fd)
+void udp_follow_shared_changes(struct udp_sock *sock, int fd)
 {
 	bind_follow_flows(sock, fd, false);
 }
 
 /* The port is in the same place in both families' names. */
-static bool binds_any_port(const struct sockaddr *addr, socklen_t len)
+static bool sockaddr_port_is_zero(const struct sockaddr *addr, socklen_t len)
 {
 	struct sockaddr_in name;
 
@@ -119,7 +119,7 @@ int udp_bind(struct vma_file *file, int fd, const struct sockaddr *addr, socklen
 	if (vma_os.bind(fd, addr, len) != 0) {
 		rc = -errno;
 	} else {
-		sock->port_chosen = binds_any_port(addr, len);
+		sock->port_chosen = sockaddr_port_is_zero(addr, len);
 		if (udp_is_deferred(sock))
 			udp_deferred_end(sock, fd);
 		else
@@ -143,7 +143,7 @@ static void watch_errors_later(struct udp_sock *sock)
 }
 
 /* An error of the shadow waits. It stays there: a send that is wrong in itself does not take it. */
-static bool has_error(int fd)
+static bool shadow_has_error(int fd)
 {
 	struct pollfd shadow = {.fd = fd};
 	const struct timespec now = {0};
@@ -151,9 +151,9 @@ static bool has_error(int fd)
 	return syscall(SYS_ppoll, &shadow, 1, &now, NULL, (size_t)8) > 0 && shadow.revents & POLLERR;
 }
 
-void udp_error_stays(struct udp_sock *sock, int fd)
+void udp_keep_shadow_error(struct udp_sock *sock, int fd)
 {
-	if (has_error(fd) || atomic_load_explicit(&sock->file.deferred_error, memory_order_relaxed) != 0)
+	if (shadow_has_error(fd) || atomic_load_explicit(&sock->file.deferred_error, memory_order_relaxed) != 0)
 		udp_os_error(sock);
 }
 
@@ -170,11 +170,11 @@ void udp_watch_errors(struct udp_sock *sock, int fd)
 		sock->errors_watched = vma_engine_watch_errors(fd, &sock->file) == 0;
 	pthread_mutex_unlock(&sock->file.lock);
 	if (begins)
-		udp_error_stays(sock, fd);
+		udp_keep_shadow_error(sock, fd);
 }
 
 /* What the kernel has chosen it takes away when the association is dissolved, and may give to another at once. */
-static void release_port(struct udp_sock *sock, const struct sockaddr *addr, socklen_t len)
+static void unconnect_release_port(struct udp_sock *sock, const struct sockaddr *addr, socklen_t len)
 {
 	sa_family_t family;
 
@@ -192,7 +192,7 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 
 	udp_control_begin(sock);
 	sock->is_decided = true;
-	release_port(sock, addr, len);
+	unconnect_release_port(sock, addr, len);
 	/* Not the C library's, which is a cancellation point: this is inside, with the lock held. */
 	if (syscall(SYS_connect, fd, addr, len) != 0)
 		rc = -errno;

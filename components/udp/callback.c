@@ -2,9 +2,9 @@
  * callback.c - receive callbacks: packets wait in a queue of their own until a thread of the program, on its way out of
  * the library, asks the application what shall become of them.
  *
- * A packet is held before the application sees it (vma_held_add): its identifier is valid in the callback already, and
- * another thread may free it before the callback has returned. A verdict other than HOLD takes it back; if it was freed
- * meanwhile, there is nothing to take.
+ * A packet is held before the application sees it (vma_held_packet_add): its identifier is valid in the callback
+ * already, and another thread may free it before the callback has returned. A verdict other than HOLD takes it back; if
+ * it was freed meanwhile, there is nothing to take.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -15,9 +15,9 @@
 
 #define NSEC 1000000000
 
-static struct udp_extra *extra_of(struct vma_callback_source *source)
+static struct udp_extra_api_state *extra_of(struct vma_callback_source *source)
 {
-	return (struct udp_extra *)((char *)source - offsetof(struct udp_extra, source));
+	return (struct udp_extra_api_state *)((char *)source - offsetof(struct udp_extra_api_state, source));
 }
 
 /* ---- the sink's side ---- */
@@ -42,7 +42,7 @@ int udp_callback_detour(struct udp_attachment *at)
 
 int udp_callback_attach(const struct udp_sock *sock, struct udp_attachment *at)
 {
-	const struct udp_extra *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
+	const struct udp_extra_api_state *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
 
 	return extra != NULL && atomic_load_explicit(&extra->detour, memory_order_relaxed) ? udp_callback_detour(at)
 	                                                                                   : 0;
@@ -51,7 +51,7 @@ int udp_callback_attach(const struct udp_sock *sock, struct udp_attachment *at)
 bool udp_callback_queue(struct udp_attachment *at, const struct udp_datagram *datagram)
 {
 	struct udp_sock *sock = at->sock;
-	struct udp_extra *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
+	struct udp_extra_api_state *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
 	struct udp_queue *undecided = atomic_load_explicit(&at->undecided, memory_order_acquire);
 
 	if (!udp_queue_push(undecided, datagram, atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed)))
@@ -64,7 +64,7 @@ bool udp_callback_queue(struct udp_attachment *at, const struct udp_datagram *da
 
 /* A packet between its queue and its verdict, in the frame of the thread that asks. */
 struct asking {
-	struct udp_extra *extra;
+	struct udp_extra_api_state *extra;
 	struct udp_attachment *at; /* it came by; never looked into, since it may have gone */
 	struct udp_datagram datagram;
 	uint64_t id;
@@ -75,7 +75,7 @@ struct asking {
 	struct iovec iov[UDP_FRAGMENTS_MAX];
 };
 
-static void drop_asked(struct asking *asking)
+static void recv_callback_drop_packet(struct asking *asking)
 {
 	struct vma_stats_socket *stats = asking->extra->sock->stats;
 
@@ -98,14 +98,14 @@ static struct udp_attachment *attachment_for(const struct udp_sock *sock, const 
 	return all != NULL && all->n != 0 ? all->at[all->n - 1] : NULL;
 }
 
-static void queue_asked(struct asking *asking)
+static void recv_callback_queue_packet(struct asking *asking)
 {
 	struct udp_sock *sock = asking->extra->sock;
 	struct udp_attachment *at = attachment_for(sock, asking->at);
 
 	if (at == NULL || vma_file_has_ended(&sock->file) ||
 	    !udp_queue_push(&at->queue, &asking->datagram, atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed))) {
-		drop_asked(asking);
+		recv_callback_drop_packet(asking);
 		return;
 	}
 	if (sock->stats != NULL) {
@@ -117,14 +117,14 @@ static void queue_asked(struct asking *asking)
 }
 
 /* Inside. */
-static void obey(struct asking *asking, vma_recv_callback_retval_t verdict)
+static void recv_callback_apply_verdict(struct asking *asking, vma_recv_callback_retval_t verdict)
 {
 	if (verdict == VMA_PACKET_HOLD)
 		return;
-	if (!vma_held_take_back(&asking->extra->holder, asking->id))
+	if (!vma_held_packet_revoke(&asking->extra->holder, asking->id))
 		return;
 	if (verdict == VMA_PACKET_RECV)
-		queue_asked(asking);
+		recv_callback_queue_packet(asking);
 	else
 		vma_buf_put_chain(vma_engine()->arena, asking->datagram.packet);
 }
@@ -132,7 +132,7 @@ static void obey(struct asking *asking, vma_recv_callback_retval_t verdict)
 /* ---- asking ---- */
 
 /* The next packet without a verdict. What has moved to another ring comes first, as for receivers. */
-static bool take_undecided(struct asking *asking)
+static bool recv_callback_take_packet(struct asking *asking)
 {
 	struct udp_attachments *all = atomic_load_explicit(&asking->extra->sock->attachments, memory_order_acquire);
 
@@ -150,7 +150,7 @@ static bool take_undecided(struct asking *asking)
 	return false;
 }
 
-static void count_ready(const struct udp_sock *sock, struct vma_info_t *info)
+static void recv_callback_count_queued(const struct udp_sock *sock, struct vma_info_t *info)
 {
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
 
@@ -191,38 +191,38 @@ static void fill_info(const struct asking *asking, struct vma_info_t *info, stru
 	};
 	if (packet->flags & VMA_BUF_RX_HW_TIMESTAMP)
 		info->hw_timestamp = timespec_of_ns(packet->timestamp_ns);
-	count_ready(asking->extra->sock, info);
+	recv_callback_count_queued(asking->extra->sock, info);
 }
 
 /* Inside. False: the socket holds as much as it may, and the packet is over. */
-static bool hold_asked(struct asking *asking)
+static bool recv_callback_hold_packet(struct asking *asking)
 {
 	struct udp_sock *sock = asking->extra->sock;
 
 	asking->fd = atomic_load_explicit(&sock->file.fd, memory_order_relaxed);
 	asking->n = udp_fragments_of(&asking->datagram, asking->fragments);
 	if (asking->n != 0 &&
-	    vma_held_add(&asking->extra->holder, asking->fd, asking->fragments, asking->n,
-	                 udp_datagram_cost(&asking->datagram),
-	                 atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed), 0, &asking->id) == 0)
+	    vma_held_packet_add(&asking->extra->holder, asking->fd, asking->fragments, asking->n,
+	                        udp_datagram_cost(&asking->datagram),
+	                        atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed), 0, &asking->id) == 0)
 		return true;
 	if (sock->stats != NULL)
 		vma_stats_add(&sock->stats->rx_hold_refused, 1);
-	drop_asked(asking);
+	recv_callback_drop_packet(asking);
 	return false;
 }
 
 /* The application's thread is cancelled in its callback. */
-static void asking_cancelled(void *arg)
+static void recv_callback_on_cancel(void *arg)
 {
 	struct vma_thread *self = vma_enter();
 
-	obey(arg, VMA_PACKET_DROP);
+	recv_callback_apply_verdict(arg, VMA_PACKET_DROP);
 	vma_leave(self);
 }
 
 /* Outside. */
-static void ask_application(struct asking *asking, struct vma_info_t *info)
+static void recv_callback_call(struct asking *asking, struct vma_info_t *info)
 {
 	const struct vma_bufarena *arena = vma_engine()->arena;
 	vma_recv_callback_retval_t verdict;
@@ -232,26 +232,26 @@ static void ask_application(struct asking *asking, struct vma_info_t *info)
 		asking->iov[i] = (struct iovec){.iov_base = vma_buf_data(arena, asking->fragments[i].buf) +
 		                                            asking->fragments[i].off,
 		                                .iov_len = asking->fragments[i].len};
-	pthread_cleanup_push(asking_cancelled, asking);
+	pthread_cleanup_push(recv_callback_on_cancel, asking);
 	verdict = asking->callback.function(asking->fd, asking->n, asking->iov, info, asking->callback.context);
 	pthread_cleanup_pop(0);
 	self = vma_enter();
-	obey(asking, verdict);
+	recv_callback_apply_verdict(asking, verdict);
 	vma_leave(self);
 }
 
 /* Inside. Whether there is a callback to ask; if not, the packet has got its verdict. */
-static bool begin_asking(struct asking *asking)
+static bool recv_callback_begin(struct asking *asking)
 {
 	struct udp_sock *sock = asking->extra->sock;
 	const struct udp_callback *callback = atomic_load_explicit(&asking->extra->callback, memory_order_acquire);
 
 	if (callback == NULL) {
-		queue_asked(asking);
+		recv_callback_queue_packet(asking);
 		return false;
 	}
 	asking->callback = callback->now;
-	if (!hold_asked(asking))
+	if (!recv_callback_hold_packet(asking))
 		return false;
 	if (sock->stats != NULL)
 		vma_stats_add(&sock->stats->rx_callbacks, 1);
@@ -269,16 +269,16 @@ bool udp_callback_run(struct vma_callback_source *source)
 		struct vma_info_t info;
 		bool asks;
 
-		if (!take_undecided(&asking)) {
+		if (!recv_callback_take_packet(&asking)) {
 			vma_leave(self);
 			return false;
 		}
-		asks = begin_asking(&asking);
+		asks = recv_callback_begin(&asking);
 		if (asks)
 			fill_info(&asking, &info, names);
 		vma_leave(self);
 		if (asks)
-			ask_application(&asking, &info);
+			recv_callback_call(&asking, &info);
 	}
 	return true;
 }

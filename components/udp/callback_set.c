@@ -1,4 +1,5 @@
-/* callback_set.c - register_recv_callback: from now on the sinks of a socket make a detour. The argument is in extra.h. */
+/* callback_set.c - register_recv_callback: from now on the sinks of a socket make a detour. The argument is in extra.h.
+ * */
 #include <errno.h>
 #include <pthread.h>
 
@@ -18,7 +19,7 @@ static int detour_attachments(struct udp_flows *flows)
 }
 
 /* file.lock. The argument stands in extra.h. */
-static int begin_detour(struct udp_sock *sock, struct udp_extra *extra)
+static int recv_callback_redirect_flows(struct udp_sock *sock, struct udp_extra_api_state *extra)
 {
 	struct udp_flows *flows = sock->flows;
 	int rc = 0;
@@ -40,7 +41,7 @@ static int begin_detour(struct udp_sock *sock, struct udp_extra *extra)
 	return rc;
 }
 
-static void callback_end(struct vma_retired *retired)
+static void recv_callback_free_retired(struct vma_retired *retired)
 {
 	vma_free(retired);
 }
@@ -49,7 +50,7 @@ _Static_assert(offsetof(struct udp_callback, retired) == 0, "callback_end");
 int udp_set_callback(struct vma_file *file, const struct vma_recv_callback *callback)
 {
 	struct udp_sock *sock = udp_sock(file);
-	struct udp_extra *extra = udp_extra_get(sock);
+	struct udp_extra_api_state *extra = udp_extra_get(sock);
 	struct udp_callback *fresh = NULL, *old;
 	int rc = 0;
 
@@ -67,11 +68,11 @@ int udp_set_callback(struct vma_file *file, const struct vma_recv_callback *call
 	else if (fresh != NULL && udp_is_deferred(sock) && !udp_deferred_end(sock, atomic_load(&file->fd)))
 		rc = -EINVAL;
 	else if (fresh != NULL && !atomic_load_explicit(&extra->detour, memory_order_relaxed))
-		rc = begin_detour(sock, extra);
+		rc = recv_callback_redirect_flows(sock, extra);
 	if (rc == 0) {
 		old = atomic_exchange(&extra->callback, fresh);
 		if (old != NULL)
-			vma_retire(&old->retired, callback_end);
+			vma_retire(&old->retired, recv_callback_free_retired);
 	}
 	pthread_mutex_unlock(&file->lock);
 	if (rc != 0)

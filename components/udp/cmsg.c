@@ -127,7 +127,7 @@ void udp_cmsg_fill(struct udp_cmsgs *cmsgs, uint32_t rx_opts, const struct udp_d
  * The local address that a datagram was "really" sent to: its destination, if that is one of ours; for a group or a
  * broadcast the source that the kernel would answer the sender from. Not known yet: an address of the interface.
  */
-static uint32_t spec_dst_of(const struct udp_datagram *datagram)
+static uint32_t ipi_spec_dst_of(const struct udp_datagram *datagram)
 {
 	struct vma_net_key key = {.family = AF_INET};
 	struct vma_engine *engine = vma_engine();
@@ -138,25 +138,25 @@ static uint32_t spec_dst_of(const struct udp_datagram *datagram)
 	if (engine == NULL)
 		return datagram->dst;
 	memcpy(key.dst, &datagram->src, 4);
-	if (vma_net_find(engine->net, &key, &path)) {
+	if (vma_net_find_template(engine->net, &key, &path)) {
 		memcpy(&out, path.src, 4);
 		return out;
 	}
-	vma_net_want(engine->net, &key);
+	vma_net_request_path(engine->net, &key);
 	if (vma_net_addrs(engine->net, datagram->ifindex, &addr, 1) > 0 && addr.family == AF_INET)
 		memcpy(&out, addr.address, 4);
 	return out;
 }
 
 /* Of groups and broadcasts of all kinds the frame tells: its destination MAC has the group bit. */
-static bool is_for_many(const struct udp_datagram *datagram)
+static bool datagram_is_multicast_or_broadcast(const struct udp_datagram *datagram)
 {
 	const struct vma_engine *engine = vma_engine();
 
 	return engine != NULL && *vma_buf_data(engine->arena, datagram->packet) & 1;
 }
 
-static uint64_t stamp_of(const struct udp_datagram *datagram)
+static uint64_t datagram_timestamp_ns(const struct udp_datagram *datagram)
 {
 	struct timespec now;
 
@@ -177,9 +177,10 @@ void udp_put_cmsgs(struct msghdr *msg, uint32_t rx_opts, const struct udp_datagr
 		msg->msg_controllen = 0;
 		return;
 	}
-	if (rx_opts & UDP_RX_OPT_PKTINFO && is_for_many(datagram))
-		spec_dst = spec_dst_of(datagram);
-	udp_cmsg_fill(&cmsgs, rx_opts, datagram, rx_opts & UDP_RX_OPT_STAMPS ? stamp_of(datagram) : 0, spec_dst);
+	if (rx_opts & UDP_RX_OPT_PKTINFO && datagram_is_multicast_or_broadcast(datagram))
+		spec_dst = ipi_spec_dst_of(datagram);
+	udp_cmsg_fill(&cmsgs, rx_opts, datagram, rx_opts & UDP_RX_OPT_STAMPS ? datagram_timestamp_ns(datagram) : 0,
+	              spec_dst);
 	if (cmsgs.used != 0 && vma_copy(msg->msg_control, cmsgs.bytes, cmsgs.used) != 0)
 		cmsgs.used = 0;
 	msg->msg_controllen = cmsgs.used;

@@ -23,7 +23,7 @@ static uint32_t now_sec(void)
 	return (uint32_t)now.tv_sec + 1; /* never what `word` begins with */
 }
 
-static int default_get(struct default_option *default_option, int fd)
+static int sysctl_default_get(struct default_option *default_option, int fd)
 {
 	const uint64_t word = atomic_load_explicit(&default_option->word, memory_order_relaxed);
 	const uint32_t sec = now_sec();
@@ -42,7 +42,7 @@ int udp_default_rcvbuf(int fd)
 {
 	static struct default_option default_option = {.level = SOL_SOCKET, .name = SO_RCVBUF, .default_value = 212992};
 
-	return default_get(&default_option, fd);
+	return sysctl_default_get(&default_option, fd);
 }
 
 int udp_default_pmtu_discover(int fd)
@@ -50,7 +50,7 @@ int udp_default_pmtu_discover(int fd)
 	static struct default_option default_option = {
 	        .level = IPPROTO_IP, .name = IP_MTU_DISCOVER, .default_value = IP_PMTUDISC_WANT};
 
-	return default_get(&default_option, fd);
+	return sysctl_default_get(&default_option, fd);
 }
 
 bool udp_default_mc_all(int fd, int family)
@@ -58,12 +58,12 @@ bool udp_default_mc_all(int fd, int family)
 	static struct default_option default_option = {
 	        .level = IPPROTO_IP, .name = IP_MULTICAST_ALL, .default_value = 1};
 
-	return family != AF_INET6 || default_get(&default_option, fd) != 0;
+	return family != AF_INET6 || sysctl_default_get(&default_option, fd) != 0;
 }
 
 int udp_default_ttl(int fd)
 {
 	static struct default_option default_option = {.level = IPPROTO_IP, .name = IP_TTL, .default_value = 64};
 
-	return default_get(&default_option, fd);
+	return sysctl_default_get(&default_option, fd);
 }

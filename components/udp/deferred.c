@@ -4,7 +4,7 @@
 #include "control.h"
 #include "deferred.h"
 
-static _Atomic uint32_t short_lives; /* in a row */
+static _Atomic uint32_t udp_short_lived_in_row; /* in a row */
 
 bool udp_deferred_begin(struct udp_sock *sock)
 {
@@ -12,7 +12,7 @@ bool udp_deferred_begin(struct udp_sock *sock)
 
 	if (udp_is_deferred(sock))
 		return true;
-	if (atomic_load_explicit(&short_lives, memory_order_relaxed) < UDP_SHORT_LIVES || engine == NULL ||
+	if (atomic_load_explicit(&udp_short_lived_in_row, memory_order_relaxed) < UDP_SHORT_LIVES || engine == NULL ||
 	    engine->latency || engine->conf.socketxtreme || sock->file.os_only || sock->local.sin_port != 0 ||
 	    sock->flows != NULL || atomic_load(&sock->inherited))
 		return false;
@@ -33,7 +33,7 @@ bool udp_deferred_end(struct udp_sock *sock, int fd)
 	}
 	atomic_store(&sock->inherited, false);
 	atomic_store(&sock->os_attention, true); /* answers of before are in the shadow */
-	udp_follow(sock, fd);
+	udp_follow_shared_changes(sock, fd);
 	/* An error of before is told by the next send, which the kernel is asked for. */
 	if (atomic_load(&sock->connected) && !sock->errors_watched && vma_engine() != NULL) {
 		sock->errors_watched = vma_engine_watch_errors(fd, &sock->file) == 0;
@@ -42,7 +42,7 @@ bool udp_deferred_end(struct udp_sock *sock, int fd)
 	return true;
 }
 
-static bool deferred_grow(struct udp_sock *sock, int fd)
+static bool udp_deferred_offload_now(struct udp_sock *sock, int fd)
 {
 	bool grown;
 
@@ -60,7 +60,7 @@ static bool deferred_begin(struct udp_sock *sock)
 
 	if (udp_is_deferred(sock))
 		return true;
-	if (atomic_load_explicit(&short_lives, memory_order_relaxed) < UDP_SHORT_LIVES)
+	if (atomic_load_explicit(&udp_short_lived_in_row, memory_order_relaxed) < UDP_SHORT_LIVES)
 		return false;
 	pthread_mutex_lock(&sock->file.lock);
 	deferred = udp_deferred_begin(sock);
@@ -74,14 +74,14 @@ bool udp_deferred_send(struct udp_sock *sock, int fd)
 	const uint8_t left = atomic_load_explicit(&sock->sends_remaining, memory_order_relaxed);
 	const bool deferred = deferred_begin(sock);
 
-	if (left > 1 || (deferred && !deferred_grow(sock, fd))) {
+	if (left > 1 || (deferred && !udp_deferred_offload_now(sock, fd))) {
 		if (left > 1)
 			atomic_store_explicit(&sock->sends_remaining, left - 1, memory_order_relaxed);
 		return deferred;
 	}
 	atomic_store_explicit(&sock->sends_remaining, 0, memory_order_relaxed);
 	if (sock->port_chosen)
-		atomic_store_explicit(&short_lives, 0, memory_order_relaxed);
+		atomic_store_explicit(&udp_short_lived_in_row, 0, memory_order_relaxed);
 	return false;
 }
 
@@ -89,7 +89,8 @@ bool udp_deferred_send(struct udp_sock *sock, int fd)
 
 bool udp_deferred_enter(struct udp_sock *sock, int fd)
 {
-	if (atomic_load_explicit(&sock->receives, memory_order_relaxed) >= UDP_FEW_RECEIVES && deferred_grow(sock, fd))
+	if (atomic_load_explicit(&sock->receives, memory_order_relaxed) >= UDP_FEW_RECEIVES &&
+	    udp_deferred_offload_now(sock, fd))
 		return false;
 	atomic_fetch_add(&sock->in_kernel, 1);
 	if (atomic_load(&sock->deferred)) {
@@ -114,8 +115,8 @@ void udp_deferred_leave(struct udp_sock *sock)
 void udp_deferred_count(const struct udp_sock *sock)
 {
 	const uint8_t left = atomic_load_explicit(&sock->sends_remaining, memory_order_relaxed);
-	const uint32_t n = atomic_load_explicit(&short_lives, memory_order_relaxed);
+	const uint32_t n = atomic_load_explicit(&udp_short_lived_in_row, memory_order_relaxed);
 
 	if (sock->port_chosen && left != 0 && left != UDP_FEW_SENDS && n < UDP_SHORT_LIVES)
-		atomic_store_explicit(&short_lives, n + 1, memory_order_relaxed);
+		atomic_store_explicit(&udp_short_lived_in_row, n + 1, memory_order_relaxed);
 }

@@ -29,7 +29,7 @@ static bool engine_is_ours(const struct vma_engine *engine)
 	return engine != NULL && engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 }
 
-static void dst_end(struct vma_retired *retired)
+static void udp_dst_free_retired(struct vma_retired *retired)
 {
 	struct udp_dst *dst = (struct udp_dst *)retired;
 
@@ -39,7 +39,7 @@ static void dst_end(struct vma_retired *retired)
 }
 _Static_assert(offsetof(struct udp_dst, retired) == 0, "dst_end");
 
-static void options_end(struct vma_retired *retired)
+static void tx_options_free_retired(struct vma_retired *retired)
 {
 	vma_free(retired);
 }
@@ -55,7 +55,7 @@ static void dst_replace(struct udp_dst *_Atomic *slot, struct udp_dst *dst)
 		return;
 	old = atomic_exchange_explicit(slot, dst, memory_order_acq_rel);
 	if (old != NULL)
-		vma_retire(&old->retired, dst_end);
+		vma_retire(&old->retired, udp_dst_free_retired);
 }
 
 /* ---- options ---- */
@@ -147,11 +147,11 @@ struct vma_ring_ctx *udp_dst_ring_ctx(struct udp_sock *sock, uint32_t ifindex)
 }
 
 /*
- * dst_lock. A card paces queue pairs, so only what a socket has for itself can be paced. If it cannot be, the log says so
- * at level error, and the socket sends without a pace, as the predecessor's did.
+ * dst_lock. A card paces queue pairs, so only what a socket has for itself can be paced. If it cannot be, the log says
+ * so at level error, and the socket sends without a pace, as the predecessor's did.
  */
 static __attribute__((cold)) void pace_ring_ctx(struct udp_sock *sock, struct vma_ring_ctx *ring_ctx,
-                                                const struct vma_ring_where *where)
+                                                const struct vma_ring_requester *where)
 {
 	const struct vma_ring_key own = vma_ring_key(VMA_RING_LOGIC_PER_SOCKET, where);
 	const char *name = vma_nic_info(vma_ring_nic(ring_ctx->ring))->name;
@@ -174,11 +174,11 @@ static __attribute__((cold)) void pace_ring_ctx(struct udp_sock *sock, struct vm
 void udp_dst_pace(struct udp_sock *sock, uint64_t bytes_per_sec)
 {
 	const struct udp_tx_ring_ctxs *ring_ctxs;
-	struct vma_ring_where where;
+	struct vma_ring_requester where;
 	const uint32_t any = 0;
 
 	pthread_mutex_lock(&sock->dst_lock);
-	where = vma_file_where(&sock->file, &any); /* the address does not matter to a ring for each socket */
+	where = vma_file_ring_key_input(&sock->file, &any); /* the address does not matter to a ring for each socket */
 	ring_ctxs = atomic_load_explicit(&sock->ring_ctxs, memory_order_relaxed);
 	if (sock->pacing_rate != bytes_per_sec) {
 		sock->pacing_rate = bytes_per_sec;
@@ -193,7 +193,7 @@ static struct vma_ring_ctx *ring_ctx_create_for(struct udp_sock *sock, struct vm
                                                 const struct vma_net_template *path)
 {
 	struct udp_tx_ring_ctxs *old = atomic_load_explicit(&sock->ring_ctxs, memory_order_relaxed), *ring_ctxs;
-	const struct vma_ring_where where = vma_file_where(&sock->file, path->src);
+	const struct vma_ring_requester where = vma_file_ring_key_input(&sock->file, path->src);
 	struct vma_ring_ctx *ring_ctx = udp_dst_ring_ctx(sock, path->nic);
 	uint32_t n = old != NULL ? old->n : 0;
 	struct vma_device *device;
@@ -217,7 +217,7 @@ static struct vma_ring_ctx *ring_ctx_create_for(struct udp_sock *sock, struct vm
 	ring_ctxs->n = n + 1;
 	atomic_store_explicit(&sock->ring_ctxs, ring_ctxs, memory_order_release);
 	if (old != NULL)
-		vma_retire(&old->retired, options_end);
+		vma_retire(&old->retired, tx_options_free_retired);
 	if (sock->pacing_rate != 0)
 		pace_ring_ctx(sock, ring_ctx, &where);
 	return ring_ctx;
@@ -396,7 +396,7 @@ void udp_dst_make_slot(struct udp_sock *sock, struct vma_engine *engine, const s
 
 /* ---- control path ---- */
 
-static bool is_inet(const struct sockaddr_in *addr)
+static bool sockaddr_is_inet_with_port(const struct sockaddr_in *addr)
 {
 	return addr->sin_family == AF_INET && addr->sin_port != 0;
 }
@@ -406,7 +406,7 @@ static void refresh_connected(struct udp_sock *sock, struct vma_engine *engine, 
 {
 	struct udp_dst *dst = atomic_load_explicit(&sock->dst, memory_order_relaxed);
 
-	if (!is_inet(&tx->peer) || tx->by_os)
+	if (!sockaddr_is_inet_with_port(&tx->peer) || tx->by_os)
 		return;
 	if (dst != NULL && udp_dst_is_current(sock, dst) && (dst->ring_ctx != NULL || dst->state != VMA_NET_READY))
 		return;
@@ -415,7 +415,7 @@ static void refresh_connected(struct udp_sock *sock, struct vma_engine *engine, 
 		dst_replace(&sock->dst, dst);
 }
 
-static void drop_all(struct udp_sock *sock)
+static void dst_drop_all_cached(struct udp_sock *sock)
 {
 	dst_replace(&sock->dst, NULL);
 	for (unsigned i = 0; i < UDP_DST_SLOTS; i++)
@@ -432,7 +432,7 @@ static const struct udp_tx_options *options_publish(struct udp_sock *sock)
 	old = atomic_exchange_explicit(&sock->tx, tx, memory_order_acq_rel);
 	atomic_fetch_add_explicit(&sock->options_seq, 1, memory_order_release);
 	if (old != NULL)
-		vma_retire(&old->retired, options_end);
+		vma_retire(&old->retired, tx_options_free_retired);
 	return tx;
 }
 
@@ -440,7 +440,7 @@ void udp_dst_renew(struct udp_sock *sock, struct vma_engine *engine)
 {
 	const struct udp_tx_options *tx = options_publish(sock);
 
-	drop_all(sock);
+	dst_drop_all_cached(sock);
 	if (tx != NULL && engine != NULL)
 		refresh_connected(sock, engine, tx);
 }
@@ -448,7 +448,9 @@ void udp_dst_renew(struct udp_sock *sock, struct vma_engine *engine)
 void udp_dst_reset(struct udp_sock *sock)
 {
 	struct vma_engine *engine = sock->file.os_only ? NULL : vma_engine();
-	uint64_t peer = is_inet(&sock->peer) ? udp_peer_key(sock->peer.sin_addr.s_addr, sock->peer.sin_port) : 0;
+	uint64_t peer = sockaddr_is_inet_with_port(&sock->peer)
+	                        ? udp_peer_key(sock->peer.sin_addr.s_addr, sock->peer.sin_port)
+	                        : 0;
 
 	atomic_store_explicit(&sock->peer_key, peer, memory_order_relaxed);
 	pthread_mutex_lock(&sock->dst_lock);
@@ -469,7 +471,7 @@ static void make_wanted_slots(struct udp_sock *sock, struct vma_engine *engine, 
 	}
 }
 
-static void dst_run_task(struct vma_task *task)
+static void dst_run_task(struct vma_internal_task *task)
 {
 	struct udp_sock *sock = (struct udp_sock *)((char *)task - offsetof(struct udp_sock, dst_task));
 	struct vma_engine *engine = vma_engine();
@@ -499,7 +501,7 @@ void udp_dst_fini(struct udp_sock *sock)
 {
 	pthread_mutex_lock(&sock->dst_lock);
 	sock->dst_ended = true;
-	drop_all(sock);
+	dst_drop_all_cached(sock);
 	pthread_mutex_unlock(&sock->dst_lock);
 }
 
@@ -508,7 +510,7 @@ void udp_data_destroy(struct udp_sock *sock)
 {
 	struct udp_tx_ring_ctxs *ring_ctxs = atomic_exchange(&sock->ring_ctxs, NULL);
 
-	drop_all(sock);
+	dst_drop_all_cached(sock);
 	for (uint32_t i = 0; ring_ctxs != NULL && i < ring_ctxs->n; i++)
 		vma_ring_ctx_put(ring_ctxs->at[i].ring_ctx);
 	vma_free(ring_ctxs);
@@ -527,7 +529,7 @@ void udp_data_forked(struct udp_sock *sock)
 	vma_free(atomic_exchange(&sock->ring_ctxs, NULL));
 	vma_free(atomic_exchange(&sock->tx, NULL));
 	pthread_mutex_init(&sock->dst_lock, NULL);
-	sock->dst_task = (struct vma_task){.run = dst_run_task};
+	sock->dst_task = (struct vma_internal_task){.run = dst_run_task};
 	if (atomic_exchange(&sock->dst_scheduled, false))
 		vma_file_put(&sock->file); /* the task's: it is the parent's thread that will run it, there */
 	atomic_store(&sock->taking, false);

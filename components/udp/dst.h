@@ -71,7 +71,7 @@ bool udp_dst_is_left_by_rule_slow(struct udp_sock *sock, const struct vma_engine
 static inline bool udp_dst_is_left_by_rule(struct udp_sock *sock, const struct vma_engine *engine,
                                            const struct sockaddr_in *to)
 {
-	return vma_rules_may_say_os(engine->rules, VMA_RULES_UDP_SENDER) &&
+	return vma_rules_may_leave_to_os(engine->rules, VMA_RULES_UDP_SENDER) &&
 	       udp_dst_is_left_by_rule_slow(sock, engine, to);
 }
 

@@ -37,17 +37,17 @@ static void dst_request_rarely(struct udp_sock *sock, uint64_t key, uint64_t nse
 enum { CROWDED_NS = 1000 * 1000, REFUSED_NS = 1000 * 1000 * 1000 };
 
 /* From the path as it is now, without waiting. */
-static const struct udp_dst *build_now(struct udp_sock *sock, struct vma_engine *engine,
-                                       const struct udp_tx_options *tx, const struct sockaddr_in *to,
-                                       const struct vma_net_template *path, struct udp_dst *own)
+static const struct udp_dst *dst_build_from_current_path(struct udp_sock *sock, struct vma_engine *engine,
+                                                         const struct udp_tx_options *tx, const struct sockaddr_in *to,
+                                                         const struct vma_net_template *path, struct udp_dst *own)
 {
 	udp_dst_build(own, engine, tx, to, path, udp_dst_ring_ctx(sock, path->nic));
 	return own->ring_ctx != NULL ? own : NULL;
 }
 
 /* What is cached, but old: its path is held, so it can be read again. */
-static const struct udp_dst *build_again(struct udp_sock *sock, const struct udp_tx_options *tx,
-                                         const struct udp_dst *old, uint64_t key, struct udp_dst *own)
+static const struct udp_dst *dst_rebuild_from_cached(struct udp_sock *sock, const struct udp_tx_options *tx,
+                                                     const struct udp_dst *old, uint64_t key, struct udp_dst *own)
 {
 	struct vma_net_template path;
 
@@ -57,7 +57,7 @@ static const struct udp_dst *build_again(struct udp_sock *sock, const struct udp
 	if (old->by_rule)
 		return NULL;
 	vma_net_path_read(old->path, &path);
-	if (build_now(sock, old->engine, tx, &old->to, &path, own) == NULL)
+	if (dst_build_from_current_path(sock, old->engine, tx, &old->to, &path, own) == NULL)
 		return NULL;
 	own->path = old->path;
 	return own;
@@ -95,7 +95,8 @@ static const struct udp_dst *__attribute__((cold, noinline)) dst_create_first(st
  * which has to be given a processor first: on a busy host that is hundreds of datagrams through the kernel. But a
  * sender to ever new destinations asks the kernel only once in a while, and never waits for who does.
  */
-static const struct udp_dst *__attribute__((cold, noinline)) dst_create_another(struct udp_sock *sock, uint64_t key)
+static const struct udp_dst *__attribute__((cold, noinline))
+dst_create_on_slot_collision(struct udp_sock *sock, uint64_t key)
 {
 	uint64_t now = vma_tsc(), last = atomic_load_explicit(&sock->dst_made_tsc, memory_order_relaxed);
 
@@ -108,8 +109,8 @@ static const struct udp_dst *__attribute__((cold, noinline)) dst_create_another(
 }
 
 /* Another destination has the slot: this one is made of what net has at hand. The slot changes hands now and then. */
-static const struct udp_dst *find_uncached(struct udp_sock *sock, const struct udp_tx_options *tx, uint64_t key,
-                                           struct udp_dst *own)
+static const struct udp_dst *dst_make_uncached(struct udp_sock *sock, const struct udp_tx_options *tx, uint64_t key,
+                                               struct udp_dst *own)
 {
 	const struct sockaddr_in to = udp_dst_address(key);
 	struct vma_net_key net_key = udp_dst_key(tx, &to, false);
@@ -119,13 +120,13 @@ static const struct udp_dst *find_uncached(struct udp_sock *sock, const struct u
 
 	if (engine == NULL || udp_dst_is_left_by_rule(sock, engine, &to))
 		return NULL;
-	if (vma_net_find(engine->net, &net_key, &path)) {
+	if (vma_net_find_template(engine->net, &net_key, &path)) {
 		dst_request_rarely(sock, key, CROWDED_NS);
-		return build_now(sock, engine, tx, &to, &path, own);
+		return dst_build_from_current_path(sock, engine, tx, &to, &path, own);
 	}
-	dst = dst_create_another(sock, key);
+	dst = dst_create_on_slot_collision(sock, key);
 	if (dst == NULL)
-		vma_net_want(engine->net, &net_key);
+		vma_net_request_path(engine->net, &net_key);
 	return dst;
 }
 
@@ -145,9 +146,9 @@ const struct udp_dst *udp_dst_find(struct udp_sock *sock, uint64_t key, struct u
 	if (dst == NULL)
 		return dst_create_first(sock, key);
 	if (key != 0 && !udp_dst_is_to(dst, key))
-		return find_uncached(sock, tx, key, own);
+		return dst_make_uncached(sock, tx, key, own);
 	if (!udp_dst_is_current(sock, dst))
-		return build_again(sock, tx, dst, key, own);
+		return dst_rebuild_from_cached(sock, tx, dst, key, own);
 	if (dst->ring_ctx != NULL)
 		return dst;
 	if (dst->state == VMA_NET_READY && !dst->by_rule)
@@ -173,7 +174,7 @@ static struct udp_tx_options options_with(const struct udp_tx_options *tx, const
 	return with;
 }
 
-/* Net knows nothing of it yet, or the socket has no ring context there: as dst_create_another. */
+/* Net knows nothing of it yet, or the socket has no ring context there: as dst_create_on_slot_collision. */
 static bool __attribute__((cold, noinline))
 dst_create_own(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *with,
                const struct sockaddr_in *to, struct udp_dst *own)
@@ -211,11 +212,11 @@ const struct udp_dst *udp_dst_find_with(struct udp_sock *sock, uint64_t key, con
 	if (key != 0 && udp_dst_is_left_by_rule(sock, engine, &to))
 		return NULL;
 	net_key = udp_dst_key(&with, &to, false);
-	known = vma_net_find(engine->net, &net_key, &path);
-	if ((!known || build_now(sock, engine, &with, &to, &path, own) == NULL) &&
+	known = vma_net_find_template(engine->net, &net_key, &path);
+	if ((!known || dst_build_from_current_path(sock, engine, &with, &to, &path, own) == NULL) &&
 	    !dst_create_own(sock, engine, &with, &to, own)) {
 		if (!known)
-			vma_net_want(engine->net, &net_key);
+			vma_net_request_path(engine->net, &net_key);
 		return NULL;
 	}
 	if (own->confirm)

@@ -76,20 +76,20 @@ static bool member_outranks(const struct udp_member *a, const struct udp_member 
 	return difference != 0 ? difference > 0 : a->flows->order > b->flows->order;
 }
 
-static bool shares_with(const struct udp_member *member, const struct udp_member *winner)
+static bool udp_member_shares_port_with(const struct udp_member *member, const struct udp_member *winner)
 {
 	if (member == winner)
 		return true;
 	return winner->flows->reuse_port && member->flows->reuse_port && member_rank(member) == member_rank(winner);
 }
 
-static void choice_end(struct vma_retired *retired)
+static void endpoint_choice_free_retired(struct vma_retired *retired)
 {
 	vma_free(retired);
 }
 _Static_assert(offsetof(struct udp_choice, retired) == 0, "choice_end");
 
-static bool same_choice(const struct udp_choice *a, const struct udp_choice *b)
+static bool udp_choice_is_same(const struct udp_choice *a, const struct udp_choice *b)
 {
 	return a != NULL && a->n == b->n && memcmp(a->at, b->at, a->n * sizeof(a->at[0])) == 0;
 }
@@ -110,16 +110,16 @@ bool udp_endpoint_choose(struct udp_endpoint *endpoint)
 	if (choice == NULL)
 		return false;
 	for (const struct udp_member *m = endpoint->members; m != NULL; m = m->next_of_endpoint) {
-		if (shares_with(m, winner))
+		if (udp_member_shares_port_with(m, winner))
 			choice->at[choice->n++] = m->at;
 	}
-	if (same_choice(old, choice)) {
+	if (udp_choice_is_same(old, choice)) {
 		vma_free(choice);
 		return true;
 	}
 	atomic_store_explicit(&endpoint->choice, choice, memory_order_release);
 	if (old != NULL)
-		vma_retire(&old->retired, choice_end);
+		vma_retire(&old->retired, endpoint_choice_free_retired);
 	return true;
 }
 
@@ -140,7 +140,7 @@ static struct udp_endpoint *endpoint_next(const struct udp_endpoint *after, uint
 static int endpoint_ring_ctx(const struct udp_flows *flows, struct vma_device *device, const struct udp_target *target,
                              struct vma_ring_ctx **out)
 {
-	const struct vma_ring_where where = vma_file_where(&flows->sock->file, target->key.local);
+	const struct vma_ring_requester where = vma_file_ring_key_input(&flows->sock->file, target->key.local);
 
 	return vma_ring_ctx_get(device, VMA_RING_CTX_RX, &where, out);
 }
@@ -180,7 +180,7 @@ static int endpoint_create_first(struct udp_flows *flows, struct vma_device *dev
 }
 
 /* A sink that has just looked is inside. */
-static void endpoint_end(struct vma_retired *retired)
+static void endpoint_free_retired(struct vma_retired *retired)
 {
 	struct udp_endpoint *endpoint =
 	        (struct udp_endpoint *)((char *)retired - offsetof(struct udp_endpoint, retired));
@@ -198,7 +198,7 @@ static void endpoint_drop(struct udp_endpoint *endpoint)
 		place = &(*place)->next;
 	*place = endpoint->next;
 	vma_ring_ctx_put(endpoint->ring_ctx);
-	vma_retire(&endpoint->retired, endpoint_end);
+	vma_retire(&endpoint->retired, endpoint_free_retired);
 }
 
 /* ---- members ---- */
@@ -238,7 +238,7 @@ static void unlink_member(struct udp_member *member)
 	member->endpoint->hosts -= !member->guest;
 }
 
-static void member_end(struct vma_retired *retired)
+static void member_free_retired(struct vma_retired *retired)
 {
 	vma_free((char *)retired - offsetof(struct udp_member, retired));
 }
@@ -251,13 +251,13 @@ static void member_drop(struct udp_member *member)
 	unlink_member(member);
 	member->at->flows--;
 	member->flows->moved |= member->at->flows == 0;
-	vma_retire(&member->retired, member_end);
+	vma_retire(&member->retired, member_free_retired);
 	if (endpoint->members == NULL)
 		endpoint_drop(endpoint);
 }
 
 /* Its key may have an endpoint on each of several rings. */
-static bool is_spreadable(const struct udp_flows *flows, const struct udp_target *target)
+static bool udp_target_may_spread_rings(const struct udp_flows *flows, const struct udp_target *target)
 {
 	return !target->shared && !target->alone && target->key.peer_port_be == 0 && flows->reuse_port &&
 	       vma_ring_ctx_is_by_maker(flows->sock->engine, &flows->sock->file);
@@ -282,15 +282,15 @@ static struct udp_member *member_create(struct udp_flows *flows, struct udp_endp
 	member->guest = guest;
 	member->flow = (struct vma_flow){.key = target->key,
 	                                 .sink = endpoint->shared ? sink_shared : sink_unicast,
-	                                 .flags = target->alone                  ? VMA_FLOW_PORT_EXCLUSIVE
-	                                          : is_spreadable(flows, target) ? VMA_FLOW_REUSEPORT
-	                                                                         : 0,
+	                                 .flags = target->alone                                ? VMA_FLOW_PORT_EXCLUSIVE
+	                                          : udp_target_may_spread_rings(flows, target) ? VMA_FLOW_REUSEPORT
+	                                                                                       : 0,
 	                                 .owner = member,
 	                                 .revoked = endpoint_on_revoked};
 	return member;
 }
 
-static bool has_own_member_on(const struct udp_flows *flows, uint32_t device)
+static bool flows_have_member_on_device(const struct udp_flows *flows, uint32_t device)
 {
 	for (const struct udp_member *m = flows->members; m != NULL; m = m->next) {
 		if (!m->guest && m->endpoint->device == device)
@@ -331,7 +331,7 @@ static int attach_to_endpoint(struct udp_flows *flows, struct udp_endpoint *endp
 			endpoint_drop(endpoint);
 		return -ENOMEM;
 	}
-	if (!guest || !has_own_member_on(flows, target->device)) {
+	if (!guest || !flows_have_member_on_device(flows, target->device)) {
 		member->flow.shadow_cookie = flows->cookie;
 		member->flow.shadow_fd = atomic_load_explicit(&flows->sock->file.fd, memory_order_relaxed);
 	}
@@ -379,11 +379,11 @@ void udp_member_detach(struct udp_member *member)
 /* ---- a key with several endpoints ---- */
 
 /* The socket and all members of the key are equals with SO_REUSEPORT. */
-static bool may_spread(const struct udp_flows *flows, const struct udp_target *target)
+static bool udp_endpoint_may_spread(const struct udp_flows *flows, const struct udp_target *target)
 {
 	const struct udp_endpoint *e = NULL;
 
-	if (!is_spreadable(flows, target))
+	if (!udp_target_may_spread_rings(flows, target))
 		return false;
 	while ((e = endpoint_next(e, target->device, &target->key)) != NULL) {
 		for (const struct udp_member *m = e->members; m != NULL; m = m->next_of_endpoint) {
@@ -445,7 +445,7 @@ int udp_member_attach(struct udp_flows *flows, struct vma_device *device, const 
 		rc = endpoint_create_first(flows, device, target, &endpoint);
 		if (rc < 0)
 			return rc;
-	} else if (may_spread(flows, target)) {
+	} else if (udp_endpoint_may_spread(flows, target)) {
 		endpoint = endpoint_on_own_ring(flows, device, target, endpoint);
 	} else {
 		gather_at(endpoint);
@@ -462,8 +462,8 @@ struct twin {
 	struct udp_member *member;
 };
 
-static bool twin_create(struct twin *twin, const struct udp_member *member, struct vma_ring_ctx *ring_ctx,
-                        struct udp_attachment *at)
+static bool endpoint_on_other_ring_create(struct twin *twin, const struct udp_member *member,
+                                          struct vma_ring_ctx *ring_ctx, struct udp_attachment *at)
 {
 	const struct udp_endpoint *endpoint = member->endpoint;
 
@@ -494,7 +494,7 @@ static bool twin_create(struct twin *twin, const struct udp_member *member, stru
 	return true;
 }
 
-static void twin_free(struct twin *twin)
+static void endpoint_on_other_ring_free(struct twin *twin)
 {
 	vma_free(twin->member);
 	vma_free(twin->choice);
@@ -502,7 +502,7 @@ static void twin_free(struct twin *twin)
 }
 
 /* In the lists of the port and of the socket; what was there ends. */
-static void twin_take_place(struct twin *twin, struct udp_member *member)
+static void endpoint_on_other_ring_replace(struct twin *twin, struct udp_member *member)
 {
 	struct udp_endpoint *old = member->endpoint, **endpoint = &udp_port(old->key.local_port_be)->endpoints;
 	struct udp_member **place = &member->flows->members;
@@ -519,8 +519,8 @@ static void twin_take_place(struct twin *twin, struct udp_member *member)
 	member->at->flows--;
 	atomic_fetch_add_explicit(&twin->endpoint->ring_ctx->refs, 1, memory_order_relaxed); /* the caller holds one */
 	vma_ring_ctx_put(old->ring_ctx);
-	vma_retire(&member->retired, member_end);
-	vma_retire(&old->retired, endpoint_end);
+	vma_retire(&member->retired, member_free_retired);
+	vma_retire(&old->retired, endpoint_free_retired);
 }
 
 int udp_member_move(struct udp_member *member, struct vma_ring_ctx *ring_ctx, struct udp_attachment *at)
@@ -528,12 +528,12 @@ int udp_member_move(struct udp_member *member, struct vma_ring_ctx *ring_ctx, st
 	struct twin twin;
 	int rc = -ENOMEM;
 
-	if (twin_create(&twin, member, ring_ctx, at))
+	if (endpoint_on_other_ring_create(&twin, member, ring_ctx, at))
 		rc = vma_ring_move_flow(member->endpoint->ring_ctx->ring, &member->flow, ring_ctx->ring,
 		                        &twin.member->flow);
 	if (rc == 0)
-		twin_take_place(&twin, member);
+		endpoint_on_other_ring_replace(&twin, member);
 	else
-		twin_free(&twin);
+		endpoint_on_other_ring_free(&twin);
 	return rc;
 }

@@ -66,10 +66,10 @@ struct udp_flows {
 	bool takes_all; /* may be the guest of groups that others have joined */
 	struct udp_member *members;
 	struct udp_attachment *attachments;
-	bool moved;                  /* attachments are to be published */
-	uint64_t paused_ns;          /* until then nothing is attached: udp_flows_pause; 0: it is not paused */
-	struct vma_task task;        /* a flow was revoked */
-	_Atomic bool task_scheduled; /* and holds a reference */
+	bool moved;                    /* attachments are to be published */
+	uint64_t paused_ns;            /* until then nothing is attached: udp_flows_pause; 0: it is not paused */
+	struct vma_internal_task task; /* a flow was revoked */
+	_Atomic bool task_scheduled;   /* and holds a reference */
 };
 
 /* Buckets by port. */
@@ -102,8 +102,8 @@ int udp_member_attach(struct udp_flows *flows, struct vma_device *device, const 
 void udp_member_detach(struct udp_member *member);
 /*
  * Its key's only one, which is not revoked, goes on with this ring context (held by the caller) of the same device, and
- * with the queue `at`. What has come before is in the queue that it had. Errors of vma_ring_move_flow, and -ENOMEM: it is
- * as it was.
+ * with the queue `at`. What has come before is in the queue that it had. Errors of vma_ring_move_flow, and -ENOMEM: it
+ * is as it was.
  */
 int udp_member_move(struct udp_member *member, struct vma_ring_ctx *ring_ctx, struct udp_attachment *at);
 /* Who gets a unicast key may have changed. False: no memory, so it is as it was. */

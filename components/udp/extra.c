@@ -7,9 +7,9 @@
 #include "extra.h"
 #include "frame.h"
 
-struct udp_extra *udp_extra_get(struct udp_sock *sock)
+struct udp_extra_api_state *udp_extra_get(struct udp_sock *sock)
 {
-	struct udp_extra *extra = atomic_load_explicit(&sock->extra, memory_order_acquire), *none = NULL;
+	struct udp_extra_api_state *extra = atomic_load_explicit(&sock->extra, memory_order_acquire), *none = NULL;
 
 	if (extra != NULL)
 		return extra;
@@ -29,7 +29,7 @@ struct udp_extra *udp_extra_get(struct udp_sock *sock)
 /* What is held is the parent's, and counts there. A callback that is running goes on, here as well. */
 void udp_extra_forked(struct udp_sock *sock)
 {
-	struct udp_extra *extra = atomic_load(&sock->extra);
+	struct udp_extra_api_state *extra = atomic_load(&sock->extra);
 
 	if (extra == NULL)
 		return;
@@ -44,7 +44,7 @@ void udp_extra_forked(struct udp_sock *sock)
 
 void udp_extra_destroy(struct udp_sock *sock)
 {
-	struct udp_extra *extra = atomic_exchange(&sock->extra, NULL);
+	struct udp_extra_api_state *extra = atomic_exchange(&sock->extra, NULL);
 
 	if (extra == NULL)
 		return;

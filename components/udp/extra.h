@@ -27,9 +27,9 @@ struct udp_callback {
 	struct vma_recv_callback now;
 };
 
-struct udp_extra {
+struct udp_extra_api_state {
 	struct udp_sock *sock;
-	struct vma_holder holder;
+	struct vma_held_packets_owner holder;
 	struct vma_callback_source source;
 	struct udp_callback *_Atomic callback; /* NULL: none */
 	_Atomic bool detour;                   /* one was set */
@@ -39,14 +39,14 @@ struct udp_extra {
 enum { UDP_FRAGMENTS_MAX = 128 };
 
 /* NULL: no memory. Any thread. */
-struct udp_extra *udp_extra_get(struct udp_sock *sock);
+struct udp_extra_api_state *udp_extra_get(struct udp_sock *sock);
 /* In the child; nobody sees the socket any more. */
 void udp_extra_forked(struct udp_sock *sock);
 void udp_extra_destroy(struct udp_sock *sock);
 
 /* ops */
 int udp_set_callback(struct vma_file *file, const struct vma_recv_callback *callback);
-ssize_t udp_recv_lent(struct vma_file *file, int fd, struct vma_lend *lend, int flags);
+ssize_t udp_recv_lent(struct vma_file *file, int fd, struct vma_recv_zcopy_call *lend, int flags);
 ssize_t udp_network_header(struct vma_file *file, void *to, size_t size);
 int udp_ring_ctxs(struct vma_file *file, struct vma_ring_ctx **out, unsigned max);
 int udp_tx_ring_ctx(struct vma_file *file, const struct sockaddr_in *to, struct vma_ring_ctx **out);

@@ -19,7 +19,7 @@
 #define PAUSE_NS 900000000ULL /* less than the second between two tries */
 
 static pthread_mutex_t flows_lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t last_order;
+static uint64_t udp_flows_last_order;
 
 void udp_flows_lock(void)
 {
@@ -33,7 +33,7 @@ void udp_flows_unlock(void)
 
 /* ---- what others must know of a socket ---- */
 
-static void list_flows(struct udp_flows *flows, uint16_t port_be)
+static void udp_port_list_flows(struct udp_flows *flows, uint16_t port_be)
 {
 	struct udp_flows **place;
 
@@ -58,8 +58,8 @@ static void flows_describe(struct udp_flows *flows, bool by_os)
 	uint32_t local = sock->local.sin_addr.s_addr;
 
 	if (flows->port_be != sock->local.sin_port || flows->local != local)
-		flows->order = ++last_order;
-	list_flows(flows, sock->local.sin_port);
+		flows->order = ++udp_flows_last_order;
+	udp_port_list_flows(flows, sock->local.sin_port);
 	flows->local = local;
 	flows->bound_ifindex = sock->bound_ifindex;
 	flows->reuse_port = sock->reuse_port;
@@ -125,7 +125,7 @@ static void begin_visits(struct udp_flows *flows)
 }
 
 /* After the hosts of a group have changed: everybody on that port. */
-static void arrange_guests(struct udp_flows *flows, uint16_t port_be, bool everybody)
+static void udp_flows_arrange_guests(struct udp_flows *flows, uint16_t port_be, bool everybody)
 {
 	struct udp_flows *other = port_be != 0 ? udp_port(port_be)->flows : NULL;
 
@@ -152,7 +152,8 @@ static bool must_detach_first(const struct udp_member *member, const struct udp_
 }
 
 /* Members that are to stay are marked. */
-static void attach_wanted(struct udp_flows *flows, struct udp_target *target, struct vma_device *device, bool *hosts)
+static void udp_flows_attach_target(struct udp_flows *flows, struct udp_target *target, struct vma_device *device,
+                                    bool *hosts)
 {
 	struct udp_member *member = udp_member_find(flows, target);
 
@@ -226,12 +227,12 @@ static bool flows_apply(struct udp_flows *flows, struct vma_engine *engine, stru
 	flows_describe(flows, by_os);
 	for (uint32_t i = 0; i < targets->n; i++) {
 		if (targets->at[i].error == 0)
-			attach_wanted(flows, &targets->at[i], devices[i], &hosts);
+			udp_flows_attach_target(flows, &targets->at[i], devices[i], &hosts);
 	}
 	detach_unwanted(flows, &hosts);
-	arrange_guests(flows, port_before, hosts);
+	udp_flows_arrange_guests(flows, port_before, hosts);
 	if (port_before != flows->port_be)
-		arrange_guests(flows, flows->port_be, hosts);
+		udp_flows_arrange_guests(flows, flows->port_be, hosts);
 	udp_attachments_publish(flows, false);
 	if (targets->n == 0 && has_guest_member(flows))
 		targets->reason = VMA_SOCK_OFFLOADED;
@@ -263,7 +264,7 @@ static enum vma_sock_reason flows_reason_of(const struct udp_targets *targets, s
 	return reason;
 }
 
-static bool may_pass(int error)
+static bool error_may_be_temporary(int error)
 {
 	enum vma_sock_reason reason = vma_sock_reason_of(error);
 
@@ -275,14 +276,14 @@ static void flows_schedule_retry(struct udp_sock *sock, const struct udp_targets
 	bool retry = paused;
 
 	for (uint32_t i = 0; i < targets->n; i++)
-		retry |= may_pass(targets->at[i].error);
+		retry |= error_may_be_temporary(targets->at[i].error);
 	atomic_store_explicit(&sock->file.retry, retry, memory_order_relaxed);
 	if (retry)
 		vma_engine_retry();
 }
 
 /* Between a pause and the next try. */
-static bool check_paused(struct udp_flows *flows)
+static bool udp_flows_is_between_retries(struct udp_flows *flows)
 {
 	if (flows == NULL || flows->paused_ns == 0)
 		return false;
@@ -306,7 +307,7 @@ void udp_flows_update(struct udp_sock *sock)
 	if (sock->flows == NULL && sock->local.sin_port == 0)
 		return;
 	flows = udp_flows_of(sock);
-	paused = !by_os && check_paused(flows);
+	paused = !by_os && udp_flows_is_between_retries(flows);
 	if (paused)
 		targets.reason = VMA_SOCK_PORT_SHARED;
 	paused |= sock->port_is_released || sock->left;
@@ -333,10 +334,10 @@ void udp_flows_end(struct udp_sock *sock)
 	pthread_mutex_lock(&flows_lock);
 	port_be = flows->port_be;
 	flows->takes_all = false;
-	list_flows(flows, 0);
+	udp_port_list_flows(flows, 0);
 	while (flows->members != NULL)
 		udp_member_detach(flows->members);
-	arrange_guests(flows, port_be, true);
+	udp_flows_arrange_guests(flows, port_be, true);
 	udp_attachments_publish(flows, true);
 	pthread_mutex_unlock(&flows_lock);
 }
@@ -347,7 +348,7 @@ void udp_flows_end(struct udp_sock *sock)
  * The internal thread. What comes from now on is in the shadow, and sleepers must look there. What is queued stays, but
  * where a process that has the socket by fork may be the one that receives now.
  */
-static void flows_update_task(struct vma_task *task)
+static void flows_update_task(struct vma_internal_task *task)
 {
 	struct udp_flows *flows = (struct udp_flows *)((char *)task - offsetof(struct udp_flows, task));
 	struct udp_sock *sock = flows->sock;
@@ -382,14 +383,14 @@ void udp_flows_schedule(struct udp_flows *flows)
 
 /* ---- fork ---- */
 
-static void run_take_up(struct vma_task *task)
+static void udp_take_up_task(struct vma_internal_task *task)
 {
 	struct udp_sock *sock = (struct udp_sock *)((char *)task - offsetof(struct udp_sock, take_up_task));
 
 	atomic_store(&sock->take_up_scheduled, false);
 	if (udp_fork_shared_moved(sock))
 		udp_fork_shared_follow(sock);
-	udp_take_up(sock);
+	udp_offload_inherited(sock);
 	vma_file_put(&sock->file);
 }
 
@@ -398,7 +399,7 @@ void udp_schedule_take_up(struct udp_sock *sock)
 {
 	if (vma_engine() == NULL || atomic_exchange(&sock->take_up_scheduled, true))
 		return;
-	sock->take_up_task.run = run_take_up;
+	sock->take_up_task.run = udp_take_up_task;
 	vma_file_get(&sock->file);
 	vma_engine_post(&sock->take_up_task);
 }
@@ -425,7 +426,7 @@ void udp_flows_forked(struct udp_sock *sock)
 		vma_file_put(&sock->file); /* the parent's thread runs that task, there */
 	if (atomic_exchange(&sock->take_up_scheduled, false))
 		vma_file_put(&sock->file);
-	sock->take_up_task = (struct vma_task){0};
+	sock->take_up_task = (struct vma_internal_task){0};
 	sock->flows = NULL;
 	atomic_store(&sock->attachments, NULL);
 }

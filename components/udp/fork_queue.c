@@ -137,7 +137,7 @@ void udp_fork_queue_create(struct udp_sock *sock, bool (*on_taken)(void *arg, co
 
 /* ---- given back ---- */
 
-static void fork_queue_end(struct vma_retired *retired)
+static void fork_queue_free_retired(struct vma_retired *retired)
 {
 	struct udp_fork_queue *fork_queue = (struct udp_fork_queue *)retired;
 
@@ -162,7 +162,7 @@ void udp_fork_queue_sweep(struct udp_sock *sock)
 			return;
 		atomic_store_explicit(&sock->fork_queue, atomic_load_explicit(&first->next, memory_order_relaxed),
 		                      memory_order_release);
-		vma_retire(&first->retired, fork_queue_end);
+		vma_retire(&first->retired, fork_queue_free_retired);
 	}
 }
 
@@ -172,7 +172,7 @@ void udp_fork_queue_destroy(struct udp_sock *sock)
 
 	for (; fork_queue != NULL; fork_queue = next) {
 		next = atomic_load(&fork_queue->next);
-		fork_queue_end(&fork_queue->retired);
+		fork_queue_free_retired(&fork_queue->retired);
 	}
 }
 

@@ -12,7 +12,7 @@
 
 /* ---- memory ---- */
 
-static void batch_put(struct udp_fork_shared_batch *batch)
+static void fork_shared_batch_put(struct udp_fork_shared_batch *batch)
 {
 	if (batch == NULL || atomic_fetch_sub(&batch->refs, 1) != 1)
 		return;
@@ -20,7 +20,7 @@ static void batch_put(struct udp_fork_shared_batch *batch)
 	vma_free(batch);
 }
 
-static struct udp_fork_shared_batch *batch_create(uint32_t capacity)
+static struct udp_fork_shared_batch *fork_shared_batch_create(uint32_t capacity)
 {
 	struct udp_fork_shared_batch *batch = vma_alloc(sizeof(*batch));
 
@@ -37,7 +37,7 @@ static struct udp_fork_shared_batch *batch_create(uint32_t capacity)
 	return batch;
 }
 
-static bool has_none(const struct vma_file *file)
+static bool udp_has_no_fork_shared(const struct vma_file *file)
 {
 	return file->kind == VMA_FILE_UDP && !file->os_only &&
 	       udp_fork_shared(udp_sock((struct vma_file *)file)) == NULL;
@@ -45,7 +45,7 @@ static bool has_none(const struct vma_file *file)
 
 static void fork_shared_count_missing(struct vma_file *file, void *arg)
 {
-	*(uint32_t *)arg += has_none(file);
+	*(uint32_t *)arg += udp_has_no_fork_shared(file);
 }
 
 /* file.lock, since two threads may fork. */
@@ -75,7 +75,7 @@ static void fork_shared_give_file(struct vma_file *file, void *arg)
 {
 	struct udp_fork_shared_batch *batch = arg;
 
-	if (!has_none(file) || batch->used == batch->capacity)
+	if (!udp_has_no_fork_shared(file) || batch->used == batch->capacity)
 		return;
 	pthread_mutex_lock(&file->lock);
 	fork_shared_init_sock(udp_sock(file), batch);
@@ -88,20 +88,20 @@ void udp_fork_shared_create(void)
 	uint32_t n = 0;
 
 	vma_file_each(fork_shared_count_missing, &n);
-	batch = n != 0 ? batch_create(n) : NULL;
+	batch = n != 0 ? fork_shared_batch_create(n) : NULL;
 	if (batch != NULL)
 		vma_file_each(fork_shared_give_file, batch);
-	batch_put(batch);
+	fork_shared_batch_put(batch);
 }
 
 void udp_fork_shared_destroy(struct udp_sock *sock)
 {
-	batch_put(sock->fork_shared_batch);
+	fork_shared_batch_put(sock->fork_shared_batch);
 }
 
 /* ---- following ---- */
 
-static void follow_shutdown(struct udp_sock *sock, const struct udp_fork_shared *fork_shared)
+static void udp_follow_shared_shutdown(struct udp_sock *sock, const struct udp_fork_shared *fork_shared)
 {
 	if (atomic_load(&fork_shared->shut_rd) && !atomic_exchange(&sock->shut_rd, true))
 		vma_waitq_wake(&sock->file.waitq, true);
@@ -111,7 +111,7 @@ static void follow_shutdown(struct udp_sock *sock, const struct udp_fork_shared 
 	udp_dst_reset(sock);
 }
 
-static void follow_cork(struct udp_sock *sock, const struct udp_fork_shared *fork_shared)
+static void udp_follow_shared_cork(struct udp_sock *sock, const struct udp_fork_shared *fork_shared)
 {
 	if (atomic_load(&fork_shared->corked))
 		atomic_fetch_or(&sock->unplain, UDP_CORKED);
@@ -120,11 +120,11 @@ static void follow_cork(struct udp_sock *sock, const struct udp_fork_shared *for
 }
 
 /* As after connect, errors of what is sent from now on are watched for with the next sends. */
-static void follow_names(struct udp_sock *sock, int fd)
+static void udp_follow_shared_addresses(struct udp_sock *sock, int fd)
 {
 	const bool was_connected = atomic_load(&sock->connected);
 
-	udp_follow(sock, fd);
+	udp_follow_shared_changes(sock, fd);
 	if (!was_connected && atomic_load(&sock->connected) && !sock->errors_watched)
 		atomic_store_explicit(&sock->sends_remaining, UDP_FEW_SENDS, memory_order_relaxed);
 }
@@ -133,16 +133,16 @@ void udp_fork_shared_follow_locked(struct udp_sock *sock)
 {
 	const struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 	const uint32_t changes = atomic_load_explicit(&fork_shared->changes, memory_order_acquire);
-	const int fd = vma_inet_shadow(&sock->file, -1, &sock->lingering_fd);
+	const int fd = vma_inet_shadow_fd(&sock->file, -1, &sock->lingering_fd);
 
 	if (atomic_load(&fork_shared->handed_over) && !sock->file.os_only) {
 		udp_give_to_kernel(sock, VMA_SOCK_PASSED_ON);
 	} else if (fd >= 0 && !sock->file.os_only) {
 		udp_options_follow(sock, fd, fork_shared);
-		follow_shutdown(sock, fork_shared);
-		follow_cork(sock, fork_shared);
+		udp_follow_shared_shutdown(sock, fork_shared);
+		udp_follow_shared_cork(sock, fork_shared);
 		if (!udp_is_deferred(sock))
-			follow_names(sock, fd);
+			udp_follow_shared_addresses(sock, fd);
 	}
 	/* Last: a child that is forked in between finds that it has to look. */
 	atomic_store_explicit(&sock->fork_shared_seen, changes, memory_order_release);
@@ -160,7 +160,7 @@ void udp_fork_shared_follow(struct udp_sock *sock)
 bool udp_fork_shared_accepts(struct udp_sock *sock, const struct udp_datagram *datagram)
 {
 	union vma_name name;
-	const int fd = vma_inet_shadow(&sock->file, -1, &sock->lingering_fd);
+	const int fd = vma_inet_shadow_fd(&sock->file, -1, &sock->lingering_fd);
 
 	udp_schedule_take_up(sock);
 	if (fd < 0 || vma_shadow_name(fd, &name, NULL) != 0)

@@ -15,12 +15,12 @@
  * The bytes of the next datagram that recv gives, which is the shadow's where that is to be asked first. 0 is also the
  * answer when nothing is there.
  */
-static int next_len(struct udp_sock *sock, int fd, void *arg)
+static int udp_ioctl_next_len(struct udp_sock *sock, int fd, void *arg)
 {
 	int len, os_len = 0, rc;
 
 	vma_ring_ctxs_catch_up(udp_rings(&sock->file));
-	len = udp_front_len(sock);
+	len = udp_next_datagram_len(sock);
 	if (len < 0)
 		return vma_inet_os_ioctl(fd, FIONREAD, arg);
 	if (atomic_load_explicit(&sock->os_attention, memory_order_relaxed)) {
@@ -83,7 +83,7 @@ static uint64_t wall_clock_ns(void)
  * When the last datagram came that recv gave. From the first question on they are stamped, as by the kernel, which
  * answers that first one with the present time if anything has been received.
  */
-static int last_stamp(struct udp_sock *sock, int fd, unsigned long request, void *arg)
+static int udp_ioctl_last_stamp(struct udp_sock *sock, int fd, unsigned long request, void *arg)
 {
 	uint64_t ns = atomic_load_explicit(&sock->last_stamp_ns, memory_order_relaxed);
 	struct timespec fine;
@@ -106,8 +106,8 @@ static int last_stamp(struct udp_sock *sock, int fd, unsigned long request, void
 
 /*
  * Where the card stamps what comes for us, it does so for all packets, and nobody has to switch it on. So if the kernel
- * refuses, for want of a driver that can or of a privilege, a program that wants stamps of received packets is told that
- * it has them.
+ * refuses, for want of a driver that can or of a privilege, a program that wants stamps of received packets is told
+ * that it has them.
  */
 static int hardware_stamps(int fd, unsigned long request, struct ifreq *arg)
 {
@@ -126,7 +126,7 @@ static int hardware_stamps(int fd, unsigned long request, struct ifreq *arg)
 	req.ifr_name[IFNAMSIZ - 1] = '\0';
 	if (vma_os.ioctl(fd, SIOCGIFINDEX, &req) < 0)
 		return rc;
-	if (!vma_device_stamps(engine, (uint32_t)req.ifr_ifindex))
+	if (!vma_device_has_hw_timestamps(engine, (uint32_t)req.ifr_ifindex))
 		return rc;
 	return vma_copy(config, &given, sizeof(given));
 }
@@ -137,7 +137,7 @@ int udp_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg)
 
 	switch (request) {
 	case FIONREAD:
-		return next_len(sock, fd, arg);
+		return udp_ioctl_next_len(sock, fd, arg);
 	case FIONBIO:
 	case FIOASYNC:
 		return set_nonblocking(sock, fd, request, arg);
@@ -145,7 +145,7 @@ int udp_ioctl(struct vma_file *file, int fd, unsigned long request, void *arg)
 	case SIOCGSTAMP_NEW:
 	case SIOCGSTAMPNS_OLD:
 	case SIOCGSTAMPNS_NEW:
-		return last_stamp(sock, fd, request, arg);
+		return udp_ioctl_last_stamp(sock, fd, request, arg);
 	case SIOCSHWTSTAMP:
 	case SIOCGHWTSTAMP:
 		return hardware_stamps(fd, request, arg);

@@ -28,10 +28,10 @@ struct members {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* who replaces the set */
-static struct members *_Atomic now_there;
-static _Atomic uint64_t read_tsc; /* when the set was read; 0: never */
-static _Atomic uint64_t asked_tsc;
-static _Atomic bool reading_is_long;
+static struct members *_Atomic members_current_set;
+static _Atomic uint64_t members_read_tsc; /* when the set was read; 0: never */
+static _Atomic uint64_t members_asked_tsc;
+static _Atomic bool members_read_is_slow;
 
 /* ---- the set ---- */
 
@@ -49,7 +49,7 @@ static uint32_t member_place_of(const struct members *set, uint64_t key)
 	return i;
 }
 
-static struct members *set_create(uint32_t n)
+static struct members *members_set_create(uint32_t n)
 {
 	uint32_t size = 16;
 	struct members *set;
@@ -62,7 +62,7 @@ static struct members *set_create(uint32_t n)
 	return set;
 }
 
-static void set_add(struct members *set, uint64_t key)
+static void members_set_add(struct members *set, uint64_t key)
 {
 	uint32_t i = member_place_of(set, key);
 
@@ -70,34 +70,34 @@ static void set_add(struct members *set, uint64_t key)
 	set->key[i] = key;
 }
 
-static struct members *set_larger(const struct members *old, uint32_t more)
+static struct members *members_set_grow(const struct members *old, uint32_t more)
 {
-	struct members *set = set_create((old != NULL ? old->n : 0) + more);
+	struct members *set = members_set_create((old != NULL ? old->n : 0) + more);
 
 	for (uint32_t i = 0; set != NULL && old != NULL && i <= old->mask; i++) {
 		if (old->key[i] != 0)
-			set_add(set, old->key[i]);
+			members_set_add(set, old->key[i]);
 	}
 	return set;
 }
 
 /* Grows it if need be. False: no memory. */
-static bool set_put(struct members **set, uint64_t key)
+static bool members_set_put(struct members **set, uint64_t key)
 {
 	struct members *larger;
 
 	if (2 * ((*set)->n + 1) > (*set)->mask + 1) {
-		larger = set_larger(*set, (*set)->n + 1);
+		larger = members_set_grow(*set, (*set)->n + 1);
 		if (larger == NULL)
 			return false;
 		vma_free(*set);
 		*set = larger;
 	}
-	set_add(*set, key);
+	members_set_add(*set, key);
 	return true;
 }
 
-static void set_end(struct vma_retired *retired)
+static void members_set_free_retired(struct vma_retired *retired)
 {
 	vma_free(retired);
 }
@@ -106,10 +106,10 @@ _Static_assert(offsetof(struct members, retired) == 0, "set_end");
 /* With the lock. */
 static void members_publish(struct members *set)
 {
-	struct members *old = atomic_exchange_explicit(&now_there, set, memory_order_acq_rel);
+	struct members *old = atomic_exchange_explicit(&members_current_set, set, memory_order_acq_rel);
 
 	if (old != NULL)
-		vma_retire(&old->retired, set_end);
+		vma_retire(&old->retired, members_set_free_retired);
 }
 
 /* ---- reading ---- */
@@ -129,7 +129,7 @@ static bool members_take_line(struct members **set, const char *line, uint32_t *
 	if (line[0] != '\t' && line[0] != ' ')
 		return true; /* the heading */
 	group = (uint32_t)strtoul(line, NULL, 16);
-	return group == 0 || *ifindex == 0 || set_put(set, member_key_of(group, *ifindex));
+	return group == 0 || *ifindex == 0 || members_set_put(set, member_key_of(group, *ifindex));
 }
 
 struct reader {
@@ -157,7 +157,7 @@ static bool reader_take_bytes(struct reader *reader, const char *bytes, size_t n
 
 struct members *udp_members_read(int fd)
 {
-	struct reader reader = {.set = set_create(16)};
+	struct reader reader = {.set = members_set_create(16)};
 	char bytes[4096];
 	ssize_t n = 0;
 
@@ -188,13 +188,13 @@ static void members_reread(void)
 	if (fd >= 0)
 		syscall(SYS_close, fd);
 	members_publish(set);
-	atomic_store_explicit(&reading_is_long, vma_tsc() - start > vma_tsc_of_nsec(LONG_READING_NS),
+	atomic_store_explicit(&members_read_is_slow, vma_tsc() - start > vma_tsc_of_nsec(LONG_READING_NS),
 	                      memory_order_relaxed);
 	/* The start: what joined while it was read may be missing. */
-	atomic_store_explicit(&read_tsc, start, memory_order_release);
+	atomic_store_explicit(&members_read_tsc, start, memory_order_release);
 }
 
-static void members_run_task(struct vma_task *task)
+static void members_run_task(struct vma_internal_task *task)
 {
 	(void)task;
 	pthread_mutex_lock(&lock);
@@ -202,7 +202,7 @@ static void members_run_task(struct vma_task *task)
 	pthread_mutex_unlock(&lock);
 }
 
-static struct vma_task task = {.run = members_run_task};
+static struct vma_internal_task task = {.run = members_run_task};
 
 /*
  * The lock is held while /proc is read and the result is published. So a reading that does not show the membership yet
@@ -213,11 +213,11 @@ void udp_members_add(uint32_t group, uint32_t ifindex)
 	struct members *set, *old;
 
 	pthread_mutex_lock(&lock);
-	old = atomic_load_explicit(&now_there, memory_order_relaxed);
+	old = atomic_load_explicit(&members_current_set, memory_order_relaxed);
 	if (old != NULL && !udp_members_has(old, group, ifindex)) {
-		set = set_larger(old, 1);
+		set = members_set_grow(old, 1);
 		if (set != NULL)
-			set_add(set, member_key_of(group, ifindex));
+			members_set_add(set, member_key_of(group, ifindex));
 		members_publish(set);
 	}
 	pthread_mutex_unlock(&lock);
@@ -225,17 +225,17 @@ void udp_members_add(uint32_t group, uint32_t ifindex)
 
 /* ---- the sender's question ---- */
 
-static bool has_now(uint32_t group, uint32_t ifindex)
+static bool members_has_in_current(uint32_t group, uint32_t ifindex)
 {
-	const struct members *set = atomic_load_explicit(&now_there, memory_order_acquire);
+	const struct members *set = atomic_load_explicit(&members_current_set, memory_order_acquire);
 
 	return set == NULL || udp_members_has(set, group, ifindex);
 }
 
 /* The set is old or missing: who sends now and then reads it himself, unless that takes long or somebody else does. */
-static bool __attribute__((cold, noinline)) has_after_reading(uint32_t group, uint32_t ifindex)
+static bool __attribute__((cold, noinline)) members_has_after_reread(uint32_t group, uint32_t ifindex)
 {
-	if (atomic_load_explicit(&reading_is_long, memory_order_relaxed)) {
+	if (atomic_load_explicit(&members_read_is_slow, memory_order_relaxed)) {
 		vma_engine_post(&task);
 		return true;
 	}
@@ -243,24 +243,24 @@ static bool __attribute__((cold, noinline)) has_after_reading(uint32_t group, ui
 		return true;
 	members_reread();
 	pthread_mutex_unlock(&lock);
-	return has_now(group, ifindex);
+	return members_has_in_current(group, ifindex);
 }
 
 bool udp_group_has_local_members(uint32_t group, uint32_t ifindex)
 {
-	uint64_t read = atomic_load_explicit(&read_tsc, memory_order_acquire), now = vma_tsc();
+	uint64_t read = atomic_load_explicit(&members_read_tsc, memory_order_acquire), now = vma_tsc();
 	uint64_t asked;
 
 	if (__builtin_expect(read == 0 || now - read > vma_tsc_of_nsec(TOO_OLD_NS), 0))
-		return has_after_reading(group, ifindex);
+		return members_has_after_reread(group, ifindex);
 	if (__builtin_expect(now - read > vma_tsc_of_nsec(REFRESH_NS), 0)) {
-		asked = atomic_load_explicit(&asked_tsc, memory_order_relaxed);
+		asked = atomic_load_explicit(&members_asked_tsc, memory_order_relaxed);
 		if (asked != read) {
-			atomic_store_explicit(&asked_tsc, read, memory_order_relaxed);
+			atomic_store_explicit(&members_asked_tsc, read, memory_order_relaxed);
 			vma_engine_post(&task);
 		}
 	}
-	return has_now(group, ifindex);
+	return members_has_in_current(group, ifindex);
 }
 
 /* ---- fork ---- */
@@ -269,7 +269,7 @@ bool udp_group_has_local_members(uint32_t group, uint32_t ifindex)
 __attribute__((cold)) void udp_members_forked(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	atomic_store(&read_tsc, 0);
-	atomic_store(&asked_tsc, 0);
-	task = (struct vma_task){.run = members_run_task};
+	atomic_store(&members_read_tsc, 0);
+	atomic_store(&members_asked_tsc, 0);
+	task = (struct vma_internal_task){.run = members_run_task};
 }

@@ -4,26 +4,26 @@
  *   recv or send ── counts (<vma/sock_migrate.h>) ── its place has changed for good ──> moved here, by this very call
  *
  * Receiving. Each of the socket's flows goes to the new ring in one step (vma_ring_move_flow), and brings its datagrams
- * into a new queue. Readers do not see that queue yet. When the move is over, the old ring has been emptied into the old
- * queue, which gets nothing any more. Then both are published: the old queue as one that is *left*, which readers empty
- * before they look at the new one (attachment.c, recv.c). So nothing is lost between the two, or overtaken.
+ * into a new queue. Readers do not see that queue yet. When the move is over, the old ring has been emptied into the
+ * old queue, which gets nothing any more. Then both are published: the old queue as one that is *left*, which readers
+ * empty before they look at the new one (attachment.c, recv.c). So nothing is lost between the two, or overtaken.
  *
- * Why a reader of the old array sees no gap: it finds the old queue there, as ever; what is in the new one it finds after
- * the publication, which wakes sleepers. Why a reader of the new array sees no older datagram after a newer one: the old
- * queue's last push happens before the release of the old ring's receive flag by whoever emptied it, that before the
- * exchange of the array, and that before the reader's look at the queue. So a reader that finds the old queue empty has
- * seen all pushes.
+ * Why a reader of the old array sees no gap: it finds the old queue there, as ever; what is in the new one it finds
+ * after the publication, which wakes sleepers. Why a reader of the new array sees no older datagram after a newer one:
+ * the old queue's last push happens before the release of the old ring's receive flag by whoever emptied it, that
+ * before the exchange of the array, and that before the reader's look at the queue. So a reader that finds the old
+ * queue empty has seen all pushes.
  *
  * Sending. The old ring is drained first: what this socket has sent there has left this host before the first datagram
- * goes the other way. If others keep it busy all the time, the socket stays, and tries again two rounds later. A datagram
- * that another thread sends at this very moment, after all these rounds of one thread's, may be overtaken.
+ * goes the other way. If others keep it busy all the time, the socket stays, and tries again two rounds later. A
+ * datagram that another thread sends at this very moment, after all these rounds of one thread's, may be overtaken.
  *
  * A socket stays where it is if one of its keys has other members (the choice among them is one ring's), or may have
  * endpoints on several rings (SO_REUSEPORT); if other processes have it; or if the kernel cannot say when packets of
  * before have arrived. It counts as at home then, until another thread or core takes over.
  *
- * Accepted weaknesses. A datagram in fragments is lost if the move comes between them. If the device's owner ends in the
- * middle of several flows, those that have moved are not ordered behind what is queued.
+ * Accepted weaknesses. A datagram in fragments is lost if the move comes between them. If the device's owner ends in
+ * the middle of several flows, those that have moved are not ordered behind what is queued.
  */
 #include <errno.h>
 #include <string.h>
@@ -59,7 +59,7 @@ static bool flows_are_own(const struct udp_flows *flows)
 }
 
 /* 1: it has moved; 0: it is on that place's ring already. */
-static int member_move_to(struct udp_member *member, struct vma_ring_where where)
+static int member_move_to(struct udp_member *member, struct vma_ring_requester where)
 {
 	struct udp_flows *flows = member->flows;
 	struct udp_attachment *from = member->at, *to;
@@ -83,7 +83,7 @@ static int member_move_to(struct udp_member *member, struct vma_ring_where where
 }
 
 /* The lock of flows.c. How many have moved; why the first that could not has not. */
-static int flows_move_to(struct udp_flows *flows, const struct vma_ring_where *where)
+static int flows_move_to(struct udp_flows *flows, const struct vma_ring_requester *where)
 {
 	struct udp_member *next;
 	int moved = 0, rc = 0;
@@ -98,13 +98,13 @@ static int flows_move_to(struct udp_flows *flows, const struct vma_ring_where *w
 
 static void rx_migrate(struct udp_sock *sock, uint64_t place)
 {
-	const struct vma_ring_where where = vma_migration_where(&sock->rx_migration, place, sock->file.id);
+	const struct vma_ring_requester where = vma_migration_where(&sock->rx_migration, place, sock->file.id);
 	int rc;
 
 	udp_flows_lock();
 	rc = flows_are_own(sock->flows) ? flows_move_to(sock->flows, &where) : 0;
 	if (rc >= 0)
-		vma_file_moved(&sock->file, &where); /* flows that it gets later go there, too */
+		vma_file_record_ring_move(&sock->file, &where); /* flows that it gets later go there, too */
 	udp_attachments_publish(sock->flows, false);
 	udp_flows_unlock();
 	if (rc != 0 && sock->stats != NULL)
@@ -139,30 +139,30 @@ static void __attribute__((cold, noinline)) rx_drop_left(struct udp_sock *sock)
 	vma_retire_poll();
 }
 
-static bool has_left_and_read(const struct udp_sock *sock)
+static bool udp_old_queues_are_drained(const struct udp_sock *sock)
 {
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
 
 	return all != NULL && all->left != 0 && udp_attachment_is_empty(all->at[0]);
 }
 
-static inline void rx_count(struct udp_sock *sock)
+static inline void udp_rx_migration_count(struct udp_sock *sock)
 {
 	if (__builtin_expect(vma_migration_count(&sock->rx_migration), 0))
 		rx_place_changed(sock);
-	if (__builtin_expect(has_left_and_read(sock), 0))
+	if (__builtin_expect(udp_old_queues_are_drained(sock), 0))
 		rx_drop_left(sock);
 }
 
 ssize_t udp_recvmsg_migrating(struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
-	rx_count(udp_sock(file));
+	udp_rx_migration_count(udp_sock(file));
 	return udp_recvmsg(file, fd, msg, flags);
 }
 
 ssize_t udp_recvmsg_migrating_draining(struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
-	rx_count(udp_sock(file));
+	udp_rx_migration_count(udp_sock(file));
 	return udp_recvmsg_draining(file, fd, msg, flags);
 }
 
@@ -183,7 +183,7 @@ static void tx_ring_ctxs_end(struct vma_retired *retired)
 _Static_assert(offsetof(struct udp_tx_ring_ctxs, retired) == 0, "tx_ring_ctxs_end");
 
 /* dst_lock. In *now the ring contexts of that place, each held. How many are others than in `old`, or -errno. */
-static int tx_ring_ctxs_at(const struct udp_tx_ring_ctxs *old, const struct vma_ring_where *where,
+static int tx_ring_ctxs_at(const struct udp_tx_ring_ctxs *old, const struct vma_ring_requester *where,
                            struct udp_tx_ring_ctxs *now)
 {
 	int rc = 0, others = 0;
@@ -207,7 +207,7 @@ static bool drain_others(const struct udp_tx_ring_ctxs *old, const struct udp_tx
 	return true;
 }
 
-static void put_all(const struct udp_tx_ring_ctxs *ring_ctxs)
+static void tx_ring_ctxs_put_all(const struct udp_tx_ring_ctxs *ring_ctxs)
 {
 	for (uint32_t i = 0; i < ring_ctxs->n; i++)
 		vma_ring_ctx_put(ring_ctxs->at[i].ring_ctx);
@@ -229,7 +229,7 @@ static void tx_ring_ctxs_replace(struct udp_sock *sock, struct udp_tx_ring_ctxs 
 /* dst_lock. 1: it has moved; 0: it is there; -EAGAIN: others keep the old ring busy. */
 static int tx_migrate(struct udp_sock *sock, uint64_t place)
 {
-	const struct vma_ring_where where = vma_migration_where(&sock->tx_migration, place, sock->file.id);
+	const struct vma_ring_requester where = vma_migration_where(&sock->tx_migration, place, sock->file.id);
 	struct udp_tx_ring_ctxs *old = atomic_load_explicit(&sock->ring_ctxs, memory_order_relaxed), *now;
 	int rc;
 
@@ -245,7 +245,7 @@ static int tx_migrate(struct udp_sock *sock, uint64_t place)
 		tx_ring_ctxs_replace(sock, old, now);
 		return 1;
 	}
-	put_all(now);
+	tx_ring_ctxs_put_all(now);
 	vma_free(now);
 	return rc;
 }

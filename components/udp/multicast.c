@@ -22,7 +22,7 @@ struct draft {
 	uint32_t n_sources, sources_capacity;
 };
 
-static void *array_grown(void *old, size_t used, uint32_t *capacity, size_t size)
+static void *array_realloc_if_full(void *old, size_t used, uint32_t *capacity, size_t size)
 {
 	uint32_t more = *capacity * 2 + 8;
 	void *larger = vma_alloc(more * size);
@@ -40,7 +40,7 @@ static void *array_grown(void *old, size_t used, uint32_t *capacity, size_t size
 static int draft_membership(struct draft *draft, uint32_t group, uint32_t ifindex, bool exclude)
 {
 	if (draft->n == draft->capacity) {
-		void *larger = array_grown(draft->at, draft->n, &draft->capacity, sizeof(draft->at[0]));
+		void *larger = array_realloc_if_full(draft->at, draft->n, &draft->capacity, sizeof(draft->at[0]));
 
 		if (larger == NULL)
 			return -ENOMEM;
@@ -53,8 +53,8 @@ static int draft_membership(struct draft *draft, uint32_t group, uint32_t ifinde
 static int draft_source(struct draft *draft, uint32_t source)
 {
 	if (draft->n_sources == draft->sources_capacity) {
-		void *larger = array_grown(draft->sources, draft->n_sources, &draft->sources_capacity,
-		                           sizeof(draft->sources[0]));
+		void *larger = array_realloc_if_full(draft->sources, draft->n_sources, &draft->sources_capacity,
+		                                     sizeof(draft->sources[0]));
 
 		if (larger == NULL)
 			return -ENOMEM;
@@ -65,7 +65,7 @@ static int draft_source(struct draft *draft, uint32_t source)
 	return 0;
 }
 
-static int draft_others(struct draft *draft, const struct udp_groups *groups, uint32_t group)
+static int membership_draft_copy_other_groups(struct draft *draft, const struct udp_groups *groups, uint32_t group)
 {
 	int rc = 0;
 
@@ -81,7 +81,7 @@ static int draft_others(struct draft *draft, const struct udp_groups *groups, ui
 	return rc;
 }
 
-static void draft_end(struct draft *draft)
+static void membership_draft_free(struct draft *draft)
 {
 	vma_free(draft->at);
 	vma_free(draft->sources);
@@ -108,7 +108,7 @@ static struct udp_groups *groups_finish(const struct draft *draft, bool all)
 	return groups;
 }
 
-static void groups_end(struct vma_retired *retired)
+static void groups_free_retired(struct vma_retired *retired)
 {
 	vma_free(retired);
 }
@@ -139,7 +139,7 @@ static void groups_publish(struct udp_sock *sock, struct udp_groups *groups)
 		describe_groups(sock->stats, groups);
 
 	if (old != NULL)
-		vma_retire(&old->retired, groups_end);
+		vma_retire(&old->retired, groups_free_retired);
 }
 
 /* ---- the kernel's answer ---- */
@@ -184,7 +184,7 @@ static int draft_from_kernel(struct draft *draft, int fd, uint32_t group, uint32
 	}
 }
 
-static struct vma_net_link *links_of(struct vma_net *net, uint32_t *n)
+static struct vma_net_link *net_links_alloc(struct vma_net *net, uint32_t *n)
 {
 	uint32_t capacity = 16;
 
@@ -212,7 +212,7 @@ static int draft_group(struct draft *draft, int fd, uint32_t group)
 
 	if (engine == NULL)
 		return 0;
-	links = links_of(engine->net, &n);
+	links = net_links_alloc(engine->net, &n);
 	if (links == NULL)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < n && rc == 0; i++)
@@ -234,12 +234,12 @@ int udp_groups_refresh(struct udp_sock *sock, int fd, uint32_t group)
 	const struct udp_groups *old = atomic_load_explicit(&sock->groups, memory_order_relaxed);
 	struct udp_groups *groups;
 	struct draft draft = {0};
-	int rc = draft_others(&draft, old, group);
+	int rc = membership_draft_copy_other_groups(&draft, old, group);
 
 	if (rc == 0)
 		rc = draft_group(&draft, fd, group);
 	groups = rc == 0 ? groups_finish(&draft, sock->mc_all) : NULL;
-	draft_end(&draft);
+	membership_draft_free(&draft);
 	if (groups == NULL)
 		return -ENOMEM;
 	groups_publish(sock, groups);
@@ -251,10 +251,11 @@ int udp_groups_set_all(struct udp_sock *sock, bool all)
 {
 	struct draft draft = {0};
 	/* 0.0.0.0 is no group, so nothing is left out. */
-	int rc = draft_others(&draft, atomic_load_explicit(&sock->groups, memory_order_relaxed), INADDR_ANY);
+	int rc = membership_draft_copy_other_groups(&draft, atomic_load_explicit(&sock->groups, memory_order_relaxed),
+	                                            INADDR_ANY);
 	struct udp_groups *groups = rc == 0 ? groups_finish(&draft, all) : NULL;
 
-	draft_end(&draft);
+	membership_draft_free(&draft);
 	if (groups == NULL)
 		return -ENOMEM;
 	sock->mc_all = all;
@@ -269,7 +270,7 @@ void udp_groups_end(struct udp_sock *sock)
 
 /* ---- the sink's question ---- */
 
-static bool membership_passes(const struct udp_membership *membership, uint32_t src)
+static bool membership_accepts_source(const struct udp_membership *membership, uint32_t src)
 {
 	for (uint32_t i = 0; i < membership->n; i++) {
 		if (membership->source[i] == src)
@@ -287,7 +288,7 @@ bool udp_group_accepts(const struct udp_sock *sock, uint32_t group, uint32_t src
 		return true;
 	for (uint32_t i = 0; i < groups->n; i++) {
 		if (groups->at[i].group == group && groups->at[i].ifindex == ifindex)
-			return membership_passes(&groups->at[i], src);
+			return membership_accepts_source(&groups->at[i], src);
 	}
 	return groups->all;
 }

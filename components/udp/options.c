@@ -109,7 +109,7 @@ static const struct kernel_option *kernel_option(int level, int name)
 	return NULL;
 }
 
-static uint64_t bits_of(enum side side)
+static uint64_t kernel_option_bits_of_side(enum side side)
 {
 	uint64_t bits = side == RECEIVES ? BIT(BIT_ASYNC) : BIT(BIT_TX_STAMPS);
 
@@ -122,7 +122,7 @@ static uint64_t bits_of(enum side side)
 
 bool udp_receives_by_os(const struct udp_sock *sock)
 {
-	return sock->os_options != 0 && (sock->os_options & bits_of(RECEIVES)) != 0;
+	return sock->os_options != 0 && (sock->os_options & kernel_option_bits_of_side(RECEIVES)) != 0;
 }
 
 const char *udp_os_option(struct vma_file *file)
@@ -147,7 +147,7 @@ static void set_os_options(struct udp_sock *sock, uint64_t options)
 		return;
 	sock->os_options = options;
 	udp_flows_update(sock);
-	atomic_store(&sock->os_send, (sock->os_options & bits_of(SENDS)) != 0);
+	atomic_store(&sock->os_send, (sock->os_options & kernel_option_bits_of_side(SENDS)) != 0);
 	udp_dst_reset(sock);
 	vma_file_ready(&sock->file, EPOLLOUT); /* whether there is room is perhaps the shadow's to say now */
 }
@@ -211,7 +211,7 @@ static void mirror_stamps(struct udp_sock *sock, int fd)
 	set_rx_opt(sock, UDP_RX_OPT_HW_STAMP, ((flags | flags_new) & hardware) != 0);
 	set_rx_opt(sock, UDP_RX_OPT_STAMP_PKTINFO, ((flags | flags_new) & SOF_TIMESTAMPING_OPT_PKTINFO) != 0);
 	if (engine != NULL && atomic_load_explicit(&sock->rx_opts, memory_order_relaxed) & wanted)
-		vma_devices_stamp(engine);
+		vma_devices_enable_hw_timestamps(engine);
 	udp_set_os_bit(sock, BIT_TX_STAMPS, ((flags | flags_new) & sent) != 0);
 }
 
@@ -275,7 +275,7 @@ static void mirror_timeout(struct udp_sock *sock, int fd, int name, const void *
 }
 
 /* True: it is another one now. */
-static bool put_bool(bool *field, bool value)
+static bool update_bool_field(bool *field, bool value)
 {
 	const bool before = *field;
 
@@ -317,11 +317,11 @@ static void udp_mirror_socket(struct udp_sock *sock, int fd, int name, const voi
 		sock->reuse_addr = get_bool(fd, SOL_SOCKET, name);
 		break;
 	case SO_REUSEPORT:
-		if (put_bool(&sock->reuse_port, get_bool(fd, SOL_SOCKET, name)))
+		if (update_bool_field(&sock->reuse_port, get_bool(fd, SOL_SOCKET, name)))
 			udp_flows_update(sock);
 		break;
 	case SO_BROADCAST:
-		if (put_bool(&sock->broadcast, get_bool(fd, SOL_SOCKET, name)))
+		if (update_bool_field(&sock->broadcast, get_bool(fd, SOL_SOCKET, name)))
 			udp_dst_reset(sock);
 		break;
 	case SO_MARK:
@@ -456,7 +456,7 @@ static void mirror_mc_all(struct udp_sock *sock, int fd)
 		udp_flows_update(sock);
 }
 
-static bool put_byte(uint8_t *field, int value)
+static bool update_byte_field(uint8_t *field, int value)
 {
 	const uint8_t before = *field;
 
@@ -489,18 +489,18 @@ static void mirror_header(struct udp_sock *sock, int fd, int name)
 
 	switch (name) {
 	case IP_TTL:
-		changed = put_byte(&sock->ttl, value);
+		changed = update_byte_field(&sock->ttl, value);
 		if (fork_shared != NULL)
 			atomic_store(&fork_shared->ttl, (uint8_t)value);
 		break;
 	case IP_TOS:
-		changed = put_byte(&sock->tos, value);
+		changed = update_byte_field(&sock->tos, value);
 		break;
 	case IP_MULTICAST_TTL:
-		changed = put_byte(&sock->mc_ttl, value);
+		changed = update_byte_field(&sock->mc_ttl, value);
 		break;
 	case IP_MULTICAST_LOOP:
-		changed = put_bool(&sock->mc_loop, mc_loop_now(sock, fd));
+		changed = update_bool_field(&sock->mc_loop, mc_loop_now(sock, fd));
 		break;
 	default:
 		changed = put_pmtu_discover(sock, value);
@@ -555,7 +555,7 @@ static void mirror_ipv6(struct udp_sock *sock, int fd, int name)
 	if (name == IPV6_RECVPKTINFO)
 		set_rx_opt(sock, UDP_RX_OPT_PKTINFO6, get_bool(fd, IPPROTO_IPV6, name));
 	if (name == IPV6_ADDRFORM)
-		udp_follow(sock, fd);
+		udp_follow_shared_changes(sock, fd);
 	if (name == IPV6_ADDRFORM || name == IPV6_MULTICAST_LOOP)
 		mirror_header(sock, fd, IP_MULTICAST_LOOP);
 }
@@ -663,13 +663,13 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 
 /* ---- what other processes have set ---- */
 
-static void follow_ttl(struct udp_sock *sock, const struct udp_fork_shared *fork_shared)
+static void udp_follow_shared_ttl(struct udp_sock *sock, const struct udp_fork_shared *fork_shared)
 {
-	if (put_byte(&sock->ttl, atomic_load(&fork_shared->ttl)))
+	if (update_byte_field(&sock->ttl, atomic_load(&fork_shared->ttl)))
 		udp_dst_reset(sock);
 }
 
-static void follow_mc_interface(struct udp_sock *sock, int fd, const struct udp_fork_shared *fork_shared)
+static void udp_follow_shared_mcast_interface(struct udp_sock *sock, int fd, const struct udp_fork_shared *fork_shared)
 {
 	struct in_addr source = sock->mc_source;
 	socklen_t len = sizeof(source);
@@ -679,7 +679,7 @@ static void follow_mc_interface(struct udp_sock *sock, int fd, const struct udp_
 }
 
 /* Those that are known here; what others have joined comes by the kernel. */
-static void follow_groups(struct udp_sock *sock, int fd)
+static void udp_follow_shared_memberships(struct udp_sock *sock, int fd)
 {
 	const struct udp_groups *groups = atomic_load_explicit(&sock->groups, memory_order_relaxed);
 
@@ -711,9 +711,9 @@ void udp_options_follow(struct udp_sock *sock, int fd, const struct udp_fork_sha
 		mirror_ip(sock, fd, ip_names[i], NULL, 0);
 	if (sock->file.family == AF_INET6)
 		mirror_ipv6(sock, fd, IPV6_RECVPKTINFO);
-	follow_ttl(sock, fork_shared);
-	follow_mc_interface(sock, fd, fork_shared);
-	follow_groups(sock, fd);
+	udp_follow_shared_ttl(sock, fork_shared);
+	udp_follow_shared_mcast_interface(sock, fd, fork_shared);
+	udp_follow_shared_memberships(sock, fd);
 	set_os_options(sock, atomic_load(&fork_shared->os_options));
 }
 

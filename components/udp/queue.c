@@ -50,7 +50,7 @@ void udp_queue_fini(struct udp_queue *queue, struct vma_bufarena *arena)
 	queue->head = queue->tail = NULL;
 }
 
-static inline uint64_t datagram_cost(const struct udp_datagram *datagram)
+static inline uint64_t udp_queue_datagram_cost(const struct udp_datagram *datagram)
 {
 	return datagram->len > UDP_BYTES_AT_LEAST ? datagram->len : UDP_BYTES_AT_LEAST;
 }
@@ -65,7 +65,7 @@ static bool __attribute__((cold, noinline)) queue_refuse(struct udp_queue *queue
 }
 
 /* Whether `bytes` more are too many, by a newer look at what the consumer has taken. */
-static bool __attribute__((noinline)) is_full(struct udp_queue *queue, uint64_t bytes, uint64_t limit_bytes)
+static bool __attribute__((noinline)) udp_queue_is_full(struct udp_queue *queue, uint64_t bytes, uint64_t limit_bytes)
 {
 	uint64_t queued;
 
@@ -74,7 +74,8 @@ static bool __attribute__((noinline)) is_full(struct udp_queue *queue, uint64_t 
 	return queued != 0 && queued + bytes > limit_bytes;
 }
 
-static bool __attribute__((cold, noinline)) push_grown(struct udp_queue *queue, const struct udp_datagram *datagram)
+static bool __attribute__((cold, noinline))
+udp_queue_push_new_chunk(struct udp_queue *queue, const struct udp_datagram *datagram)
 {
 	struct udp_queue_chunk *old = queue->tail, *chunk;
 	unsigned size = ck_ring_capacity(&old->ring);
@@ -92,12 +93,13 @@ static bool __attribute__((cold, noinline)) push_grown(struct udp_queue *queue, 
 bool udp_queue_push(struct udp_queue *queue, const struct udp_datagram *datagram, uint64_t limit_bytes)
 {
 	uint64_t pushed_bytes = atomic_load_explicit(&queue->pushed_bytes, memory_order_relaxed);
-	uint64_t bytes = datagram_cost(datagram);
+	uint64_t bytes = udp_queue_datagram_cost(datagram);
 
 	if (__builtin_expect(pushed_bytes - queue->cached_popped_bytes + bytes > limit_bytes, 0) &&
-	    is_full(queue, bytes, limit_bytes))
+	    udp_queue_is_full(queue, bytes, limit_bytes))
 		return queue_refuse(queue);
-	if (__builtin_expect(!datagram_ring_push_spsc(queue->tail, datagram), 0) && !push_grown(queue, datagram))
+	if (__builtin_expect(!datagram_ring_push_spsc(queue->tail, datagram), 0) &&
+	    !udp_queue_push_new_chunk(queue, datagram))
 		return queue_refuse(queue);
 	atomic_store_explicit(&queue->pushed_bytes, pushed_bytes + bytes, memory_order_relaxed);
 	/* Release: pairs with the acquire of udp_queue_is_empty; see the head of this file. */
@@ -126,8 +128,8 @@ const struct udp_datagram *udp_queue_front(struct udp_queue *queue)
 
 void udp_queue_pop(struct udp_queue *queue)
 {
-	uint64_t popped_bytes =
-	        atomic_load_explicit(&queue->popped_bytes, memory_order_relaxed) + datagram_cost(&queue->front);
+	uint64_t popped_bytes = atomic_load_explicit(&queue->popped_bytes, memory_order_relaxed) +
+	                        udp_queue_datagram_cost(&queue->front);
 
 	queue->has_front = false;
 	atomic_store_explicit(&queue->popped_bytes, popped_bytes, memory_order_relaxed);

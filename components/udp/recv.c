@@ -22,7 +22,7 @@
 /* ---- the sink ---- */
 
 /* Wall-clock time of arrival: the NIC's, if that is near, or now. It is not in the future: clocks are only so equal. */
-static uint64_t __attribute__((noinline)) arrival_of(const struct vma_buf *packet)
+static uint64_t __attribute__((noinline)) packet_arrival_realtime_ns(const struct vma_buf *packet)
 {
 	struct timespec now;
 	uint64_t now_ns;
@@ -35,7 +35,7 @@ static uint64_t __attribute__((noinline)) arrival_of(const struct vma_buf *packe
 }
 
 /* SO_RXQ_OVFL counts for the socket, so over all its queues. */
-static uint32_t __attribute__((cold)) drops_of(const struct udp_sock *sock)
+static uint32_t __attribute__((cold)) udp_rxq_ovfl_count(const struct udp_sock *sock)
 {
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
 	uint64_t drops = atomic_load_explicit(&sock->drops_ended, memory_order_relaxed);
@@ -54,9 +54,9 @@ void udp_count_dropped(const struct udp_sock *sock, uint64_t bytes)
 }
 
 /* QUEUE: for a receiver; TAKEN: a callback will see it first, or a poll; REFUSED: the socket does not get it. */
-enum rx_opts_say { RX_OPTS_QUEUE, RX_OPTS_TAKEN, RX_OPTS_REFUSED };
+enum rx_opts_verdict { RX_OPTS_QUEUE, RX_OPTS_TAKEN, RX_OPTS_REFUSED };
 
-static enum rx_opts_say __attribute__((noinline))
+static enum rx_opts_verdict __attribute__((noinline))
 fill_rx_opts(struct udp_attachment *at, uint32_t rx_opts, const struct vma_buf *packet, struct udp_datagram *datagram)
 {
 	struct udp_sock *sock = at->sock;
@@ -64,9 +64,9 @@ fill_rx_opts(struct udp_attachment *at, uint32_t rx_opts, const struct vma_buf *
 	if (udp_fork_shared_moved(sock) && !udp_fork_shared_accepts(sock, datagram))
 		return RX_OPTS_REFUSED; /* it is not what it was */
 	if (rx_opts & (UDP_RX_OPT_STAMPS | UDP_RX_OPT_LAST_STAMP | UDP_RX_OPT_CALLBACK))
-		datagram->arrival_ns = arrival_of(packet);
+		datagram->arrival_ns = packet_arrival_realtime_ns(packet);
 	if (rx_opts & UDP_RX_OPT_RXQ_OVFL)
-		datagram->drops = drops_of(sock);
+		datagram->drops = udp_rxq_ovfl_count(sock);
 	if ((rx_opts & UDP_RX_OPT_CALLBACK) == 0) {
 		if ((rx_opts & UDP_RX_OPT_XTREME) == 0)
 			return RX_OPTS_QUEUE;
@@ -78,7 +78,7 @@ fill_rx_opts(struct udp_attachment *at, uint32_t rx_opts, const struct vma_buf *
 	return RX_OPTS_REFUSED;
 }
 
-static inline void count_queued(const struct udp_sock *sock, uint64_t bytes)
+static inline void stats_count_queued_datagram(const struct udp_sock *sock, uint64_t bytes)
 {
 	struct vma_stats_socket *stats = sock->stats;
 
@@ -117,7 +117,7 @@ static inline __attribute__((always_inline)) bool deliver(struct udp_attachment 
 	    !udp_group_accepts(sock, datagram.dst, datagram.src, datagram.ifindex))
 		return false;
 	if (__builtin_expect(rx_opts != 0, 0)) {
-		const enum rx_opts_say say = fill_rx_opts(at, rx_opts, packet, &datagram);
+		const enum rx_opts_verdict say = fill_rx_opts(at, rx_opts, packet, &datagram);
 
 		if (say != RX_OPTS_QUEUE)
 			return say == RX_OPTS_TAKEN;
@@ -128,7 +128,7 @@ static inline __attribute__((always_inline)) bool deliver(struct udp_attachment 
 	}
 	/* Read as a plain field, which the note names: a load of its own would cost an instruction. */
 	VMA_PROBE4(delivered, *(const int *)&sock->file.fd, datagram.len, datagram.dst_port_be, datagram.src_port_be);
-	count_queued(sock, datagram.len);
+	stats_count_queued_datagram(sock, datagram.len);
 	vma_file_readable(&sock->file);
 	return true;
 }
@@ -159,7 +159,7 @@ bool udp_deliver_queued(struct udp_attachment *at, const struct udp_datagram *da
 	}
 	VMA_PROBE4(delivered, *(const int *)&sock->file.fd, datagram->len, datagram->dst_port_be,
 	           datagram->src_port_be);
-	count_queued(sock, datagram->len);
+	stats_count_queued_datagram(sock, datagram->len);
 	vma_file_readable(&sock->file);
 	return true;
 }
@@ -207,7 +207,7 @@ static void __attribute__((noinline)) udp_ref_chain(struct vma_buf *packet)
  * The queue was never longer than a receiver finds it: nothing is taken in between. Bytes are looked at when it is
  * longer than ever before, and when a datagram is alone larger than all of then.
  */
-static void __attribute__((cold, noinline)) count_longest(struct vma_stats_socket *stats, uint64_t packets)
+static void __attribute__((cold, noinline)) stats_update_queue_max(struct vma_stats_socket *stats, uint64_t packets)
 {
 	const uint64_t taken = vma_stats_read(&stats->rx_bytes) + vma_stats_read(&stats->rx_lost_bytes) -
 	                       vma_stats_read(&stats->rx_peek_bytes);
@@ -218,13 +218,13 @@ static void __attribute__((cold, noinline)) count_longest(struct vma_stats_socke
 		vma_stats_set(&stats->rx_queue_max_bytes, bytes);
 }
 
-static inline void count_length(const struct udp_sock *sock, const struct udp_queue *queue)
+static inline void stats_update_queue_length(const struct udp_sock *sock, const struct udp_queue *queue)
 {
 	const uint64_t packets = atomic_load_explicit(&queue->pushed, memory_order_relaxed) -
 	                         atomic_load_explicit(&queue->popped, memory_order_relaxed);
 
 	if (sock->stats != NULL && __builtin_expect(packets > vma_stats_read(&sock->stats->rx_queue_max), 0))
-		count_longest(sock->stats, packets);
+		stats_update_queue_max(sock->stats, packets);
 }
 
 /* The next datagram of one queue; peek: it stays there, and *out has a reference of its own. */
@@ -239,7 +239,7 @@ static inline bool queue_take_datagram(struct udp_sock *sock, struct udp_queue *
 	front = udp_queue_front(queue);
 	if (front != NULL) {
 		*out = *front;
-		count_length(sock, queue);
+		stats_update_queue_length(sock, queue);
 		if (__builtin_expect(peek, 0))
 			udp_ref_chain(front->packet);
 		else
@@ -302,7 +302,7 @@ void udp_take_all(struct udp_sock *sock, const struct udp_attachments *all,
 	reader_unlock(sock);
 }
 
-int udp_front_len(struct udp_sock *sock)
+int udp_next_datagram_len(struct udp_sock *sock)
 {
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
 	uint32_t first = atomic_load_explicit(&sock->next_ring, memory_order_relaxed);
@@ -331,7 +331,7 @@ struct source { /* where copying stands in a packet's buffers */
 	uint32_t off;
 };
 
-static int copy_piece(struct source *from, uint8_t *to, size_t len)
+static int copy_from_packet_chain(struct source *from, uint8_t *to, size_t len)
 {
 	while (len > 0 && from->buf != NULL) {
 		size_t here = from->buf->len - from->off;
@@ -359,7 +359,7 @@ static int __attribute__((noinline)) scatter_packet(const struct vma_bufarena *a
 	for (size_t i = 0; i < n && len > 0; i++) {
 		size_t here = iov[i].iov_len < len ? iov[i].iov_len : len;
 
-		if (copy_piece(&from, iov[i].iov_base, here) != 0)
+		if (copy_from_packet_chain(&from, iov[i].iov_base, here) != 0)
 			return -EFAULT;
 		len -= here;
 	}
@@ -367,7 +367,7 @@ static int __attribute__((noinline)) scatter_packet(const struct vma_bufarena *a
 }
 
 static int __attribute__((noinline))
-return_name(const struct udp_sock *sock, struct msghdr *msg, const struct udp_datagram *datagram)
+recv_fill_msg_name(const struct udp_sock *sock, struct msghdr *msg, const struct udp_datagram *datagram)
 {
 	const struct sockaddr_in from = {
 	        .sin_family = AF_INET, .sin_port = datagram->src_port_be, .sin_addr.s_addr = datagram->src};
@@ -397,7 +397,7 @@ fill_msg_metadata(struct udp_sock *sock, struct msghdr *msg, int flags, const st
 		put_rx_cmsgs(sock, msg, datagram);
 	else
 		msg->msg_controllen = 0;
-	if (msg->msg_name != NULL && return_name(sock, msg, datagram) != 0)
+	if (msg->msg_name != NULL && recv_fill_msg_name(sock, msg, datagram) != 0)
 		return -EFAULT;
 	if (__builtin_expect(datagram->arrival_ns != 0, 0))
 		atomic_store_explicit(&sock->last_stamp_ns, datagram->arrival_ns, memory_order_relaxed);
@@ -408,7 +408,7 @@ fill_msg_metadata(struct udp_sock *sock, struct msghdr *msg, int flags, const st
  * What readers need to know to tell how long the queue is: this datagram was peeked at, and is there still; or bytes of
  * it were taken that no receiver has got.
  */
-static void __attribute__((cold, noinline)) count_peek(const struct udp_sock *sock, ssize_t len)
+static void __attribute__((cold, noinline)) stats_count_peek(const struct udp_sock *sock, ssize_t len)
 {
 	if (sock->stats != NULL && len >= 0) {
 		vma_stats_add(&sock->stats->rx_peeks, 1);
@@ -416,34 +416,36 @@ static void __attribute__((cold, noinline)) count_peek(const struct udp_sock *so
 	}
 }
 
-static void __attribute__((cold, noinline)) count_lost_bytes(const struct udp_sock *sock, int flags, size_t bytes)
+static void __attribute__((cold, noinline))
+stats_count_truncated_bytes(const struct udp_sock *sock, int flags, size_t bytes)
 {
 	if (sock->stats != NULL && !(flags & MSG_PEEK))
 		vma_stats_add(&sock->stats->rx_lost_bytes, bytes);
 }
 
-static void __attribute__((cold, noinline)) count_lost(const struct udp_sock *sock, int flags, size_t bytes)
+static void __attribute__((cold, noinline))
+stats_count_truncated_datagram(const struct udp_sock *sock, int flags, size_t bytes)
 {
-	count_lost_bytes(sock, flags, bytes);
+	stats_count_truncated_bytes(sock, flags, bytes);
 	if (sock->stats != NULL && !(flags & MSG_PEEK))
 		vma_stats_add(&sock->stats->rx_lost, 1);
 }
 
 void udp_count_given_away(const struct udp_sock *sock, const struct udp_datagram *datagram)
 {
-	count_lost(sock, 0, datagram->len);
+	stats_count_truncated_datagram(sock, 0, datagram->len);
 }
 
 /* The length that fits; what does not is lost. */
-static inline size_t cut_datagram(const struct udp_sock *sock, struct msghdr *msg, int flags, size_t capacity,
-                                  const struct udp_datagram *datagram)
+static inline size_t datagram_truncate_to_capacity(const struct udp_sock *sock, struct msghdr *msg, int flags,
+                                                   size_t capacity, const struct udp_datagram *datagram)
 {
 	msg->msg_flags = flags & MSG_CMSG_CLOEXEC; /* the kernel leaves it there */
 	if (__builtin_expect(datagram->len <= capacity, 1))
 		return datagram->len;
 	msg->msg_flags |= MSG_TRUNC;
 	if (!(flags & MSG_TRUNC)) /* else the answer is the whole length */
-		count_lost_bytes(sock, flags, datagram->len - capacity);
+		stats_count_truncated_bytes(sock, flags, datagram->len - capacity);
 	return capacity;
 }
 
@@ -454,7 +456,7 @@ static inline __attribute__((always_inline)) ssize_t give_datagram(struct udp_so
 {
 	const struct vma_bufarena *arena = vma_engine()->arena;
 	const struct vma_buf *packet = datagram->packet;
-	size_t len = cut_datagram(sock, msg, flags, capacity, datagram);
+	size_t len = datagram_truncate_to_capacity(sock, msg, flags, capacity, datagram);
 	int rc;
 
 	if (__builtin_expect(n == 1 && packet->next == NULL, 1))
@@ -466,7 +468,7 @@ static inline __attribute__((always_inline)) ssize_t give_datagram(struct udp_so
 	return fill_msg_metadata(sock, msg, flags, datagram, len);
 }
 
-static inline void count_received(const struct udp_sock *sock, ssize_t len)
+static inline void stats_count_received_datagram(const struct udp_sock *sock, ssize_t len)
 {
 	struct vma_stats_socket *stats = sock->stats;
 
@@ -489,9 +491,9 @@ static inline __attribute__((always_inline)) ssize_t finish_datagram(struct udp_
 {
 	ssize_t len = give_datagram(sock, msg, flags, iov, n, capacity, datagram);
 
-	count_received(sock, len);
+	stats_count_received_datagram(sock, len);
 	if (__builtin_expect(len < 0, 0))
-		count_lost(sock, flags, datagram->len < capacity ? datagram->len : capacity);
+		stats_count_truncated_datagram(sock, flags, datagram->len < capacity ? datagram->len : capacity);
 	if (__builtin_expect(datagram->packet->next == NULL, 1))
 		vma_buf_put(vma_engine()->arena, datagram->packet);
 	else
@@ -500,7 +502,7 @@ static inline __attribute__((always_inline)) ssize_t finish_datagram(struct udp_
 }
 
 /* What needs no list: the one piece of most calls, taken along. */
-static inline bool one_piece(const struct msghdr *msg, struct iovec *iov)
+static inline bool msg_is_single_iov(const struct msghdr *msg, struct iovec *iov)
 {
 	if (msg->msg_iovlen != 1)
 		return false;
@@ -523,7 +525,7 @@ receive_in_pieces(struct udp_sock *sock, const struct udp_attachments *all, stru
 		             ? finish_datagram(sock, msg, flags, iov_iter.iov, iov_iter.n, iov_iter.left, &datagram)
 		             : -ENODATA;
 	if (flags & MSG_PEEK)
-		count_peek(sock, rc);
+		stats_count_peek(sock, rc);
 	vma_inet_iov_iter_put(&iov_iter);
 	return rc;
 }
@@ -541,13 +543,13 @@ static ssize_t __attribute__((cold, noinline)) receive_fork_queued(struct udp_so
 		return rc;
 
 	if (bytes != NULL) {
-		len = cut_datagram(sock, msg, flags, iov_iter.left, &datagram);
+		len = datagram_truncate_to_capacity(sock, msg, flags, iov_iter.left, &datagram);
 		rc = vma_inet_iov_iter_write(&iov_iter, bytes, len) < len
 		             ? -EFAULT
 		             : fill_msg_metadata(sock, msg, flags, &datagram, len);
-		count_received(sock, rc);
+		stats_count_received_datagram(sock, rc);
 		if (flags & MSG_PEEK)
-			count_peek(sock, rc);
+			stats_count_peek(sock, rc);
 	} else if (rc == 0) {
 		rc = -ENODATA;
 	}
@@ -558,14 +560,15 @@ static ssize_t __attribute__((cold, noinline)) receive_fork_queued(struct udp_so
 /* ---- lending ---- */
 
 /* Reader's lock. The packet is held as *id; 0: it cannot be lent. */
-static uint64_t hold_front(struct udp_sock *sock, struct vma_lend *lend, const struct udp_datagram *front,
-                           struct vma_fragment *fragments, unsigned n)
+static uint64_t recv_lend_front_datagram(struct udp_sock *sock, struct vma_recv_zcopy_call *lend,
+                                         const struct udp_datagram *front, struct vma_fragment *fragments, unsigned n)
 {
-	struct udp_extra *extra = n != 0 && vma_lend_has_room(lend, n) ? udp_extra_get(sock) : NULL;
+	struct udp_extra_api_state *extra = n != 0 && vma_lend_has_room(lend, n) ? udp_extra_get(sock) : NULL;
 	uint64_t id;
 
-	if (extra == NULL || vma_held_add(&extra->holder, lend->fd, fragments, n, udp_datagram_cost(front),
-	                                  atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed), 0, &id) != 0)
+	if (extra == NULL ||
+	    vma_held_packet_add(&extra->holder, lend->fd, fragments, n, udp_datagram_cost(front),
+	                        atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed), 0, &id) != 0)
 		return 0;
 	return id;
 }
@@ -579,7 +582,7 @@ struct lent {
 };
 
 /* 0, -ENODATA; forced, and it stays where it is: -ENOBUFS, -EIO. */
-static int queue_lend(struct udp_sock *sock, struct udp_queue *queue, struct vma_lend *lend, int flags,
+static int queue_lend(struct udp_sock *sock, struct udp_queue *queue, struct vma_recv_zcopy_call *lend, int flags,
                       struct lent *lent)
 {
 	const struct udp_datagram *front;
@@ -593,21 +596,21 @@ static int queue_lend(struct udp_sock *sock, struct udp_queue *queue, struct vma
 		rc = 0;
 		lent->datagram = *front;
 		lent->n = udp_fragments_of(front, lent->fragments);
-		lent->id = flags & MSG_PEEK ? 0 : hold_front(sock, lend, front, lent->fragments, lent->n);
+		lent->id = flags & MSG_PEEK ? 0 : recv_lend_front_datagram(sock, lend, front, lent->fragments, lent->n);
 		if (lent->id == 0 && lend->forced)
 			rc = vma_lend_has_room(lend, lent->n) ? -EIO : -ENOBUFS;
 		else if (lent->id == 0 && flags & MSG_PEEK)
 			udp_ref_chain(front->packet);
 		else
 			udp_queue_pop(queue);
-		count_length(sock, queue);
+		stats_update_queue_length(sock, queue);
 	}
 	reader_unlock(sock);
 	return rc;
 }
 
-static int lend_from_attachments(struct udp_sock *sock, const struct udp_attachments *all, struct vma_lend *lend,
-                                 int flags, struct lent *lent)
+static int lend_from_attachments(struct udp_sock *sock, const struct udp_attachments *all,
+                                 struct vma_recv_zcopy_call *lend, int flags, struct lent *lent)
 {
 	const uint32_t first = atomic_load_explicit(&sock->next_ring, memory_order_relaxed), live = all->n - all->left;
 	int rc = -ENODATA;
@@ -625,7 +628,8 @@ static int lend_from_attachments(struct udp_sock *sock, const struct udp_attachm
 }
 
 /* Describes what is held to the application. */
-static ssize_t give_lent(struct udp_sock *sock, struct vma_lend *lend, int flags, const struct lent *lent)
+static ssize_t recv_describe_lent_packet(struct udp_sock *sock, struct vma_recv_zcopy_call *lend, int flags,
+                                         const struct lent *lent)
 {
 	const struct vma_bufarena *arena = vma_engine()->arena;
 	ssize_t len = vma_lend_packet(lend, arena, lent->id, lent->fragments, lent->n);
@@ -633,14 +637,14 @@ static ssize_t give_lent(struct udp_sock *sock, struct vma_lend *lend, int flags
 	lend->msg.msg_flags = flags & MSG_CMSG_CLOEXEC;
 	if (len == 0)
 		len = fill_msg_metadata(sock, &lend->msg, flags, &lent->datagram, lent->datagram.len);
-	count_received(sock, len);
+	stats_count_received_datagram(sock, len);
 	if (len >= 0) {
 		if (sock->stats != NULL)
 			vma_stats_add(&sock->stats->rx_zcopy, 1);
 		return len;
 	}
-	count_lost(sock, flags, lent->datagram.len);
-	vma_held_free(&sock->file, lend->fd, lent->id);
+	stats_count_truncated_datagram(sock, flags, lent->datagram.len);
+	vma_held_packet_free(&sock->file, lend->fd, lent->id);
 	lend->packets = 0;
 	return len;
 }
@@ -648,17 +652,17 @@ static ssize_t give_lent(struct udp_sock *sock, struct vma_lend *lend, int flags
 static ssize_t __attribute__((cold, noinline))
 receive_lent(struct udp_sock *sock, const struct udp_attachments *all, struct msghdr *msg, int flags)
 {
-	struct vma_lend *lend = vma_lend_of(msg);
+	struct vma_recv_zcopy_call *lend = vma_lend_of(msg);
 	struct lent lent;
 	ssize_t rc = lend_from_attachments(sock, all, lend, flags, &lent);
 
 	if (rc != 0)
 		return rc;
 	if (lent.id != 0)
-		return give_lent(sock, lend, flags, &lent);
+		return recv_describe_lent_packet(sock, lend, flags, &lent);
 	rc = finish_datagram(sock, msg, flags, &lend->piece, 1, lend->piece.iov_len, &lent.datagram);
 	if (flags & MSG_PEEK)
-		count_peek(sock, rc);
+		stats_count_peek(sock, rc);
 	return rc;
 }
 
@@ -671,7 +675,7 @@ ssize_t udp_receive_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
 
 	if (len != -ENODATA || !udp_has_datagram(all))
 		return len;
-	if (__builtin_expect(flags & (MSG_PEEK | VMA_LEND_FLAG) || !one_piece(msg, &iov), 0))
+	if (__builtin_expect(flags & (MSG_PEEK | VMA_LEND_FLAG) || !msg_is_single_iov(msg, &iov), 0))
 		return flags & VMA_LEND_FLAG ? receive_lent(sock, all, msg, flags)
 		                             : receive_in_pieces(sock, all, msg, flags);
 	if (!udp_take_datagram(sock, all, false, &datagram))
@@ -686,7 +690,7 @@ ssize_t udp_receive_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
  * does not wait for it later.
  */
 static bool __attribute__((cold, noinline))
-drive_on(const struct udp_sock *sock, const struct udp_attachments *all, int driven, int flags)
+keep_driving_rings(const struct udp_sock *sock, const struct udp_attachments *all, int driven, int flags)
 {
 	if (driven == -EBUSY &&
 	    (flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed)))
@@ -707,14 +711,14 @@ ssize_t udp_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags
 	vma_inet_flush_sends(vma_thread_self());
 	if (__builtin_expect(all == NULL || flags & (MSG_ERRQUEUE | MSG_PEEK | VMA_LEND_FLAG) || file->os_only ||
 	                             atomic_load_explicit(&sock->os_attention, memory_order_relaxed) ||
-	                             msg->msg_namelen > INT32_MAX || !one_piece(msg, &iov),
+	                             msg->msg_namelen > INT32_MAX || !msg_is_single_iov(msg, &iov),
 	                     0))
 		return udp_recv_general(sock, fd, msg, flags & ~VMA_LEND_FLAG); /* that is a program's own */
 	if (!udp_take_datagram(sock, all, false, &datagram)) {
 		const int driven = vma_ring_ctxs_progress(all->rings);
 
 		if (!udp_take_datagram(sock, all, false, &datagram) &&
-		    (driven == 0 || !drive_on(sock, all, driven, flags) ||
+		    (driven == 0 || !keep_driving_rings(sock, all, driven, flags) ||
 		     !udp_take_datagram(sock, all, false, &datagram)))
 			return udp_recv_empty(sock, fd, msg, flags);
 	}

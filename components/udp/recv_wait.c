@@ -67,13 +67,13 @@ static ssize_t recv_os_waits(int fd, struct msghdr *msg, int flags)
 static ssize_t recv_from_os(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
 {
 	bool attention = atomic_exchange_explicit(&sock->os_attention, false, memory_order_acquire);
-	uint64_t sends = atomic_load_explicit(&udp_os_sends, memory_order_acquire);
+	uint64_t sends = atomic_load_explicit(&udp_sends_by_os_count, memory_order_acquire);
 	int left = atomic_exchange_explicit(&sock->file.deferred_error, 0, memory_order_relaxed);
 	ssize_t len;
 
 	if (left != 0)
 		return -left;
-	fd = vma_inet_shadow(&sock->file, fd, &sock->lingering_fd);
+	fd = vma_inet_shadow_fd(&sock->file, fd, &sock->lingering_fd);
 	if (fd < 0)
 		return -EAGAIN;
 	atomic_store_explicit(&sock->os_error, false, memory_order_relaxed);
@@ -98,7 +98,7 @@ static bool count_down_to_os_recv(struct udp_sock *sock, const struct vma_engine
 	if (left != 0)
 		atomic_store_explicit(&sock->os_countdown, left - 1, memory_order_relaxed);
 	if (left != 0 && vma_tsc() - asked < vma_tsc_of_nsec(OS_AGAIN_NS) &&
-	    atomic_load_explicit(&udp_os_sends, memory_order_acquire) ==
+	    atomic_load_explicit(&udp_sends_by_os_count, memory_order_acquire) ==
 	            atomic_load_explicit(&sock->os_sends_seen, memory_order_relaxed))
 		return false;
 	/* 0, never by count, becomes a count that nobody lives to see the end of. */
@@ -142,19 +142,19 @@ static int recv_wait_ready(struct vma_wait *wait)
 	       atomic_load_explicit(&sock->shut_rd, memory_order_relaxed);
 }
 
-static void close_edges_epfd(struct rx_wait *rx)
+static void rx_wait_close_edge_epfd(struct rx_wait *rx)
 {
 	if (rx->edges >= 0)
 		vma_fd_unguard_close(rx->edges);
 	rx->edges = rx->edges_of = -1;
 }
 
-static void watch_edges(struct rx_wait *rx, int fd)
+static void recv_wait_watch_shadow_edges(struct rx_wait *rx, int fd)
 {
 	struct epoll_event event = {.events = EPOLLIN | EPOLLET};
 	int edges;
 
-	close_edges_epfd(rx);
+	rx_wait_close_edge_epfd(rx);
 	edges = (int)syscall(SYS_epoll_create1, EPOLL_CLOEXEC);
 	if (edges < 0)
 		return; /* out of descriptors: it is woken for nothing until there is one */
@@ -164,11 +164,11 @@ static void watch_edges(struct rx_wait *rx, int fd)
 	else if (syscall(SYS_epoll_ctl, rx->edges, EPOLL_CTL_ADD, fd, &event) == 0)
 		rx->edges_of = fd;
 	else
-		close_edges_epfd(rx);
+		rx_wait_close_edge_epfd(rx);
 }
 
 /* Before the shadow is asked: what comes after that is an edge again. */
-static void clear_edge(struct rx_wait *rx)
+static void drain_shadow_edge_event(struct rx_wait *rx)
 {
 	struct epoll_event event;
 
@@ -178,7 +178,7 @@ static void clear_edge(struct rx_wait *rx)
 
 static ssize_t recv_from_os_again(struct rx_wait *rx)
 {
-	clear_edge(rx);
+	drain_shadow_edge_event(rx);
 	return recv_from_os(rx->sock, rx->fd, rx->msg, rx->flags);
 }
 
@@ -187,12 +187,12 @@ static int recv_wait_poll_os(struct vma_wait *wait)
 {
 	struct rx_wait *rx = rx_wait(wait);
 	ssize_t len = recv_from_os_again(rx);
-	const int fd = vma_inet_shadow(&rx->sock->file, rx->fd, &rx->sock->lingering_fd);
+	const int fd = vma_inet_shadow_fd(&rx->sock->file, rx->fd, &rx->sock->lingering_fd);
 
 	rx->useless_wakeups += rx->shadow.revents != 0;
 	rx->shadow.revents = 0;
 	if (len == -EAGAIN && fd >= 0 && rx->useless_wakeups >= USELESS_WAKEUPS_MAX && rx->edges_of != fd) {
-		watch_edges(rx, fd);
+		recv_wait_watch_shadow_edges(rx, fd);
 		len = recv_from_os_again(rx);
 	}
 	rx->shadow.fd = rx->edges >= 0 && fd >= 0 ? rx->edges : fd;
@@ -234,7 +234,7 @@ static bool recv_waiter_enter(struct udp_sock *sock)
 
 static void recv_wait_cancelled(struct vma_wait *wait)
 {
-	close_edges_epfd(rx_wait(wait));
+	rx_wait_close_edge_epfd(rx_wait(wait));
 	recv_waiter_leave(rx_wait(wait)->sock);
 }
 
@@ -244,7 +244,7 @@ static const struct vma_wait_ops wait_ops = {.ready = recv_wait_ready,
                                              .set_queued = recv_wait_set_queued,
                                              .abandon = recv_wait_cancelled};
 
-static void wait_init(struct rx_wait *rx, struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
+static void recv_wait_init(struct rx_wait *rx, struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
 {
 	const struct vma_engine *engine = vma_engine();
 	uint64_t timeout_ns = atomic_load_explicit(&sock->rcvtimeo_ns, memory_order_relaxed);
@@ -269,7 +269,7 @@ static void wait_init(struct rx_wait *rx, struct udp_sock *sock, int fd, struct 
 }
 
 /* SIGNAL(7): with SO_RCVTIMEO a handler always ends the call; else only one without SA_RESTART. */
-static bool is_restarted(const struct rx_wait *rx)
+static bool recv_is_restartable(const struct rx_wait *rx)
 {
 	return rx->wait.deadline_ns == UINT64_MAX && rx->wait.restart;
 }
@@ -285,7 +285,7 @@ static ssize_t receive_once(struct rx_wait *rx)
 		vma_inet_stats_waited(sock->stats, &rx->wait);
 		return rx->os_result;
 	}
-	if (rc < 0 && !(rc == -EINTR && is_restarted(rx)))
+	if (rc < 0 && !(rc == -EINTR && recv_is_restartable(rx)))
 		return rc;
 	if (udp_fork_shared_moved(sock))
 		udp_fork_shared_follow(sock);
@@ -304,7 +304,7 @@ static ssize_t receive_once(struct rx_wait *rx)
 	if (rc == 0)
 		return udp_recv_nothing(sock);
 	/* Of what has ended the wait nothing was for this call: a fork in a handler, say, has the shadow asked. */
-	return rx->wait.handled && !is_restarted(rx) ? -EINTR : -ENODATA;
+	return rx->wait.handled && !recv_is_restartable(rx) ? -EINTR : -ENODATA;
 }
 
 static ssize_t wait_and_receive(struct udp_sock *sock, int fd, struct msghdr *msg, int flags)
@@ -312,21 +312,21 @@ static ssize_t wait_and_receive(struct udp_sock *sock, int fd, struct msghdr *ms
 	struct rx_wait rx;
 	ssize_t len;
 
-	wait_init(&rx, sock, fd, msg, flags);
+	recv_wait_init(&rx, sock, fd, msg, flags);
 	do
 		len = receive_once(&rx);
 	while (len == -ENODATA);
-	close_edges_epfd(&rx);
+	rx_wait_close_edge_epfd(&rx);
 	return len;
 }
 
 /* ---- the general way ---- */
 
-void udp_take_up(struct udp_sock *sock)
+void udp_offload_inherited(struct udp_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
 	if (atomic_exchange_explicit(&sock->inherited, false, memory_order_relaxed) && !sock->file.os_only) {
-		vma_file_made_here(&sock->file);
+		vma_file_record_maker(&sock->file);
 		udp_flows_update(sock);
 		udp_dst_reset(sock);
 	}
@@ -356,7 +356,7 @@ static void recv_wake_next(struct udp_sock *sock)
 /* What the call waits for could only come when it has returned. */
 static bool is_in_own_callback(const struct udp_sock *sock)
 {
-	const struct udp_extra *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
+	const struct udp_extra_api_state *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
 
 	return extra != NULL && vma_callback_is_running_here(&extra->source);
 }
@@ -400,7 +400,7 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 	if (udp_fork_shared_moved(sock))
 		udp_fork_shared_follow(sock);
 	if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
-		udp_take_up(sock);
+		udp_offload_inherited(sock);
 	if (vma_engine() == NULL)
 		return recv_os_waits(fd, msg, flags);
 	len = check_recv_msghdr(msg);

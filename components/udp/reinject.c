@@ -28,7 +28,7 @@ struct udp_reinject {
 	uint8_t *packet;
 };
 
-static void build_headers(uint8_t *packet, const struct udp_datagram *datagram)
+static void build_ip_udp_headers(uint8_t *packet, const struct udp_datagram *datagram)
 {
 	memset(packet, 0, HEADERS);
 	packet[0] = 0x45;
@@ -42,7 +42,7 @@ static void build_headers(uint8_t *packet, const struct udp_datagram *datagram)
 	vma_pkt_store16(packet + IP_HEADER + 4, htons((uint16_t)(8 + datagram->len)));
 }
 
-static void copy_bytes(uint8_t *to, const struct udp_datagram *datagram)
+static void copy_datagram_payload(uint8_t *to, const struct udp_datagram *datagram)
 {
 	const struct vma_bufarena *arena = vma_engine()->arena;
 	uint32_t off = datagram->packet->payload_off;
@@ -65,17 +65,17 @@ static bool can_be_reinjected(const struct udp_datagram *datagram)
 /* The bytes are in their place. */
 static bool reinject_bytes(const struct udp_reinject *udp_reinject, const struct udp_datagram *datagram)
 {
-	build_headers(udp_reinject->packet, datagram);
+	build_ip_udp_headers(udp_reinject->packet, datagram);
 	return vma_reinject(udp_reinject->fd, udp_reinject->packet, (size_t)HEADERS + datagram->len) == 0;
 }
 
-static bool reinject_again(void *arg, const struct udp_datagram *datagram)
+static bool fork_queue_reinject_datagram(void *arg, const struct udp_datagram *datagram)
 {
 	const struct udp_reinject *udp_reinject = arg;
 
 	if (!can_be_reinjected(datagram))
 		return false;
-	copy_bytes(udp_reinject->packet + HEADERS, datagram);
+	copy_datagram_payload(udp_reinject->packet + HEADERS, datagram);
 	return reinject_bytes(udp_reinject, datagram);
 }
 
@@ -83,7 +83,7 @@ static void reinject_popped(void *arg, const struct udp_datagram *datagram)
 {
 	const struct udp_reinject *udp_reinject = arg;
 
-	reinject_again(arg, datagram);
+	fork_queue_reinject_datagram(arg, datagram);
 	udp_count_given_away(udp_reinject->sock, datagram);
 }
 
@@ -134,7 +134,7 @@ void udp_reinject_give(struct udp_sock *sock)
  * Where sockets share the port the kernel might give it to another one. A time stamp, and what IP_PKTINFO tells, would
  * not be what they were.
  */
-static bool may_reinject(const struct udp_sock *sock)
+static bool udp_may_reinject_datagrams(const struct udp_sock *sock)
 {
 	const uint32_t lost = UDP_RX_OPT_STAMPS | UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_PKTINFO | UDP_RX_OPT_PKTINFO6;
 
@@ -147,9 +147,9 @@ void udp_reinject_share(struct udp_sock *sock)
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_relaxed);
 	struct udp_reinject udp_reinject;
 
-	if (!udp_has_datagram(all) || !may_reinject(sock))
+	if (!udp_has_datagram(all) || !udp_may_reinject_datagrams(sock))
 		return;
 	if (udp_reinject_begin(&udp_reinject))
-		udp_fork_queue_create(sock, reinject_again, &udp_reinject);
+		udp_fork_queue_create(sock, fork_queue_reinject_datagram, &udp_reinject);
 	udp_reinject_end(&udp_reinject);
 }

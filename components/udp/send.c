@@ -27,13 +27,13 @@ enum {
 	FULL_SLEEP_NS = 20000, /* queue full, and nobody in the way: the peer or the kernel has to come to it */
 };
 
-_Atomic uint64_t udp_os_sends;
+_Atomic uint64_t udp_sends_by_os_count;
 
 static _Atomic uint64_t burst_gap_tsc;
 
 /* ---- shared kicks ---- */
 
-static bool __attribute__((cold, noinline)) is_in_burst_first(uint64_t since)
+static bool __attribute__((cold, noinline)) send_is_in_burst_init(uint64_t since)
 {
 	uint64_t gap = vma_tsc_of_nsec(BURST_GAP_NS);
 
@@ -41,11 +41,11 @@ static bool __attribute__((cold, noinline)) is_in_burst_first(uint64_t since)
 	return since < gap;
 }
 
-static inline bool is_in_burst(uint64_t since)
+static inline bool send_is_in_burst(uint64_t since)
 {
 	uint64_t gap = atomic_load_explicit(&burst_gap_tsc, memory_order_relaxed);
 
-	return __builtin_expect(gap != 0, 1) ? since < gap : is_in_burst_first(since);
+	return __builtin_expect(gap != 0, 1) ? since < gap : send_is_in_burst_init(since);
 }
 
 /* Sends in a row: the frame is left for a kick that it shares with the next ones. */
@@ -73,7 +73,7 @@ static inline unsigned kick_flags(struct vma_thread *self, const struct vma_engi
 	now = vma_tsc();
 	since = now - self->tx_last_tsc;
 	self->tx_last_tsc = now;
-	if (!is_in_burst(since)) {
+	if (!send_is_in_burst(since)) {
 		vma_inet_flush_sends(self);
 		return 0;
 	}
@@ -144,7 +144,7 @@ send_os(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 		sent = vma_inet_os_send(fd, msg, flags);
 	vma_enter();
 	/* After the call: a receiver that has seen the number before had not asked for this one. */
-	atomic_fetch_add_explicit(&udp_os_sends, 1, memory_order_release);
+	atomic_fetch_add_explicit(&udp_sends_by_os_count, 1, memory_order_release);
 	send_count_os(sock, sent);
 	if (sent >= 0)
 		set_corked(sock, flags & MSG_MORE);
@@ -154,7 +154,7 @@ send_os(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 
 /* ---- a frame ---- */
 
-static inline void count_sent(const struct udp_sock *sock, size_t len)
+static inline void stats_count_sent_datagram(const struct udp_sock *sock, size_t len)
 {
 	struct vma_stats_socket *stats = sock->stats;
 
@@ -203,9 +203,9 @@ udp_transmit(const struct udp_sock *sock, const struct udp_dst *dst, const struc
 		return -EAGAIN;
 	}
 	if (flags & VMA_RING_SEND_LATER)
-		vma_engine_later(vma_ring_ctx_bit(dst->ring_ctx)); /* after: see there */
-	vma_ring_ctx_sent(dst->ring_ctx);
-	count_sent(sock, len);
+		vma_engine_send_later(vma_ring_ctx_bit(dst->ring_ctx)); /* after: see there */
+	vma_ring_ctx_count_send(dst->ring_ctx);
+	stats_count_sent_datagram(sock, len);
 	return (ssize_t)len;
 }
 
@@ -218,13 +218,13 @@ struct send_wait {
 };
 
 /* Outside: first for who drives the ring, then for the NIC to take something. */
-static void send_idle(struct vma_ring *ring, struct send_wait *send_wait)
+static void send_wait_without_progress(struct vma_ring *ring, struct send_wait *send_wait)
 {
 	const struct timespec nap = {.tv_nsec = FULL_SLEEP_NS};
 
 	vma_ring_flush(ring);
-	if (vma_ring_holder(ring, VMA_RING_TX) != 0)
-		vma_ring_idle(ring, VMA_RING_TX, &send_wait->backoff, 1000000);
+	if (vma_ring_drive_holder_tid(ring, VMA_RING_TX) != 0)
+		vma_ring_wait_for_holder(ring, VMA_RING_TX, &send_wait->backoff, 1000000);
 	else if (send_wait->tries < 8)
 		sched_yield();
 	else
@@ -276,10 +276,11 @@ send_wait_for_space(struct udp_sock *sock, struct vma_ring_ctx *ring_ctx, bool n
 		if (sock->stats != NULL)
 			vma_stats_add(&sock->stats->tx_waits, 1);
 	}
-	/* The socket may move to another ring meanwhile. It held this one when it was found, inside, so there is one. */
+	/* The socket may move to another ring meanwhile. It held this one when it was found, inside, so there is one.
+	 * */
 	atomic_fetch_add_explicit(&ring_ctx->refs, 1, memory_order_relaxed);
 	vma_leave(self);
-	send_idle(ring_ctx->ring, send_wait);
+	send_wait_without_progress(ring_ctx->ring, send_wait);
 	vma_enter();
 	vma_ring_ctx_put(ring_ctx);
 	if (self->signals != send_wait->signals &&
@@ -290,7 +291,8 @@ send_wait_for_space(struct udp_sock *sock, struct vma_ring_ctx *ring_ctx, bool n
 
 /* ---- the general way ---- */
 
-static bool __attribute__((noinline)) mapped_key(const struct udp_sock *sock, const struct msghdr *msg, uint64_t *key)
+static bool __attribute__((noinline))
+send_key_of_mapped_ipv6(const struct udp_sock *sock, const struct msghdr *msg, uint64_t *key)
 {
 	union vma_name to;
 
@@ -311,13 +313,13 @@ static bool address_key(const struct udp_sock *sock, const struct msghdr *msg, u
 	if (msg->msg_namelen < sizeof(to) || vma_copy(&to, msg->msg_name, sizeof(to)) != 0)
 		return false;
 	if (__builtin_expect(to.sin_family != AF_INET, 0))
-		return mapped_key(sock, msg, key);
+		return send_key_of_mapped_ipv6(sock, msg, key);
 	*key = udp_peer_key(to.sin_addr.s_addr, to.sin_port);
 	return to.sin_port != 0 && to.sin_addr.s_addr != 0;
 }
 
 /* Before the first send: the port that the kernel would choose, so that answers find us. And what fork left to do. */
-static void __attribute__((cold, noinline)) get_ready(struct udp_sock *sock, int fd)
+static void __attribute__((cold, noinline)) udp_prepare_first_send(struct udp_sock *sock, int fd)
 {
 	struct sockaddr_in any = {.sin_family = AF_INET};
 	struct vma_file *file = &sock->file;
@@ -326,7 +328,7 @@ static void __attribute__((cold, noinline)) get_ready(struct udp_sock *sock, int
 	bool bound;
 
 	if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
-		udp_take_up(sock);
+		udp_offload_inherited(sock);
 	pthread_mutex_lock(&file->lock);
 	bound = sock->local.sin_port != 0;
 	any.sin_addr = sock->local.sin_addr; /* stays, if it was bound to one and has lost its port */
@@ -388,7 +390,7 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 }
 
 /* Whether this very call is for the kernel. */
-static bool is_for_os(const struct udp_sock *sock, int flags)
+static bool send_goes_by_os(const struct udp_sock *sock, int flags)
 {
 	return sock->file.os_only || flags & ~SERVED_FLAGS ||
 	       atomic_load_explicit(&sock->unplain, memory_order_relaxed) & UDP_CORKED;
@@ -406,7 +408,7 @@ send_os_for_error(struct udp_sock *sock, int fd, const struct msghdr *msg, int f
 	atomic_store_explicit(&sock->os_error, false, memory_order_relaxed);
 	sent = send_os(sock, fd, msg, flags);
 	if (sent < 0)
-		udp_error_stays(sock, fd);
+		udp_keep_shadow_error(sock, fd);
 	return sent;
 }
 
@@ -448,9 +450,9 @@ send_dummy(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 
 	flags &= ~VMA_SND_FLAGS_DUMMY;
 	if (!sock->file.os_only && !udp_is_deferred(sock) && !is_ready(sock))
-		get_ready(sock, fd);
-	if (is_for_os(sock, flags) || udp_is_deferred(sock) || (msg->msg_control != NULL && msg->msg_controllen != 0) ||
-	    !address_key(sock, msg, &key))
+		udp_prepare_first_send(sock, fd);
+	if (send_goes_by_os(sock, flags) || udp_is_deferred(sock) ||
+	    (msg->msg_control != NULL && msg->msg_controllen != 0) || !address_key(sock, msg, &key))
 		return -EINVAL;
 	rc = vma_inet_iov_iter_get(&iov_iter, msg);
 	if (rc == 0) {
@@ -491,8 +493,8 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 			return send_os(sock, fd, msg, flags);
 	}
 	if (!sock->file.os_only && !is_ready(sock))
-		get_ready(sock, fd);
-	if (is_for_os(sock, flags))
+		udp_prepare_first_send(sock, fd);
+	if (send_goes_by_os(sock, flags))
 		return send_os(sock, fd, msg, flags);
 	if (atomic_load_explicit(&sock->os_error, memory_order_relaxed))
 		return send_os_for_error(sock, fd, msg, flags);
@@ -512,7 +514,7 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 
 /* ---- the plain way ---- */
 
-/* One piece, no control message, nothing pending. `heeded`: of enum udp_unplain, what has been looked at. */
+/* One piece, no control message, nothing pending. `heeded`: of enum udp_send_slow_reasons, what has been looked at. */
 static inline bool send_is_plain(const struct udp_sock *sock, const struct msghdr *msg, int flags, unsigned heeded)
 {
 	return !((flags & ~SERVED_FLAGS) | sock->file.os_only | (msg->msg_control != NULL) | (msg->msg_iovlen != 1) |
@@ -522,7 +524,8 @@ static inline bool send_is_plain(const struct udp_sock *sock, const struct msghd
 }
 
 /* The same of a socket that other processes have, too: it goes the plain way once it is as they have left it. */
-static bool __attribute__((noinline)) is_plain_for_all(struct udp_sock *sock, const struct msghdr *msg, int flags)
+static bool __attribute__((noinline))
+send_is_plain_after_follow(struct udp_sock *sock, const struct msghdr *msg, int flags)
 {
 	if (!(atomic_load_explicit(&sock->unplain, memory_order_relaxed) & UDP_SHARED))
 		return false;
@@ -558,7 +561,7 @@ ssize_t udp_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int
 	struct iovec iov;
 	ssize_t sent;
 
-	if (__builtin_expect(!send_is_plain(sock, msg, flags, 0), 0) && !is_plain_for_all(sock, msg, flags))
+	if (__builtin_expect(!send_is_plain(sock, msg, flags, 0), 0) && !send_is_plain_after_follow(sock, msg, flags))
 		return send_planned(sock, fd, msg, flags);
 	dst = dst_cached(sock, msg);
 	if (__builtin_expect(dst == NULL, 0))

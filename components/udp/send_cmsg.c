@@ -6,7 +6,7 @@
 enum { CONTROL_BYTES_MAX = 256 }; /* IP_PKTINFO, IP_TTL and IP_TOS take 80; who sends more is the kernel's */
 
 /* A group or a broadcast as a source is refused, which the route's lookup does not do for such a key. */
-static bool set_source(struct udp_tx_cmsgs *out, uint32_t source, uint32_t oif)
+static bool cmsg_set_source(struct udp_tx_cmsgs *out, uint32_t source, uint32_t oif)
 {
 	if (IN_MULTICAST(ntohl(source)) || source == INADDR_BROADCAST)
 		return false;
@@ -24,7 +24,7 @@ static bool read_pktinfo(struct udp_tx_cmsgs *out, const uint8_t *data, size_t l
 	if (len != sizeof(info))
 		return false;
 	memcpy(&info, data, sizeof(info));
-	return set_source(out, info.ipi_spec_dst.s_addr, (uint32_t)info.ipi_ifindex);
+	return cmsg_set_source(out, info.ipi_spec_dst.s_addr, (uint32_t)info.ipi_ifindex);
 }
 
 /* IPV6_PKTINFO of what is sent by IPv4: its address must be a mapped one. */
@@ -37,7 +37,7 @@ static bool read_pktinfo6(struct udp_tx_cmsgs *out, const uint8_t *data, size_t 
 		return false;
 	memcpy(&info, data, sizeof(info));
 	memcpy(&source, &info.ipi6_addr.s6_addr[12], sizeof(source));
-	return IN6_IS_ADDR_V4MAPPED(&info.ipi6_addr) && set_source(out, source, info.ipi6_ifindex);
+	return IN6_IS_ADDR_V4MAPPED(&info.ipi6_addr) && cmsg_set_source(out, source, info.ipi6_ifindex);
 }
 
 static bool read_ttl(struct udp_tx_cmsgs *out, const uint8_t *data, size_t len)

@@ -23,7 +23,7 @@ static bool target_link_is_usable(const struct vma_net_link *link)
 
 /* Whether it can be offloaded as far as net knows, which has just been asked for addresses or a way; a VLAN interface
  * is, through the one that it lies on. */
-static enum vma_sock_reason target_place_of(struct vma_net *net, uint32_t ifindex, struct place *place)
+static enum vma_sock_reason udp_target_device_of(struct vma_net *net, uint32_t ifindex, struct place *place)
 {
 	struct vma_net_link link;
 
@@ -60,7 +60,7 @@ static bool same_target(const struct udp_target *a, const struct udp_target *b)
 	return a->device == b->device && memcmp(&a->key, &b->key, sizeof(a->key)) == 0;
 }
 
-static void maker_append(struct maker *maker, const struct udp_target *target)
+static void udp_targets_builder_append(struct maker *maker, const struct udp_target *target)
 {
 	struct udp_targets *out = maker->out;
 	struct udp_target *larger;
@@ -110,7 +110,7 @@ static bool has_flow_of_any_peer(const struct udp_sock *sock)
 }
 
 /* A flow for `local` on this interface, of the peer only if there is one. */
-static void maker_add(struct maker *maker, uint32_t ifindex, uint32_t local, enum kind kind)
+static void udp_targets_builder_add(struct maker *maker, uint32_t ifindex, uint32_t local, enum kind kind)
 {
 	const struct udp_sock *sock = maker->sock;
 	struct udp_target target = {.shared = kind != UNICAST, .extra = kind == EXTRA};
@@ -121,7 +121,7 @@ static void maker_add(struct maker *maker, uint32_t ifindex, uint32_t local, enu
 
 	if (is_bound_elsewhere(maker, ifindex))
 		return;
-	reason = target_place_of(maker->net, ifindex, &place);
+	reason = udp_target_device_of(maker->net, ifindex, &place);
 	if (reason != VMA_SOCK_OFFLOADED) {
 		maker->out->reason = reason;
 		return;
@@ -135,12 +135,12 @@ static void maker_add(struct maker *maker, uint32_t ifindex, uint32_t local, enu
 		target.key.peer_port_be = sock->peer.sin_port;
 		memcpy(target.key.peer, &sock->peer.sin_addr, 4);
 	}
-	maker_append(maker, &target);
+	udp_targets_builder_append(maker, &target);
 }
 
 /* ---- addresses ---- */
 
-static int maker_read_addrs(struct maker *maker)
+static int udp_targets_builder_read_addrs(struct maker *maker)
 {
 	uint32_t capacity = 8;
 
@@ -188,17 +188,17 @@ static bool address_is_loopback(uint32_t address)
 }
 
 /* Unicast first: the interface looks at the first flow before all others. */
-static void add_all_local(struct maker *maker)
+static void targets_add_all_local_addresses(struct maker *maker)
 {
 	for (uint32_t i = 0; i < maker->n_addrs; i++) {
 		const struct vma_net_addr *addr = &maker->addrs[i];
 
 		if (is_ipv4(addr) && !address_is_loopback(net_addr_ipv4(addr)))
-			maker_add(maker, addr->ifindex, net_addr_ipv4(addr), UNICAST);
+			udp_targets_builder_add(maker, addr->ifindex, net_addr_ipv4(addr), UNICAST);
 	}
 }
 
-static void add_broadcasts(struct maker *maker, uint32_t only, enum kind kind)
+static void targets_add_broadcasts(struct maker *maker, uint32_t only, enum kind kind)
 {
 	for (uint32_t i = 0; i < maker->n_addrs; i++) {
 		const struct vma_net_addr *addr = &maker->addrs[i];
@@ -208,25 +208,25 @@ static void add_broadcasts(struct maker *maker, uint32_t only, enum kind kind)
 			continue;
 		broadcast = broadcast_of(addr);
 		if (broadcast != 0 && (only == INADDR_ANY || only == broadcast))
-			maker_add(maker, addr->ifindex, broadcast, kind);
+			udp_targets_builder_add(maker, addr->ifindex, broadcast, kind);
 		if (only == INADDR_ANY || only == INADDR_BROADCAST)
-			maker_add(maker, addr->ifindex, INADDR_BROADCAST, kind);
+			udp_targets_builder_add(maker, addr->ifindex, INADDR_BROADCAST, kind);
 	}
 }
 
-static void add_own_address(struct maker *maker, uint32_t local)
+static void targets_add_own_address(struct maker *maker, uint32_t local)
 {
 	maker->out->reason = VMA_SOCK_LOCAL; /* unless an interface has it */
 	for (uint32_t i = 0; i < maker->n_addrs; i++) {
 		if (is_ipv4(&maker->addrs[i]) && net_addr_ipv4(&maker->addrs[i]) == local)
-			maker_add(maker, maker->addrs[i].ifindex, local, UNICAST);
+			udp_targets_builder_add(maker, maker->addrs[i].ifindex, local, UNICAST);
 	}
 	if (maker->out->n == 0)
-		add_broadcasts(maker, local, SHARED);
+		targets_add_broadcasts(maker, local, SHARED);
 }
 
 /* group 0: all that are joined. */
-static void add_groups(struct maker *maker, uint32_t group)
+static void targets_add_multicast_groups(struct maker *maker, uint32_t group)
 {
 	const struct udp_groups *groups = atomic_load_explicit(&maker->sock->groups, memory_order_relaxed);
 
@@ -234,7 +234,7 @@ static void add_groups(struct maker *maker, uint32_t group)
 		const struct udp_membership *membership = &groups->at[i];
 
 		if (group == 0 || membership->group == group)
-			maker_add(maker, membership->ifindex, membership->group, SHARED);
+			udp_targets_builder_add(maker, membership->ifindex, membership->group, SHARED);
 	}
 }
 
@@ -245,23 +245,23 @@ static bool address_is_group(uint32_t address)
 	return IN_MULTICAST(ntohl(address));
 }
 
-static void make_unconnected(struct maker *maker)
+static void targets_make_unconnected(struct maker *maker)
 {
 	uint32_t local = maker->sock->local.sin_addr.s_addr;
 
 	if (address_is_group(local)) {
 		maker->out->reason = VMA_SOCK_NO_MEMBERSHIP;
-		add_groups(maker, local);
+		targets_add_multicast_groups(maker, local);
 		return;
 	}
 	if (local != INADDR_ANY) {
-		add_own_address(maker, local);
+		targets_add_own_address(maker, local);
 		return;
 	}
-	add_all_local(maker);
-	add_groups(maker, 0);
+	targets_add_all_local_addresses(maker);
+	targets_add_multicast_groups(maker, 0);
 	if (!maker->sock->port_chosen)
-		add_broadcasts(maker, INADDR_ANY, EXTRA);
+		targets_add_broadcasts(maker, INADDR_ANY, EXTRA);
 	if (maker->out->n == 0)
 		maker->out->reason = VMA_SOCK_NO_DEVICE;
 }
@@ -280,7 +280,7 @@ static bool find_route(struct vma_net *net, const struct vma_net_key *key, struc
 
 /* The kernel's route to the peer; only packets that come by that interface are ours, so that those of others, and of
  * other ways, meet the shadow. */
-static void make_connected(struct maker *maker)
+static void targets_make_connected(struct maker *maker)
 {
 	const struct udp_sock *sock = maker->sock;
 	uint32_t local = sock->local.sin_addr.s_addr, peer = sock->peer.sin_addr.s_addr;
@@ -298,7 +298,7 @@ static void make_connected(struct maker *maker)
 
 	if (address_is_group(local)) {
 		maker->out->reason = VMA_SOCK_NO_MEMBERSHIP;
-		add_groups(maker, local);
+		targets_add_multicast_groups(maker, local);
 		return;
 	}
 	if (address_is_group(peer) && key.oif == 0)
@@ -311,11 +311,11 @@ static void make_connected(struct maker *maker)
 	if (route.type == RTN_LOCAL)
 		return;
 	if (route.type == RTN_UNICAST && sock->peer.sin_port != 0) {
-		maker_add(maker, route.ifindex, local, UNICAST);
+		udp_targets_builder_add(maker, route.ifindex, local, UNICAST);
 		return;
 	}
 	/* Nobody has such an address as his own, so nothing can come from there. */
-	maker->out->reason = target_place_of(maker->net, route.ifindex, &place);
+	maker->out->reason = udp_target_device_of(maker->net, route.ifindex, &place);
 	if (maker->out->reason == VMA_SOCK_OFFLOADED)
 		maker->out->send_device = place.device;
 }
@@ -334,11 +334,11 @@ int udp_targets_get(const struct udp_sock *sock, struct vma_net *net, struct udp
 		return 0;
 	}
 	if (sock->peer.sin_family == AF_INET) {
-		make_connected(&maker);
+		targets_make_connected(&maker);
 	} else {
-		maker.error = maker_read_addrs(&maker);
+		maker.error = udp_targets_builder_read_addrs(&maker);
 		if (maker.error == 0)
-			make_unconnected(&maker);
+			targets_make_unconnected(&maker);
 		vma_free(maker.addrs);
 	}
 	if (maker.error != 0)

@@ -26,11 +26,11 @@ static enum vma_sock_reason udp_reason(struct vma_file *file)
 }
 
 /* file.lock. */
-static struct vma_inet_described udp_snapshot(struct udp_sock *sock)
+static struct vma_inet_sock_description udp_describe_for_stats(struct udp_sock *sock)
 {
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
 
-	return (struct vma_inet_described){
+	return (struct vma_inet_sock_description){
 	        .file = &sock->file,
 	        .reason = udp_reason(&sock->file),
 	        .protocol = IPPROTO_UDP,
@@ -44,7 +44,7 @@ static struct vma_inet_described udp_snapshot(struct udp_sock *sock)
 
 void udp_stats_describe(struct udp_sock *sock)
 {
-	const struct vma_inet_described described = udp_snapshot(sock);
+	const struct vma_inet_sock_description described = udp_describe_for_stats(sock);
 
 	vma_inet_stats_describe(sock->stats, &described);
 	if (sock->stats != NULL)
@@ -54,10 +54,10 @@ void udp_stats_describe(struct udp_sock *sock)
 static void udp_dump(struct vma_file *file, int fd, enum vma_log_level level)
 {
 	struct udp_sock *sock = udp_sock(file);
-	struct vma_inet_described described;
+	struct vma_inet_sock_description described;
 
 	pthread_mutex_lock(&file->lock);
-	described = udp_snapshot(sock);
+	described = udp_describe_for_stats(sock);
 	vma_inet_dump_begin(sock->engine, sock->stats, fd, &described, level);
 	pthread_mutex_unlock(&file->lock);
 	vma_inet_dump_end(level);
@@ -175,7 +175,7 @@ static void udp_destroy(struct vma_file *file)
 	pthread_mutex_destroy(&sock->reader);
 }
 
-static void pause_file(struct vma_file *file, void *arg)
+static void udp_flows_pause_file(struct vma_file *file, void *arg)
 {
 	(void)arg;
 	if (file->kind != VMA_FILE_UDP || file->os_only)
@@ -209,7 +209,7 @@ static void udp_leave_to_others(struct vma_file *file, void *arg)
 
 void vma_udp_exit(void)
 {
-	struct leaving leaving = {.forks = atomic_load_explicit(&vma_forks, memory_order_relaxed)};
+	struct leaving leaving = {.forks = atomic_load_explicit(&vma_fork_count, memory_order_relaxed)};
 	struct vma_thread *self;
 
 	if (leaving.forks == 0)
@@ -226,7 +226,7 @@ void vma_udp_fork_prepare(void)
 	struct vma_thread *self = vma_enter();
 
 	udp_fork_shared_create();
-	vma_file_each(pause_file, NULL);
+	vma_file_each(udp_flows_pause_file, NULL);
 	vma_leave(self);
 }
 
@@ -346,9 +346,9 @@ static void udp_start(void)
 	vma_engine_on_error = udp_on_error;
 }
 
-bool vma_udp_wants(int domain, int type, int protocol)
+bool vma_udp_takes_socket(int domain, int type, int protocol)
 {
-	return vma_inet_is(domain, type, protocol, SOCK_DGRAM, IPPROTO_UDP);
+	return vma_inet_socket_type_is(domain, type, protocol, SOCK_DGRAM, IPPROTO_UDP);
 }
 
 static struct udp_sock *sock_create(const struct vma_engine *engine, int domain, int type)
@@ -384,7 +384,7 @@ static void udp_set_migration(struct udp_sock *sock, const struct vma_conf *conf
 int vma_udp_socket(int fd, int domain, int type, int protocol)
 {
 	struct vma_engine *engine = vma_engine();
-	const enum vma_sock_reason reason = vma_inet_first_reason(engine);
+	const enum vma_sock_reason reason = vma_inet_initial_reason(engine);
 	struct udp_sock *sock;
 	int rc;
 
@@ -403,7 +403,7 @@ int vma_udp_socket(int fd, int domain, int type, int protocol)
 	atomic_store(&sock->reason, reason);
 	sock->file.os_only = reason != VMA_SOCK_NEW;
 	if (reason == VMA_SOCK_NEW) {
-		vma_file_made_here(&sock->file);
+		vma_file_record_maker(&sock->file);
 		udp_options_init(sock, fd);
 	}
 	if (engine != NULL) {

@@ -157,12 +157,12 @@ enum udp_rx_opt { /* what recv has to produce beside the bytes; set by setsockop
 	          UDP_RX_OPT_STAMPS = UDP_RX_OPT_TIMESTAMP | UDP_RX_OPT_TIMESTAMPNS | UDP_RX_OPT_TIMESTAMPING,
 };
 
-enum udp_unplain {                      /* why a send is to look twice */
-	           UDP_CORKED = 1 << 0, /* the shadow holds a datagram begun with MSG_MORE */
-	           UDP_SHARED = 1 << 1, /* with other processes: fork_shared.h */
+enum udp_send_slow_reasons {                      /* why a send is to look twice */
+	                     UDP_CORKED = 1 << 0, /* the shadow holds a datagram begun with MSG_MORE */
+	                     UDP_SHARED = 1 << 1, /* with other processes: fork_shared.h */
 };
 
-struct udp_extra;
+struct udp_extra_api_state;
 struct udp_fork_queue;
 struct udp_fork_shared;
 struct udp_fork_shared_batch;
@@ -184,7 +184,7 @@ struct udp_sock {
 	struct vma_spin spin;
 	_Atomic uint32_t os_countdown; /* looks until the OS is asked again (racy, harmless) */
 	_Atomic uint64_t os_polled_tsc;
-	_Atomic uint64_t os_sends_seen;  /* of udp_os_sends, when the OS was last asked */
+	_Atomic uint64_t os_sends_seen;  /* of udp_sends_by_os_count, when the OS was last asked */
 	_Atomic(uint64_t) last_stamp_ns; /* SIOCGSTAMP */
 	_Atomic uint64_t peer_key;       /* connected: udp_peer_key of the peer, else 0; for sinks */
 	_Atomic uint32_t waiting;        /* calls that wait in recv: the socket outlives its last descriptor for them */
@@ -198,7 +198,7 @@ struct udp_sock {
 	_Atomic uint32_t options_seq; /* moves with every option that a template depends on: udp_dst_reset */
 	_Atomic bool connected;
 	_Atomic bool os_send;    /* an option is set that only the kernel's send path serves (then udp_dst_reset) */
-	_Atomic uint8_t unplain; /* enum udp_unplain */
+	_Atomic uint8_t unplain; /* enum udp_send_slow_reasons */
 	_Atomic bool os_error;   /* the shadow has an error, which the next send is to tell */
 	_Atomic uint8_t sends_remaining;            /* until the plain way is open: deferred.h, udp_watch_errors */
 	_Atomic bool deferred;                      /* the kernel's for now: deferred.h */
@@ -209,7 +209,7 @@ struct udp_sock {
 	struct udp_tx_ring_ctxs *_Atomic ring_ctxs; /* held, by interface; replaced under dst_lock */
 	pthread_mutex_t dst_lock;                   /* a leaf: who replaces dst, dst_more, tx and ring contexts */
 	uint64_t pacing_rate;                       /* SO_MAX_PACING_RATE, bytes per second, 0: none; dst_lock */
-	struct vma_task dst_task;                   /* destinations made by the internal thread */
+	struct vma_internal_task dst_task;          /* destinations made by the internal thread */
 	_Atomic bool dst_scheduled;                 /* the task is posted, and holds a reference */
 	_Atomic uint64_t dst_requested_tsc;
 	_Atomic uint64_t dst_made_tsc; /* a sender has made one in the place of another */
@@ -218,7 +218,7 @@ struct udp_sock {
 	        *_Atomic fork_shared;      /* common to processes by fork; NULL: no fork has seen the socket */
 	_Atomic uint32_t fork_shared_seen; /* fork_shared->changes as last followed; stored under file.lock */
 	struct udp_fork_shared_batch *fork_shared_batch; /* the memory that fork_shared lies in */
-	struct vma_task
+	struct vma_internal_task
 	        take_up_task; /* flows.c: an inherited socket has been polled, or there is something to follow */
 	_Atomic bool take_up_scheduled; /* and holds a reference */
 
@@ -249,9 +249,9 @@ struct udp_sock {
 	struct udp_groups *_Atomic groups; /* multicast.c: memberships and filters, immutable; NULL: none, and mc_all */
 	struct vma_net_watch *watch;
 	struct vma_stats_socket *stats;
-	_Atomic uint64_t drops_ended;    /* of queues that have ended */
-	struct udp_extra *_Atomic extra; /* the Extra API's; NULL: not used */
-	struct vma_xtreme *xtreme;       /* constant; NULL: VMA_SOCKETXTREME is off */
+	_Atomic uint64_t drops_ended;              /* of queues that have ended */
+	struct udp_extra_api_state *_Atomic extra; /* the Extra API's; NULL: not used */
+	struct vma_xtreme *xtreme;                 /* constant; NULL: VMA_SOCKETXTREME is off */
 
 	/* by calls that count: migrate.c */
 	_Alignas(64) struct vma_migration rx_migration;
@@ -275,9 +275,9 @@ void udp_flows_end(struct udp_sock *sock);    /* detaches everything */
  */
 void udp_watch_errors(struct udp_sock *sock, int fd) __attribute__((cold));
 /* After a send that has failed: if an error still waits in the shadow, the next call tells it. */
-void udp_error_stays(struct udp_sock *sock, int fd) __attribute__((cold));
+void udp_keep_shadow_error(struct udp_sock *sock, int fd) __attribute__((cold));
 /* file.lock. Names, flows and destinations, as the kernel has the socket now. */
-void udp_follow(struct udp_sock *sock, int fd);
+void udp_follow_shared_changes(struct udp_sock *sock, int fd);
 /* recv has waited, on a socket whose last descriptor is closed by now: the last such call ends it. */
 void udp_finish_close(struct udp_sock *sock);
 /* An inherited socket is polled: the internal thread takes it up, and follows what other processes have changed. Never
@@ -300,7 +300,7 @@ ssize_t udp_sendmsg_migrating(struct vma_file *file, int fd, const struct msghdr
 uint32_t udp_poll(struct vma_file *file);
 uint64_t udp_rings(struct vma_file *file);
 /* FIONREAD: bytes of the first datagram queued offloaded; -1: none. */
-int udp_front_len(struct udp_sock *sock);
+int udp_next_datagram_len(struct udp_sock *sock);
 bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info); /* for sinks */
 /* A datagram has left the queue, and is no receiver's here: for the statistics. */
 void udp_count_given_away(const struct udp_sock *sock, const struct udp_datagram *datagram);

@@ -26,7 +26,7 @@ int udp_xtreme_attach(const struct udp_sock *sock, struct udp_attachment *at)
 
 /* ---- giving ---- */
 
-static inline void count_given(struct vma_stats_socket *stats, uint64_t bytes)
+static inline void xtreme_stats_count_datagram(struct vma_stats_socket *stats, uint64_t bytes)
 {
 	vma_stats_add(&stats->rx_packets, 1);
 	vma_stats_add(&stats->rx_bytes, bytes);
@@ -38,9 +38,10 @@ static inline uint64_t hw_stamp_of(const struct vma_buf *packet)
 	return packet->flags & VMA_BUF_RX_HW_TIMESTAMP ? packet->timestamp_ns : 0;
 }
 
-static inline enum vma_xtreme_given give_fragments(const struct udp_sock *sock, struct vma_xtreme_poll *poll,
-                                                   const struct udp_datagram *datagram,
-                                                   const struct vma_fragment *fragments, unsigned n)
+static inline enum vma_xtreme_given xtreme_give_fragmented_datagram(const struct udp_sock *sock,
+                                                                    struct vma_xtreme_poll *poll,
+                                                                    const struct udp_datagram *datagram,
+                                                                    const struct vma_fragment *fragments, unsigned n)
 {
 	const struct vma_xtreme_packet packet = {
 	        .fragments = fragments,
@@ -57,26 +58,27 @@ static inline enum vma_xtreme_given give_fragments(const struct udp_sock *sock, 
 }
 
 static enum vma_xtreme_given __attribute__((cold, noinline))
-give_chain(const struct udp_sock *sock, struct vma_xtreme_poll *poll, const struct udp_datagram *datagram)
+xtreme_give_packet_chain(const struct udp_sock *sock, struct vma_xtreme_poll *poll, const struct udp_datagram *datagram)
 {
 	struct vma_fragment fragments[UDP_FRAGMENTS_MAX];
 	const unsigned n = udp_fragments_of(datagram, fragments);
 
-	return n != 0 ? give_fragments(sock, poll, datagram, fragments, n) : VMA_XTREME_REFUSED;
+	return n != 0 ? xtreme_give_fragmented_datagram(sock, poll, datagram, fragments, n) : VMA_XTREME_REFUSED;
 }
 
-static inline enum vma_xtreme_given give_datagram(const struct udp_sock *sock, struct vma_xtreme_poll *poll,
-                                                  const struct udp_datagram *datagram)
+static inline enum vma_xtreme_given xtreme_give_datagram(const struct udp_sock *sock, struct vma_xtreme_poll *poll,
+                                                         const struct udp_datagram *datagram)
 {
 	const struct vma_fragment one = {
 	        .buf = datagram->packet, .off = datagram->packet->payload_off, .len = datagram->len};
 
 	if (__builtin_expect(datagram->packet->next != NULL, 0))
-		return give_chain(sock, poll, datagram);
-	return give_fragments(sock, poll, datagram, &one, 1);
+		return xtreme_give_packet_chain(sock, poll, datagram);
+	return xtreme_give_fragmented_datagram(sock, poll, datagram, &one, 1);
 }
 
-static void __attribute__((cold)) count_refused(const struct udp_sock *sock, const struct udp_datagram *datagram)
+static void __attribute__((cold))
+stats_count_refused_datagram(const struct udp_sock *sock, const struct udp_datagram *datagram)
 {
 	if (sock->stats != NULL)
 		vma_stats_add(&sock->stats->rx_hold_refused, 1);
@@ -91,13 +93,13 @@ void udp_xtreme_post(const struct udp_attachment *at)
 		vma_xtreme_post(at->xtreme, 0);
 }
 
-static inline void count_given_at_once(struct vma_stats_socket *stats, uint64_t bytes)
+static inline void xtreme_stats_count_unqueued_datagram(struct vma_stats_socket *stats, uint64_t bytes)
 {
 	if (stats == NULL)
 		return;
 	vma_stats_add(&stats->rx_queued, 1);
 	vma_stats_add(&stats->rx_queued_bytes, bytes);
-	count_given(stats, bytes);
+	xtreme_stats_count_datagram(stats, bytes);
 }
 
 /* The address of a group is left to the long way, which asks its filters; so is whatever cannot be given at once. */
@@ -117,7 +119,7 @@ bool udp_xtreme_sink(struct udp_attachment *at, struct vma_buf *packet, const st
 	                                                      src, info->src_port_be) != VMA_XTREME_GIVEN,
 	                     0))
 		return udp_deliver_with_opts(at, packet, info, UDP_RX_OPT_XTREME);
-	count_given_at_once(sock->stats, packet->payload_len);
+	xtreme_stats_count_unqueued_datagram(sock->stats, packet->payload_len);
 	return true;
 }
 
@@ -128,13 +130,13 @@ bool udp_xtreme_deliver(struct udp_attachment *at, const struct udp_datagram *da
 	enum vma_xtreme_given given = VMA_XTREME_NO_ROOM;
 
 	if (__builtin_expect(poll != NULL && udp_queue_is_empty(&at->queue), 1))
-		given = give_datagram(sock, poll, datagram);
+		given = xtreme_give_datagram(sock, poll, datagram);
 	if (__builtin_expect(given == VMA_XTREME_GIVEN, 1)) {
-		count_given_at_once(sock->stats, datagram->len);
+		xtreme_stats_count_unqueued_datagram(sock->stats, datagram->len);
 		return true;
 	}
 	if (given == VMA_XTREME_REFUSED) {
-		count_refused(sock, datagram);
+		stats_count_refused_datagram(sock, datagram);
 		return false;
 	}
 	if (!udp_deliver_queued(at, datagram))
@@ -146,11 +148,12 @@ bool udp_xtreme_deliver(struct udp_attachment *at, const struct udp_datagram *da
 /* ---- the queue ---- */
 
 /* One that is refused is lost: it would keep what comes behind it waiting until the program frees something. */
-static void give_queued(const struct udp_sock *sock, struct vma_xtreme_poll *poll, const struct udp_datagram *datagram)
+static void xtreme_give_queued_datagram(const struct udp_sock *sock, struct vma_xtreme_poll *poll,
+                                        const struct udp_datagram *datagram)
 {
-	if (give_datagram(sock, poll, datagram) == VMA_XTREME_GIVEN) {
+	if (xtreme_give_datagram(sock, poll, datagram) == VMA_XTREME_GIVEN) {
 		if (sock->stats != NULL)
-			count_given(sock->stats, datagram->len);
+			xtreme_stats_count_datagram(sock->stats, datagram->len);
 		return;
 	}
 	if (sock->stats != NULL)
@@ -167,11 +170,11 @@ bool udp_xtreme_complete(struct vma_file *file, struct vma_xtreme_poll *poll, ui
 
 	*events = 0;
 	while (udp_has_datagram(all)) {
-		if (vma_xtreme_next(poll) == NULL)
+		if (vma_xtreme_next_completion(poll) == NULL)
 			return true;
 		if (!udp_take_next(sock, all, &datagram))
 			break;
-		give_queued(sock, poll, &datagram);
+		xtreme_give_queued_datagram(sock, poll, &datagram);
 	}
 	return false;
 }

@@ -9,7 +9,7 @@
 #include "extra.h"
 #include "recv.h"
 
-ssize_t udp_recv_lent(struct vma_file *file, int fd, struct vma_lend *lend, int flags)
+ssize_t udp_recv_lent(struct vma_file *file, int fd, struct vma_recv_zcopy_call *lend, int flags)
 {
 	struct udp_sock *sock = udp_sock(file);
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);

@@ -99,7 +99,7 @@ CASE(bad_args_flag_no_signal, "pwritev2 with RWF_NOSIGNAL: EPIPE without a signa
 
 /* ---- sendfile and splice ---- */
 
-static void a_pipe(int ends[2])
+static void make_pipe_or_give_up(int ends[2])
 {
 	if (pipe(ends) != 0)
 		give_up("pipe");
@@ -111,7 +111,7 @@ CASE(bad_args_sendfile_out_of_a_connection,
 	int s = tcp_out(), ends[2], null = open("/dev/null", O_WRONLY);
 	off_t at = 0;
 
-	a_pipe(ends);
+	make_pipe_or_give_up(ends);
 	far_writes(1, 30, 1, 1);
 	let_arrive(50);
 	RES(sendfile(ends[1], s, &at, 10));
@@ -147,7 +147,7 @@ CASE(bad_args_sendfile_out_of_datagrams, "sendfile out of a UDP socket into a pi
 
 	name_port(peer_open(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
-	a_pipe(ends);
+	make_pipe_or_give_up(ends);
 	fcntl(s, F_SETFL, O_NONBLOCK);
 	for (int i = 0; i < 2; i++)
 		peer_send(far(), 0, here, port_of(s), 30, 1);
@@ -167,7 +167,7 @@ CASE(bad_args_splice, "splice and sendfile refuse before they look what there is
 	off_t at = 0;
 
 	expect_offloaded(u);
-	a_pipe(ends);
+	make_pipe_or_give_up(ends);
 	fcntl(s, F_SETFL, O_NONBLOCK);
 	fcntl(u, F_SETFL, O_NONBLOCK);
 	RES(splice(s, NULL, ends[1], NULL, 10, 0x100));

@@ -26,7 +26,7 @@
 
 static char bytes[200000];
 
-static const char *age_of(const struct timespec *stamp)
+static const char *timestamp_age_text(const struct timespec *stamp)
 {
 	struct timespec now;
 
@@ -54,7 +54,7 @@ static void tcp_late_say_control(const struct cmsghdr *head)
 		stamp.tv_nsec *= 1000;
 	}
 	if (head->cmsg_level == SOL_SOCKET)
-		say("  %zu: type %d, %s", head->cmsg_len, head->cmsg_type, age_of(&stamp));
+		say("  %zu: type %d, %s", head->cmsg_len, head->cmsg_type, timestamp_age_text(&stamp));
 	else
 		say("  %zu: level %d type %d", head->cmsg_len, head->cmsg_level, head->cmsg_type);
 }

@@ -367,7 +367,7 @@ static void answer_datagrams(int fd)
  * A worker that is to leave takes no new connection, and is killed when it serves none and none of those that it has
  * accepted waits for its request: what the queue of the listener holds by then is for the others to accept.
  */
-static void accept_for_ever(int epoll, int udp, void (*each_round)(void))
+static void serve_connections_until_killed(int epoll, int udp, void (*each_round)(void))
 {
 	struct epoll_event events[64], event = {.events = EPOLLIN, .data.fd = listener};
 	int quiet = 0;
@@ -442,7 +442,7 @@ static pid_t fork_worker(int index)
 	if (index % 2 && (setgid(NOBODY) || setuid(NOBODY)))
 		_exit(1);
 	prctl(PR_SET_PDEATHSIG, SIGKILL); /* setuid forgets it */
-	accept_for_ever(epoll_create1(EPOLL_CLOEXEC), -1, NULL);
+	serve_connections_until_killed(epoll_create1(EPOLL_CLOEXEC), -1, NULL);
 	_exit(0);
 }
 
@@ -491,7 +491,7 @@ static int process_mix_serve(const char *address, const char *port, int count)
 	epoll_ctl(epoll, EPOLL_CTL_ADD, udp, &event);
 	printf("listening\n");
 	fflush(stdout);
-	accept_for_ever(epoll, udp, replace_workers);
+	serve_connections_until_killed(epoll, udp, replace_workers);
 	return 0;
 }
 

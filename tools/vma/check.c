@@ -140,7 +140,7 @@ static void look_at_nic(struct check *check, const struct vma_net_link *link)
 	int rc = vma_ring_conf_device(&check->conf, link->name, spec, sizeof(spec));
 
 	if (rc == 0)
-		rc = vma_nic_look(spec, &attr);
+		rc = vma_nic_probe(spec, &attr);
 	if (!log_take(check, link->name, &said))
 		text_add(&said, "%s", rc < 0 ? strerror(-rc) : "");
 	if (rc < 0) {

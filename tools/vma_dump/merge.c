@@ -120,7 +120,7 @@ void merge_remove(struct merge *merge, struct merge_queue *queue)
 }
 
 /* Threads of a process stamp their packets before they put them: so one may come a little late. */
-static bool is_a_little_late(const struct merge_packet *packet, const struct merge_packet *last)
+static bool packet_is_slightly_out_of_order(const struct merge_packet *packet, const struct merge_packet *last)
 {
 	return last != NULL && packet->info.time_ns < last->info.time_ns &&
 	       last->info.time_ns - packet->info.time_ns < MERGE_HOLD_NS;
@@ -130,7 +130,7 @@ static void queue_insert(struct merge_queue *queue, struct merge_packet *packet)
 {
 	struct merge_packet *before = queue->last;
 
-	while (is_a_little_late(packet, before))
+	while (packet_is_slightly_out_of_order(packet, before))
 		before = before->before;
 	packet->before = before;
 	packet->next = before != NULL ? before->next : queue->first;
@@ -171,7 +171,7 @@ bool merge_push(struct merge *merge, struct merge_queue *queue, const struct vma
 
 /* ---- the next ---- */
 
-static bool goes_before(const struct merge_packet *a, const struct merge_packet *b, uint64_t now_ns)
+static bool merge_packet_is_written_first(const struct merge_packet *a, const struct merge_packet *b, uint64_t now_ns)
 {
 	const bool a_starves = now_ns - a->since_ns > MERGE_STARVED_NS;
 	const bool b_starves = now_ns - b->since_ns > MERGE_STARVED_NS;
@@ -185,7 +185,8 @@ struct merge_packet *merge_pop(struct merge *merge, uint64_t now_ns, bool all)
 	struct merge_queue *queue;
 
 	for (queue = merge->queues; queue != NULL; queue = queue->next)
-		if (queue->first != NULL && (first == NULL || goes_before(queue->first, first, now_ns)))
+		if (queue->first != NULL &&
+		    (first == NULL || merge_packet_is_written_first(queue->first, first, now_ns)))
 			first = queue->first;
 	if (first == NULL || (!all && merge->bytes <= MERGE_BYTES_MAX &&
 	                      now_ns - first->since_ns < (first->is_fragment ? MERGE_HOLD_FRAGMENT_NS : MERGE_HOLD_NS)))

@@ -36,7 +36,7 @@ void source_destroy(struct source *source, struct merge *merge)
 /* ---- requests ---- */
 
 /* If the pipe is full, the process has requests enough. */
-static int source_ask(struct source *source, uint32_t snap, uint64_t now_ns)
+static int source_request_capture(struct source *source, uint32_t snap, uint64_t now_ns)
 {
 	const struct vma_stats_request request = {
 	        .type = VMA_STATS_REQUEST_CAPTURE, .fd = (int32_t)snap, .value = SOURCE_LEASE_SECONDS};
@@ -63,7 +63,7 @@ static int source_start(struct source *source, uint32_t snap, uint64_t now_ns)
 		rc = vma_capture_open(source->view, &source->reader);
 		if (rc == 0) {
 			source->grants = vma_capture_grants(source->reader);
-			return source_ask(source, snap, now_ns);
+			return source_request_capture(source, snap, now_ns);
 		}
 	} else {
 		source->captures = vma_capture_grants(source->reader) != source->grants;
@@ -82,7 +82,7 @@ int source_step(struct source *source, uint32_t snap, struct merge *merge, uint6
 	if (source->captures && now_ns - source->asked_ns > LEASE_NS)
 		source_interrupted(source, merge, now_ns);
 	if (now_ns - source->asked_ns >= ASK_NS)
-		rc = source_ask(source, snap, now_ns);
+		rc = source_request_capture(source, snap, now_ns);
 	if (rc == 0 && !source->captures)
 		rc = source_start(source, snap, now_ns);
 	return rc;
@@ -90,7 +90,7 @@ int source_step(struct source *source, uint32_t snap, struct merge *merge, uint6
 
 /* ---- records ---- */
 
-uint64_t source_lost(const struct source *source)
+uint64_t source_lost_packet_count(const struct source *source)
 {
 	return source->reader != NULL ? vma_capture_lost(source->reader) : 0;
 }
@@ -104,7 +104,7 @@ static bool take_records(struct source *source, struct merge *merge, uint64_t no
 
 	while (source->reader != NULL && n < VMA_CAPTURE_SLOTS &&
 	       vma_capture_next(source->reader, clock_ns, &info, data) == 1) {
-		const uint64_t lost = source_lost(source);
+		const uint64_t lost = source_lost_packet_count(source);
 
 		n++;
 		if (lost > source->lost) {
@@ -117,7 +117,7 @@ static bool take_records(struct source *source, struct merge *merge, uint64_t no
 	return n != 0;
 }
 
-bool source_take(struct source *source, struct merge *merge, uint64_t now_ns)
+bool source_move_packets_to_merge(struct source *source, struct merge *merge, uint64_t now_ns)
 {
 	return take_records(source, merge, now_ns, now_ns);
 }

@@ -2,7 +2,7 @@
  * source - one process that is captured.
  *
  *   source_step, at least every half second ──> request: the process copies packets for two seconds
- *   source_take ──> what it has copied goes to the merge
+ *   source_move_packets_to_merge ──> what it has copied goes to the merge
  *
  * So a capture ends by itself when this program has gone, in whatever way; and this program cannot hold the other up.
  *
@@ -41,9 +41,9 @@ void source_destroy(struct source *source, struct merge *merge);
 /* Asks, if it is time. 0, or -errno: the process has gone, or does not capture. */
 int source_step(struct source *source, uint32_t snap, struct merge *merge, uint64_t now_ns);
 /* Whether there was anything. A ring's length at a time: the process is to be asked again, however much comes. */
-bool source_take(struct source *source, struct merge *merge, uint64_t now_ns);
+bool source_move_packets_to_merge(struct source *source, struct merge *merge, uint64_t now_ns);
 /* All that has come, after the end. */
 void source_drain(struct source *source, struct merge *merge, uint64_t now_ns);
-uint64_t source_lost(const struct source *source);
+uint64_t source_lost_packet_count(const struct source *source);
 
 #endif

@@ -145,7 +145,7 @@ static void end_source(struct dump *dump, struct source *source)
 {
 	source_drain(source, &dump->merge, now_ns(CLOCK_MONOTONIC));
 	source->has_ended = true;
-	dump->lost += source_lost(source);
+	dump->lost += source_lost_packet_count(source);
 	dump->interruptions += source->interruptions;
 }
 
@@ -225,7 +225,7 @@ static bool step_sources(struct dump *dump)
 		if (rc < 0)
 			end_source(dump, source);
 		else
-			any |= source_take(source, &dump->merge, now_ns(CLOCK_MONOTONIC));
+			any |= source_move_packets_to_merge(source, &dump->merge, now_ns(CLOCK_MONOTONIC));
 	}
 	return any;
 }

@@ -103,7 +103,7 @@ static struct metrics_row *row_of(struct metrics *metrics, enum vma_stats_type t
 }
 
 /* An object that has a row of its own is its sum, and its maximum. */
-static void add_words(struct metrics_row *row, const struct vma_stats_item *item)
+static void add_item_fields_to_row(struct metrics_row *row, const struct vma_stats_item *item)
 {
 	size_t count;
 	const struct vma_stats_field *fields = vma_stats_fields(item->type, &count);
@@ -129,7 +129,7 @@ static int add_item(struct metrics *metrics, bool rows_of_its_own, const struct 
 	row = row_of(metrics, item->type, labels);
 	if (row == NULL)
 		return -ENOMEM;
-	add_words(row, item);
+	add_item_fields_to_row(row, item);
 	return 0;
 }
 
@@ -386,7 +386,7 @@ static int scrape_processes(struct metrics *metrics, const struct options *optio
 }
 
 /* Those from `first` on come first; the list is in order. */
-static void turn_pids(pid_t *pids, unsigned count, pid_t first)
+static void rotate_pids(pid_t *pids, unsigned count, pid_t first)
 {
 	static pid_t turned[PROCESSES_MAX];
 	unsigned at = 0;
@@ -406,7 +406,7 @@ int metrics_scrape(const struct options *options, enum metrics_format format, ui
 	struct metrics metrics = {0};
 	int rc;
 
-	turn_pids(pids, count, first);
+	rotate_pids(pids, count, first);
 	first = 0;
 	rc = scrape_processes(&metrics, options, pids, count, until_ns, &first);
 	if (rc == 0)

@@ -37,7 +37,7 @@ void top_megabytes(char text[TOP_NUMBER_BYTES], double bytes)
 
 #define LEVELS 8
 
-static unsigned level_of(float sample, float most)
+static unsigned trend_bar_level_of_rate(float sample, float most)
 {
 	if (sample <= 0)
 		return 0;
@@ -58,7 +58,7 @@ void top_trend(char text[TOP_CELL_BYTES], const float *samples, unsigned count, 
 		text[n] = ' ';
 	text[n] = '\0';
 	for (unsigned i = count - shown; i < count; i++) {
-		const unsigned level = level_of(samples[i], most);
+		const unsigned level = trend_bar_level_of_rate(samples[i], most);
 
 		n = (size_t)(stpcpy(text + n, (utf8 ? blocks : marks)[level < LEVELS ? level : LEVELS - 1]) - text);
 	}
@@ -204,7 +204,7 @@ static void fit_column(struct fit *fit, const struct top_widths *widths, enum to
 }
 
 /* The trend has what is left; if not even the first column has room, it is cut. */
-static void fill_room(struct fit *fit)
+static void give_trend_column_spare_width(struct fit *fit)
 {
 	const unsigned left = fit->used < fit->room ? fit->room - fit->used : 0;
 	const unsigned more = columns[TOP_TREND].most - fit->width[TOP_TREND];
@@ -229,7 +229,7 @@ void top_layout_fit(struct top_layout *layout, const struct top_widths *widths, 
 	for (unsigned i = 0; i < TOP_COLUMNS; i++)
 		if (by_worth[i] < TOP_LOCAL || by_worth[i] >= TOP_LOCAL + skip)
 			fit_column(&fit, widths, by_worth[i]);
-	fill_room(&fit);
+	give_trend_column_spare_width(&fit);
 	layout->count = 0;
 	for (enum top_column column = 0; column < TOP_COLUMNS; column++)
 		if (fit.width[column] != 0) {

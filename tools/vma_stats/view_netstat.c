@@ -36,7 +36,7 @@ const char *view_tcp_state(uint64_t state)
 	return state < sizeof(names) / sizeof(names[0]) ? names[state] : "?";
 }
 
-static uint64_t less(uint64_t a, uint64_t b)
+static uint64_t subtract_or_zero(uint64_t a, uint64_t b)
 {
 	return a > b ? a - b : 0;
 }
@@ -51,11 +51,13 @@ void view_queue(const struct view_input *in, const struct vma_stats_socket *sock
 
 	if (view_count(&s->protocol) == IPPROTO_TCP) {
 		*packets = 0;
-		*bytes = less(view_count(&s->tcp_bytes_in) + view_count(&s->rx_peek_bytes), taken_bytes);
+		*bytes = subtract_or_zero(view_count(&s->tcp_bytes_in) + view_count(&s->rx_peek_bytes), taken_bytes);
 		return;
 	}
-	*packets = less(view_count(&s->rx_queued) + view_count(&s->rx_peeks), taken);
-	*bytes = *packets != 0 ? less(view_count(&s->rx_queued_bytes) + view_count(&s->rx_peek_bytes), taken_bytes) : 0;
+	*packets = subtract_or_zero(view_count(&s->rx_queued) + view_count(&s->rx_peeks), taken);
+	*bytes = *packets != 0 ? subtract_or_zero(view_count(&s->rx_queued_bytes) + view_count(&s->rx_peek_bytes),
+	                                          taken_bytes)
+	                       : 0;
 }
 
 unsigned long view_inode(int pid, uint64_t fd)

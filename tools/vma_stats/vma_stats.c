@@ -98,13 +98,13 @@ static void print_report(const struct options *options, const struct vma_stats_v
 }
 
 /* The process's file goes when it ends in an orderly way, the process in any. */
-static bool still_there(const char *path, pid_t pid)
+static bool watched_process_is_alive(const char *path, pid_t pid)
 {
 	return access(path, F_OK) == 0 && processes_lives(pid);
 }
 
-static void watch(const struct options *options, const struct vma_stats_view *view, const char *path, pid_t pid,
-                  struct report *report)
+static void print_reports_periodically(const struct options *options, const struct vma_stats_view *view,
+                                       const char *path, pid_t pid, struct report *report)
 {
 	if (options->deltas) {
 		vma_stats_view_read(view, &totals[1]);
@@ -117,12 +117,12 @@ static void watch(const struct options *options, const struct vma_stats_view *vi
 		if (options->cycles != 0 && cycle + 1 == options->cycles)
 			return;
 		sleep(options->interval);
-		if (!still_there(path, pid))
+		if (!watched_process_is_alive(path, pid))
 			return;
 	}
 }
 
-static int act(const struct options *options, const struct vma_stats_view *view)
+static int send_stats_requests(const struct options *options, const struct vma_stats_view *view)
 {
 	const struct {
 		bool wanted;
@@ -210,9 +210,9 @@ static int show_process(const struct options *options, pid_t pid)
 		vma_stats_view_close(view);
 		return rc;
 	}
-	rc = options_act(options) ? act(options, view) : 0;
+	rc = options_act(options) ? send_stats_requests(options, view) : 0;
 	if (rc == 0 && (options->has_view || !options_act(options)))
-		watch(options, view, path, pid, &report);
+		print_reports_periodically(options, view, path, pid, &report);
 	vma_stats_view_close(view);
 	if (rc < 0)
 		return EXIT_FAILURE;
@@ -268,7 +268,7 @@ static int show_table(struct options *options, pid_t *pids, unsigned count)
 }
 
 /* What was printed has to be written, or the status says so. */
-static int finish(int status)
+static int exit_status_of_output(int status)
 {
 	if (!ferror(stdout))
 		return status;
@@ -324,7 +324,7 @@ int main(int argc, char **argv)
 	if (options.listen != NULL)
 		return listen_serve(&options);
 	if (options.vmad != NULL)
-		return finish(show_vmad(options.vmad));
+		return exit_status_of_output(show_vmad(options.vmad));
 	count = processes_find(&options, pids);
 	if (options.openmetrics && (count != 0 || (options.pid == 0 && options.name == NULL)))
 		return print_metrics(&options);
@@ -335,7 +335,7 @@ int main(int argc, char **argv)
 		return EXIT_FAILURE;
 	}
 	if ((options.view == VIEW_NETSTAT || options.view == VIEW_TCP) && !options_act(&options))
-		return finish(show_table(&options, pids, count));
+		return exit_status_of_output(show_table(&options, pids, count));
 	pid = count == 1 ? pids[0] : processes_choose(pids, count);
-	return pid != 0 ? finish(show_process(&options, pid)) : EXIT_FAILURE;
+	return pid != 0 ? exit_status_of_output(show_process(&options, pid)) : EXIT_FAILURE;
 }

@@ -90,7 +90,7 @@ void vmad_state_print(const struct vma_vmad_state *state, const char *interface,
 int vmad_state_show(const char *interface, FILE *out)
 {
 	static struct vma_vmad_state state;
-	const int rc = vma_vmad_ask(interface, &state);
+	const int rc = vma_vmad_query_state(interface, &state);
 
 	if (rc == 0)
 		vmad_state_print(&state, interface, out);

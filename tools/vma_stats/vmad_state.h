@@ -10,7 +10,7 @@
 
 #include <vma/nic_state.h>
 
-/* Asks, and prints. 0, or -errno of vma_vmad_ask; nothing is printed then. */
+/* Asks, and prints. 0, or -errno of vma_vmad_query_state; nothing is printed then. */
 int vmad_state_show(const char *interface, FILE *out);
 /* Why it was refused: a sentence without its end. */
 const char *vmad_state_error(int rc);

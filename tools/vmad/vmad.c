@@ -83,7 +83,7 @@ static long parse_option_number(const char *text)
 	return *text != '\0' && *end == '\0' && errno == 0 && n >= 0 ? n : -1;
 }
 
-static void add_user(struct options *options, const char *text, struct argp_state *state)
+static void allow_user_by_name(struct options *options, const char *text, struct argp_state *state)
 {
 	const struct passwd *user = getpwnam(text);
 
@@ -140,7 +140,7 @@ static void redirect_stderr(void)
 /* The daemon's end of a pipe on which whoever started it waits to hear that the interface is owned; -1: nobody does. */
 static int starter_fd = -1;
 
-static void release_starter(void)
+static void tell_starter_interface_owned(void)
 {
 	const int null_fd = log_attr.file != NULL ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
 	const char owned = 1;
@@ -160,7 +160,7 @@ static void interface_is_owned(void)
 {
 	vma_log_set_level(log_attr.level);
 	if (starter_fd >= 0)
-		release_starter();
+		tell_starter_interface_owned();
 	if (options.syslog)
 		redirect_stderr();
 }
@@ -211,7 +211,7 @@ static error_t vmad_take_option(int key, char *text, struct argp_state *state)
 		options.attr.replace = true;
 		return 0;
 	case KEY_USER:
-		add_user(&options, text, state);
+		allow_user_by_name(&options, text, state);
 		return 0;
 	case KEY_GROUP:
 		add_group(&options, text, state);

@@ -15,12 +15,13 @@ struct fixture {
 	_Atomic int drained;
 };
 
-static inline void on_drained(void *arg)
+static inline void count_pool_drained(void *arg)
 {
 	atomic_fetch_add(&((struct fixture *)arg)->drained, 1);
 }
 
-static inline struct vma_bufpool *pool_in(struct vma_bufarena *arena, const char *name, uint32_t max_bufs, int mode)
+static inline struct vma_bufpool *pool_fixture_create_pool(struct vma_bufarena *arena, const char *name,
+                                                           uint32_t max_bufs, int mode)
 {
 	struct vma_bufpool_attr attr = {.arena = arena, .name = name, .max_bufs = max_bufs, .batching_mode = mode};
 	struct vma_bufpool *pool = NULL;
@@ -41,14 +42,14 @@ static inline void open_arena(struct fixture *f, uint32_t capacity)
 static inline void open_fixed(struct fixture *f, uint32_t count, int mode)
 {
 	open_arena(f, count * 2 + 256);
-	f->pool = pool_in(f->arena, "fixed", 0, mode);
+	f->pool = pool_fixture_create_pool(f->arena, "fixed", 0, mode);
 	assert_int_equal(vma_bufarena_map_memory(f->arena, count, &f->first), 0);
-	assert_int_equal(vma_bufpool_add(f->pool, f->first, count), 0);
+	assert_int_equal(vma_bufpool_add_frames(f->pool, f->first, count), 0);
 }
 
 static inline void fixture_retire(struct fixture *f)
 {
-	vma_bufpool_retire(f->pool, on_drained, f);
+	vma_bufpool_retire(f->pool, count_pool_drained, f);
 }
 
 /* Nothing may be out. */

@@ -27,7 +27,7 @@ static struct vma_buf *_Atomic boxes[BOXES];
 static _Atomic bool stop;
 static _Atomic uint32_t faults;
 
-static double pool_now(void)
+static double stress_now_seconds(void)
 {
 	struct timespec t;
 
@@ -42,7 +42,7 @@ static double pool_seconds(void)
 	return text == NULL ? 0.4 : atof(text) / 3;
 }
 
-static uint32_t pool_draw(struct worker *w, uint32_t below)
+static uint32_t stress_random_below(struct worker *w, uint32_t below)
 {
 	w->seed = w->seed * 6364136223846793005u + 1442695040888963407u;
 	return (uint32_t)(w->seed >> 33) % below;
@@ -57,21 +57,21 @@ static void mark(struct vma_buf *buf, uint32_t from, uint32_t to)
 		atomic_fetch_add(&faults, 1);
 }
 
-static void pool_give(struct worker *w, struct vma_buf **bufs, unsigned n)
+static void stress_put_some_bufs(struct worker *w, struct vma_buf **bufs, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++) {
 		struct vma_buf *in_box = NULL;
 
 		mark(bufs[i], w->number + 1, 0);
-		if (pool_draw(w, 4) == 0) { /* a second holder: whoever finds it in the box */
+		if (stress_random_below(w, 4) == 0) { /* a second holder: whoever finds it in the box */
 			vma_buf_ref(bufs[i]);
 			w->passed++;
-			in_box = atomic_exchange(&boxes[pool_draw(w, BOXES)], bufs[i]);
+			in_box = atomic_exchange(&boxes[stress_random_below(w, BOXES)], bufs[i]);
 		}
 		if (in_box != NULL)
 			vma_buf_put(f.arena, in_box);
 	}
-	if (n > 1 && pool_draw(w, 2) == 0) {
+	if (n > 1 && stress_random_below(w, 2) == 0) {
 		vma_buf_put_burst(f.arena, bufs, n);
 		return;
 	}
@@ -79,13 +79,13 @@ static void pool_give(struct worker *w, struct vma_buf **bufs, unsigned n)
 		vma_buf_put(f.arena, bufs[i]);
 }
 
-static void *pool_work(void *arg)
+static void *stress_pool_thread(void *arg)
 {
 	struct worker *w = arg;
 	struct vma_buf *bufs[HOLD];
 
 	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
-		unsigned n = vma_bufpool_get(f.pool, bufs, 1 + pool_draw(w, HOLD));
+		unsigned n = vma_bufpool_get(f.pool, bufs, 1 + stress_random_below(w, HOLD));
 
 		atomic_store_explicit(&w->got, atomic_load_explicit(&w->got, memory_order_relaxed) + n,
 		                      memory_order_relaxed); /* which orders nothing that is tested */
@@ -94,12 +94,12 @@ static void *pool_work(void *arg)
 			mark(bufs[i], 0, w->number + 1);
 			*(uint32_t *)vma_buf_frame(f.arena, bufs[i]) = w->number;
 		}
-		if (pool_draw(w, 64) == 0)
+		if (stress_random_below(w, 64) == 0)
 			sched_yield();
 		for (unsigned i = 0; i < n; i++)
 			if (*(uint32_t *)vma_buf_frame(f.arena, bufs[i]) != w->number)
 				atomic_fetch_add(&faults, 1);
-		if (n > 0 && pool_draw(w, 8) == 0) { /* out to the NIC and in again */
+		if (n > 0 && stress_random_below(w, 8) == 0) { /* out to the NIC and in again */
 			for (unsigned i = 0; i < n; i++)
 				mark(bufs[i], w->number + 1, 0);
 			vma_bufpool_to_nic(f.pool, bufs, n);
@@ -107,14 +107,14 @@ static void *pool_work(void *arg)
 			for (unsigned i = 0; i < n; i++)
 				mark(bufs[i], 0, w->number + 1);
 		}
-		pool_give(w, bufs, n);
-		if (pool_draw(w, 4096) == 0)
+		stress_put_some_bufs(w, bufs, n);
+		if (stress_random_below(w, 4096) == 0)
 			vma_bufpool_flush_thread(f.arena);
 	}
 	return NULL;
 }
 
-static uint64_t pool_got(struct worker *workers)
+static uint64_t stress_sum_taken(struct worker *workers)
 {
 	uint64_t got = 0;
 
@@ -123,18 +123,19 @@ static uint64_t pool_got(struct worker *workers)
 	return got;
 }
 
-static void hammer(void)
+static void run_pool_stress(void)
 {
 	struct worker workers[THREADS];
 	uint64_t got = 0, dry = 0, passed = 0;
-	double end = pool_now() + pool_seconds();
+	double end = stress_now_seconds() + pool_seconds();
 
 	atomic_store(&stop, false);
 	for (unsigned i = 0; i < THREADS; i++) {
 		workers[i] = (struct worker){.number = i, .seed = i + 1};
-		assert_int_equal(pthread_create(&workers[i].thread, NULL, pool_work, &workers[i]), 0);
+		assert_int_equal(pthread_create(&workers[i].thread, NULL, stress_pool_thread, &workers[i]), 0);
 	}
-	while (vma_test_goes_on((uint64_t)(pool_now() * 1e9), (uint64_t)(end * 1e9), pool_got(workers) > 1000))
+	while (vma_test_goes_on((uint64_t)(stress_now_seconds() * 1e9), (uint64_t)(end * 1e9),
+	                        stress_sum_taken(workers) > 1000))
 		nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 	atomic_store(&stop, true);
 	for (unsigned i = 0; i < THREADS; i++) {
@@ -142,7 +143,7 @@ static void hammer(void)
 		dry += workers[i].dry;
 		passed += workers[i].passed;
 	}
-	got = pool_got(workers);
+	got = stress_sum_taken(workers);
 	for (int i = 0; i < BOXES; i++) {
 		struct vma_buf *buf = atomic_exchange(&boxes[i], NULL);
 		if (buf != NULL)
@@ -154,7 +155,7 @@ static void hammer(void)
 	assert_true(got > 1000);
 }
 
-static void all_at_home(uint32_t count)
+static void assert_all_bufs_returned(uint32_t count)
 {
 	static struct vma_buf *bufs[4096];
 	unsigned got = vma_bufpool_get(f.pool, bufs, 4096);
@@ -172,8 +173,8 @@ static void test_nothing_is_lost_or_handed_out_twice_with_reclaim(void **state)
 {
 	(void)state;
 	open_fixed(&f, COUNT / 4, 1); /* fewer than the threads want: dry, with reclaim all the time */
-	hammer();
-	all_at_home(COUNT / 4);
+	run_pool_stress();
+	assert_all_bufs_returned(COUNT / 4);
 	close_fixture(&f);
 }
 
@@ -181,8 +182,8 @@ static void test_nothing_is_lost_or_handed_out_twice_without_caches(void **state
 {
 	(void)state;
 	open_fixed(&f, COUNT, 0);
-	hammer();
-	all_at_home(COUNT);
+	run_pool_stress();
+	assert_all_bufs_returned(COUNT);
 	close_fixture(&f);
 }
 
@@ -190,9 +191,9 @@ static void test_nothing_is_lost_or_handed_out_twice_while_growing(void **state)
 {
 	(void)state;
 	open_arena(&f, 4096);
-	f.pool = pool_in(f.arena, "growing", 2000, 2);
-	hammer();
-	all_at_home(2000);
+	f.pool = pool_fixture_create_pool(f.arena, "growing", 2000, 2);
+	run_pool_stress();
+	assert_all_bufs_returned(2000);
 	close_fixture(&f);
 }
 
@@ -204,19 +205,19 @@ static void test_a_burst_is_cheaper_than_one_by_one(void **state)
 	(void)state;
 	open_fixed(&f, COUNT, 1);
 	for (int round = 0; round < 50; round++) {
-		double start = pool_now(), mid;
+		double start = stress_now_seconds(), mid;
 
 		for (int i = 0; i < 2000; i++) {
 			assert_true(vma_bufpool_get(f.pool, bufs, 1) == 1);
 			vma_buf_put(f.arena, bufs[0]);
 		}
-		mid = pool_now();
+		mid = stress_now_seconds();
 		best = mid - start < best ? mid - start : best;
 		for (int i = 0; i < 100; i++) {
 			assert_true(vma_bufpool_get(f.pool, bufs, 32) == 32);
 			vma_buf_put_burst(f.arena, bufs, 32);
 		}
-		burst = pool_now() - mid < burst ? pool_now() - mid : burst;
+		burst = stress_now_seconds() - mid < burst ? stress_now_seconds() - mid : burst;
 	}
 	print_message("get and put of one: %.1f ns; in bursts of 32: %.1f ns each\n", best / 2000 * 1e9,
 	              burst / 3200 * 1e9);

@@ -27,7 +27,7 @@ static struct round *_Atomic current;
 static _Atomic uint64_t generation;
 static _Atomic bool stop;
 
-static void retire_on_end(void *arg)
+static void retire_stress_on_drained(void *arg)
 {
 	struct round *r = arg;
 
@@ -39,7 +39,7 @@ static void retire_on_end(void *arg)
 }
 
 /* A worker's share of one pool's life: until it is retired, and a little beyond. Its own buffers keep the pool. */
-static void retire_live(struct round *r, uint32_t *seed)
+static void retire_stress_use_pool(struct round *r, uint32_t *seed)
 {
 	struct vma_buf *bufs[HOLD];
 	unsigned n;
@@ -64,7 +64,7 @@ static void retire_live(struct round *r, uint32_t *seed)
 	} while (!atomic_load(&r->retired));
 }
 
-static void *retire_work(void *arg)
+static void *retire_stress_thread(void *arg)
 {
 	uint32_t seed = (uint32_t)(uintptr_t)arg * 7919 + 1;
 	uint64_t seen = 0;
@@ -79,7 +79,7 @@ static void *retire_work(void *arg)
 		}
 		seen = now;
 		atomic_fetch_add(&r->start, 1);
-		retire_live(r, &seed);
+		retire_stress_use_pool(r, &seed);
 		atomic_fetch_add(&r->done, 1);
 	}
 	return NULL;
@@ -92,10 +92,10 @@ static void retire_one_round(uint32_t number, int mode)
 
 	memset(r, 0, sizeof(*r));
 	r->growing = number % 3 == 0;
-	r->f.pool = pool_in(arena, "mortal", r->growing ? COUNT : 0, mode);
+	r->f.pool = pool_fixture_create_pool(arena, "mortal", r->growing ? COUNT : 0, mode);
 	if (!r->growing) {
 		assert_int_equal(vma_bufarena_map_memory(arena, COUNT, &r->f.first), 0);
-		assert_int_equal(vma_bufpool_add(r->f.pool, r->f.first, COUNT), 0);
+		assert_int_equal(vma_bufpool_add_frames(r->f.pool, r->f.first, COUNT), 0);
 	}
 	atomic_store(&current, r);
 	atomic_fetch_add(&generation, 1);
@@ -103,7 +103,7 @@ static void retire_one_round(uint32_t number, int mode)
 		sched_yield();
 	if (number % 4 != 0)
 		nanosleep(&(struct timespec){.tv_nsec = 20000 * (number % 7)}, NULL);
-	vma_bufpool_retire(r->f.pool, retire_on_end, r);
+	vma_bufpool_retire(r->f.pool, retire_stress_on_drained, r);
 	atomic_store(&r->retired, true);
 	while (atomic_load(&r->done) < THREADS)
 		sched_yield();
@@ -111,7 +111,7 @@ static void retire_one_round(uint32_t number, int mode)
 	assert_int_equal(atomic_load(&r->early), 0);
 }
 
-static void retire_run(int mode)
+static void retire_stress_run(int mode)
 {
 	const char *text = getenv("STRESS_SECONDS");
 	double length = text == NULL ? 0.5 : atof(text) / 3;
@@ -125,7 +125,7 @@ static void retire_run(int mode)
 	atomic_store(&current, NULL);
 	atomic_store(&generation, 0); /* what new threads have seen */
 	for (uintptr_t i = 0; i < THREADS; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, retire_work, (void *)i), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, retire_stress_thread, (void *)i), 0);
 	clock_gettime(CLOCK_MONOTONIC, &begin);
 	do {
 		retire_one_round(rounds++, mode);
@@ -142,19 +142,19 @@ static void retire_run(int mode)
 static void test_a_pool_retired_under_load_ends_once_without_caches(void **state)
 {
 	(void)state;
-	retire_run(0);
+	retire_stress_run(0);
 }
 
 static void test_a_pool_retired_under_load_ends_once_with_reclaim(void **state)
 {
 	(void)state;
-	retire_run(1);
+	retire_stress_run(1);
 }
 
 static void test_a_pool_retired_under_load_ends_once_with_caches_kept(void **state)
 {
 	(void)state;
-	retire_run(2);
+	retire_stress_run(2);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static struct vma_bufarena *arena_of(uint32_t capacity, uint32_t frame_size, enum vma_mem_alloc_type type)
+static struct vma_bufarena *create_test_arena(uint32_t capacity, uint32_t frame_size, enum vma_mem_alloc_type type)
 {
 	struct vma_bufarena_attr attr = {.capacity = capacity, .frame_size = frame_size, .alloc_type = type};
 	struct vma_bufarena *arena = NULL;
@@ -39,7 +39,7 @@ static size_t resident_pages(const void *addr, size_t bytes)
 
 static void test_defaults_hold_all_buffers_that_the_parameters_allow(void **state)
 {
-	struct vma_bufarena *arena = arena_of(0, 0, VMA_MEM_CONTIG);
+	struct vma_bufarena *arena = create_test_arena(0, 0, VMA_MEM_CONTIG);
 
 	(void)state;
 	assert_true(arena->capacity >= 400000 + 8 * 8192);
@@ -68,7 +68,7 @@ static void test_every_alloc_type_and_frame_size_gives_writable_frames(void **st
 	(void)state;
 	for (int type = VMA_MEM_ANON; type <= VMA_MEM_HUGE; type++) {
 		for (unsigned s = 0; s < 4; s++) {
-			struct vma_bufarena *arena = arena_of(4096, sizes[s], (enum vma_mem_alloc_type)type);
+			struct vma_bufarena *arena = create_test_arena(4096, sizes[s], (enum vma_mem_alloc_type)type);
 			uint32_t first;
 
 			assert_int_equal(vma_bufarena_map_memory(arena, 100, &first), 0);
@@ -84,7 +84,7 @@ static void test_every_alloc_type_and_frame_size_gives_writable_frames(void **st
 
 static void test_ranges_do_not_overlap_and_are_used_again(void **state)
 {
-	struct vma_bufarena *arena = arena_of(64 * 8, 0, VMA_MEM_ANON);
+	struct vma_bufarena *arena = create_test_arena(64 * 8, 0, VMA_MEM_ANON);
 	uint32_t first[8], again, big;
 
 	(void)state;
@@ -107,7 +107,7 @@ static void test_ranges_do_not_overlap_and_are_used_again(void **state)
 
 static void test_a_huge_count_is_refused_not_truncated(void **state)
 {
-	struct vma_bufarena *arena = arena_of(1024, 0, VMA_MEM_ANON);
+	struct vma_bufarena *arena = create_test_arena(1024, 0, VMA_MEM_ANON);
 	uint32_t first;
 
 	(void)state;
@@ -118,7 +118,7 @@ static void test_a_huge_count_is_refused_not_truncated(void **state)
 	vma_bufarena_destroy(arena);
 }
 
-static int file_of(size_t bytes)
+static int create_test_memfd(size_t bytes)
 {
 	int fd = memfd_create("window", MFD_CLOEXEC);
 
@@ -129,8 +129,8 @@ static int file_of(size_t bytes)
 
 static void test_a_file_is_mapped_shared_at_its_offset(void **state)
 {
-	struct vma_bufarena *arena = arena_of(1024, 0, VMA_MEM_ANON);
-	int fd = file_of(64 * 2048 + 8192);
+	struct vma_bufarena *arena = create_test_arena(1024, 0, VMA_MEM_ANON);
+	int fd = create_test_memfd(64 * 2048 + 8192);
 	uint32_t first;
 	char text[6];
 
@@ -148,8 +148,8 @@ static void test_a_file_is_mapped_shared_at_its_offset(void **state)
 
 static void test_a_file_that_is_too_short_or_none_is_refused_and_costs_no_range(void **state)
 {
-	struct vma_bufarena *arena = arena_of(64, 0, VMA_MEM_ANON);
-	int fd = file_of(64 * 2048);
+	struct vma_bufarena *arena = create_test_arena(64, 0, VMA_MEM_ANON);
+	int fd = create_test_memfd(64 * 2048);
 	uint32_t first;
 
 	(void)state;
@@ -163,7 +163,7 @@ static void test_a_file_that_is_too_short_or_none_is_refused_and_costs_no_range(
 
 static void test_an_unmapped_range_costs_no_memory(void **state)
 {
-	struct vma_bufarena *arena = arena_of(4096, 0, VMA_MEM_ANON);
+	struct vma_bufarena *arena = create_test_arena(4096, 0, VMA_MEM_ANON);
 	size_t bufs_bytes = 4096 * sizeof(struct vma_buf);
 	uint32_t first;
 
@@ -214,8 +214,8 @@ static void test_limited_address_space_gives_a_smaller_arena(void **state)
 /* Ordinary memory is copied on write; a window must not be there at all. */
 static void test_a_forked_child_keeps_ordinary_memory_and_loses_windows(void **state)
 {
-	struct vma_bufarena *arena = arena_of(1024, 0, VMA_MEM_ANON);
-	int fd = file_of(64 * 2048), status, in_core[2];
+	struct vma_bufarena *arena = create_test_arena(1024, 0, VMA_MEM_ANON);
+	int fd = create_test_memfd(64 * 2048), status, in_core[2];
 	uint32_t memory, window;
 	pid_t child;
 

@@ -18,7 +18,7 @@ struct idler {
 };
 
 /* Fills its cache, then sleeps with it. */
-static void *caches_idle(void *arg)
+static void *idle_thread_with_full_cache(void *arg)
 {
 	struct idler *idler = arg;
 	struct vma_buf *bufs[40];
@@ -32,18 +32,18 @@ static void *caches_idle(void *arg)
 	return NULL;
 }
 
-static void start_idlers(struct fixture *f, struct idler *idlers)
+static void start_idle_threads(struct fixture *f, struct idler *idlers)
 {
 	for (int i = 0; i < IDLERS; i++) {
 		idlers[i].f = f;
 		sem_init(&idlers[i].ready, 0, 0);
 		sem_init(&idlers[i].go, 0, 0);
-		assert_int_equal(pthread_create(&idlers[i].thread, NULL, caches_idle, &idlers[i]), 0);
+		assert_int_equal(pthread_create(&idlers[i].thread, NULL, idle_thread_with_full_cache, &idlers[i]), 0);
 		sem_wait(&idlers[i].ready);
 	}
 }
 
-static void end_idlers(struct idler *idlers)
+static void end_idle_threads(struct idler *idlers)
 {
 	for (int i = 0; i < IDLERS; i++) {
 		sem_post(&idlers[i].go);
@@ -59,10 +59,10 @@ static void test_mode_1_takes_back_what_idle_threads_keep(void **state)
 
 	(void)state;
 	open_fixed(&f, COUNT, 1);
-	start_idlers(&f, idlers);
+	start_idle_threads(&f, idlers);
 	assert_int_equal(vma_bufpool_get(f.pool, bufs, COUNT), COUNT);
 	vma_buf_put_burst(f.arena, bufs, COUNT);
-	end_idlers(idlers);
+	end_idle_threads(idlers);
 	close_fixture(&f);
 }
 
@@ -75,13 +75,13 @@ static void test_get_ready_takes_what_is_at_hand_and_leaves_idle_caches_alone(vo
 
 	(void)state;
 	open_fixed(&f, COUNT, 1);
-	start_idlers(&f, idlers);
-	got = vma_bufpool_get_ready(f.pool, bufs, COUNT);
+	start_idle_threads(&f, idlers);
+	got = vma_bufpool_get_without_growth(f.pool, bufs, COUNT);
 	assert_int_equal(got, COUNT - IDLERS * 32);
-	assert_int_equal(vma_bufpool_get_ready(f.pool, bufs + got, COUNT - got), 0);
+	assert_int_equal(vma_bufpool_get_without_growth(f.pool, bufs + got, COUNT - got), 0);
 	assert_int_equal(vma_bufpool_get(f.pool, bufs + got, COUNT - got), COUNT - got);
 	vma_buf_put_burst(f.arena, bufs, COUNT);
-	end_idlers(idlers);
+	end_idle_threads(idlers);
 	close_fixture(&f);
 }
 
@@ -93,10 +93,10 @@ static void test_mode_2_leaves_idle_caches_alone(void **state)
 
 	(void)state;
 	open_fixed(&f, COUNT, 2);
-	start_idlers(&f, idlers);
+	start_idle_threads(&f, idlers);
 	assert_int_equal(vma_bufpool_get(f.pool, bufs, COUNT), COUNT - IDLERS * 32);
 	vma_buf_put_burst(f.arena, bufs, COUNT - IDLERS * 32);
-	end_idlers(idlers);
+	end_idle_threads(idlers);
 	assert_int_equal(vma_bufpool_get(f.pool, bufs, COUNT), COUNT); /* given back by their ends */
 	vma_buf_put_burst(f.arena, bufs, COUNT);
 	close_fixture(&f);
@@ -110,10 +110,10 @@ static void test_a_window_smaller_than_a_batch_serves_many_threads(void **state)
 
 	(void)state;
 	open_fixed(&f, 20, 1);
-	start_idlers(&f, idlers);
+	start_idle_threads(&f, idlers);
 	assert_int_equal(vma_bufpool_get(f.pool, bufs, 20), 20);
 	vma_buf_put_burst(f.arena, bufs, 20);
-	end_idlers(idlers);
+	end_idle_threads(idlers);
 	close_fixture(&f);
 }
 
@@ -128,17 +128,17 @@ static void test_flush_thread_gives_this_threads_caches_to_others(void **state)
 	assert_int_equal(vma_bufpool_get(f.pool, bufs, 32), 32);
 	vma_buf_put_burst(f.arena, bufs, 32);
 	vma_bufpool_flush_thread(f.arena);
-	start_idlers(&f, idlers); /* the first of them takes all */
+	start_idle_threads(&f, idlers); /* the first of them takes all */
 	assert_int_equal(vma_bufpool_get(f.pool, &other, 1), 0);
-	end_idlers(idlers);
+	end_idle_threads(idlers);
 	close_fixture(&f);
 }
 
 static struct fixture *handler_fixture;
-static _Atomic uint32_t handled, handler_dry;
+static _Atomic uint32_t handled, handler_found_pool_empty;
 
 /* Takes and gives back, wherever in get or put the signal came. */
-static void caches_on_alarm(int signal)
+static void alarm_handler_take_and_put(int signal)
 {
 	struct vma_buf *bufs[3];
 	unsigned got = vma_bufpool_get(handler_fixture->pool, bufs, 3);
@@ -146,13 +146,13 @@ static void caches_on_alarm(int signal)
 	(void)signal;
 	atomic_fetch_add(&handled, 1);
 	if (got < 3)
-		atomic_fetch_add(&handler_dry, 1);
+		atomic_fetch_add(&handler_found_pool_empty, 1);
 	vma_buf_put_burst(handler_fixture->arena, bufs, got);
 }
 
 static void test_a_signal_handler_may_use_the_pool_that_its_thread_uses(void **state)
 {
-	struct sigaction action = {.sa_handler = caches_on_alarm}, before;
+	struct sigaction action = {.sa_handler = alarm_handler_take_and_put}, before;
 	struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR1};
 	struct itimerspec every = {{0, 50000}, {0, 50000}}, never = {{0, 0}, {0, 0}};
 	struct vma_buf *bufs[COUNT];
@@ -193,8 +193,8 @@ static void test_a_forked_child_goes_on_with_its_copy(void **state)
 
 	(void)state;
 	open_arena(&f, 4096);
-	f.pool = pool_in(f.arena, "forked", 4096, 1);
-	start_idlers(&f, idlers);
+	f.pool = pool_fixture_create_pool(f.arena, "forked", 4096, 1);
+	start_idle_threads(&f, idlers);
 	assert_int_equal(vma_bufpool_get(f.pool, &mine, 1), 1);
 	memset(vma_buf_frame(f.arena, mine), 'p', 2048);
 	child = fork();
@@ -222,7 +222,7 @@ static void test_a_forked_child_goes_on_with_its_copy(void **state)
 	assert_int_equal(WEXITSTATUS(status), 0);
 	assert_int_equal(vma_buf_frame(f.arena, mine)[5], 'p');
 	vma_buf_put(f.arena, mine);
-	end_idlers(idlers);
+	end_idle_threads(idlers);
 	close_fixture(&f);
 }
 

@@ -14,7 +14,7 @@
 #endif
 
 /* Runs `misuse` in a child; true if it died by abort() and its log has `text`. */
-static bool dies_saying(void (*misuse)(void), const char *text)
+static bool child_aborts_with_log_text(void (*misuse)(void), const char *text)
 {
 	static char log[8192];
 	size_t used = 0;
@@ -47,7 +47,7 @@ static bool dies_saying(void (*misuse)(void), const char *text)
 
 static struct fixture f;
 
-static struct vma_buf *held_buffer(void)
+static struct vma_buf *take_one_buffer(void)
 {
 	struct vma_buf *buf = NULL;
 
@@ -58,7 +58,7 @@ static struct vma_buf *held_buffer(void)
 
 static void put_twice(void)
 {
-	struct vma_buf *buf = held_buffer();
+	struct vma_buf *buf = take_one_buffer();
 
 	vma_buf_put(f.arena, buf);
 	vma_buf_put(f.arena, buf);
@@ -68,7 +68,7 @@ static void put_twice_in_a_burst(void)
 {
 	struct vma_buf *bufs[2];
 
-	bufs[0] = bufs[1] = held_buffer();
+	bufs[0] = bufs[1] = take_one_buffer();
 	vma_buf_put_burst(f.arena, bufs, 2);
 }
 
@@ -76,34 +76,34 @@ static void put_outside_the_arena(void)
 {
 	static struct vma_buf own;
 
-	held_buffer();
+	take_one_buffer();
 	vma_buf_put(f.arena, &own);
 }
 
 static void put_inside_a_descriptor(void)
 {
-	struct vma_buf *buf = held_buffer();
+	struct vma_buf *buf = take_one_buffer();
 
 	vma_buf_put(f.arena, (struct vma_buf *)((uintptr_t)buf + 8));
 }
 
 static void put_of_an_unmapped_range(void)
 {
-	held_buffer();
+	take_one_buffer();
 	vma_buf_put(f.arena, vma_buf_at(f.arena, f.arena->capacity - 1));
 }
 
 static void put_to_the_wrong_pool(void)
 {
-	struct vma_buf *buf = held_buffer();
+	struct vma_buf *buf = take_one_buffer();
 
-	buf->pool = vma_bufpool_id(pool_in(f.arena, "wrong", 0, 1));
+	buf->pool = vma_bufpool_id(pool_fixture_create_pool(f.arena, "wrong", 0, 1));
 	vma_buf_put(f.arena, buf);
 }
 
 static void put_of_a_lent_buffer(void)
 {
-	struct vma_buf *buf = held_buffer();
+	struct vma_buf *buf = take_one_buffer();
 
 	vma_bufpool_to_nic(f.pool, &buf, 1);
 	vma_buf_put(f.arena, buf);
@@ -111,7 +111,7 @@ static void put_of_a_lent_buffer(void)
 
 static void to_nic_of_a_shared_buffer(void)
 {
-	struct vma_buf *buf = held_buffer();
+	struct vma_buf *buf = take_one_buffer();
 
 	vma_buf_ref(buf);
 	vma_bufpool_to_nic(f.pool, &buf, 1);
@@ -119,14 +119,14 @@ static void to_nic_of_a_shared_buffer(void)
 
 static void from_nic_of_a_held_buffer(void)
 {
-	struct vma_buf *buf = held_buffer();
+	struct vma_buf *buf = take_one_buffer();
 
 	vma_bufpool_from_nic(f.pool, &buf, 1);
 }
 
 static void reference_to_a_free_buffer(void)
 {
-	struct vma_buf *buf = held_buffer();
+	struct vma_buf *buf = take_one_buffer();
 
 	vma_buf_put(f.arena, buf);
 	vma_buf_ref(buf);
@@ -134,13 +134,13 @@ static void reference_to_a_free_buffer(void)
 
 static void unmap_of_a_held_buffer(void)
 {
-	held_buffer();
+	take_one_buffer();
 	vma_bufarena_unmap(f.arena, f.first, 64);
 }
 
 static void write_after_put(void)
 {
-	struct vma_buf *buf = held_buffer();
+	struct vma_buf *buf = take_one_buffer();
 	char *frame = vma_buf_frame(f.arena, buf);
 
 	vma_buf_put(f.arena, buf);
@@ -169,7 +169,7 @@ static void test_misuse_is_named_and_ends_the_program(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
-		if (!dies_saying(cases[i].misuse, cases[i].text))
+		if (!child_aborts_with_log_text(cases[i].misuse, cases[i].text))
 			fail_msg("case %u should have said \"%s\"", i, cases[i].text);
 }
 
@@ -191,20 +191,20 @@ static void test_a_write_after_the_put_is_found(void **state)
 	assert_false(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 	assert_false(WIFEXITED(status) && WEXITSTATUS(status) == 2);
 #else
-	assert_true(dies_saying(write_after_put, "was written at offset 1234 after it was freed"));
+	assert_true(child_aborts_with_log_text(write_after_put, "was written at offset 1234 after it was freed"));
 #endif
 }
 
 static void retire_with_a_held_buffer(void)
 {
-	held_buffer();
+	take_one_buffer();
 	fixture_retire(&f);
 	abort();
 }
 
 static void destroy_with_a_held_buffer(void)
 {
-	held_buffer();
+	take_one_buffer();
 	vma_bufarena_destroy(f.arena);
 	abort();
 }
@@ -212,8 +212,8 @@ static void destroy_with_a_held_buffer(void)
 static void test_what_is_still_held_at_the_end_is_named(void **state)
 {
 	(void)state;
-	assert_true(dies_saying(retire_with_a_held_buffer, "bufpool fixed: buffer "));
-	assert_true(dies_saying(destroy_with_a_held_buffer, "is still held"));
+	assert_true(child_aborts_with_log_text(retire_with_a_held_buffer, "bufpool fixed: buffer "));
+	assert_true(child_aborts_with_log_text(destroy_with_a_held_buffer, "is still held"));
 }
 
 static void test_correct_use_is_let_pass(void **state)

@@ -19,7 +19,7 @@ static void test_growth_stops_at_the_bound_to_the_buffer(void **state)
 		struct fixture f;
 
 		open_arena(&f, 4096);
-		f.pool = pool_in(f.arena, "growing", bounds[i], 1);
+		f.pool = pool_fixture_create_pool(f.arena, "growing", bounds[i], 1);
 		assert_int_equal(vma_bufpool_get(f.pool, held, 2000), bounds[i]);
 		vma_buf_put_burst(f.arena, held, bounds[i]);
 		assert_int_equal(vma_bufpool_get(f.pool, held, 2000), bounds[i]);
@@ -36,8 +36,8 @@ static void test_nothing_is_taken_before_it_is_needed(void **state)
 
 	(void)state;
 	open_arena(&f, 1024);
-	f.pool = pool_in(f.arena, "one", 1000, 1);
-	second = pool_in(f.arena, "two", 1000, 1); /* bounds may add up to more than there is */
+	f.pool = pool_fixture_create_pool(f.arena, "one", 1000, 1);
+	second = pool_fixture_create_pool(f.arena, "two", 1000, 1); /* bounds may add up to more than there is */
 	assert_int_equal(vma_bufarena_map_memory(f.arena, 1024, &first), 0);
 	vma_bufarena_unmap(f.arena, first, 1024);
 	vma_bufpool_retire(second, NULL, NULL);
@@ -103,7 +103,7 @@ static void test_memory_of_an_ended_pool_goes_to_others(void **state)
 	open_arena(&f, 1024);
 	for (int round = 0; round < 5; round++) {
 		atomic_store(&f.drained, 0);
-		f.pool = pool_in(f.arena, "successor", 1024, 1);
+		f.pool = pool_fixture_create_pool(f.arena, "successor", 1024, 1);
 		assert_int_equal(vma_bufpool_get(f.pool, held, 1024), 1024);
 		vma_buf_put_burst(f.arena, held, 1024);
 		fixture_retire(&f);
@@ -130,7 +130,7 @@ static void test_out_of_memory_gives_fewer_and_goes_on(void **state)
 		unsigned got;
 
 		open_arena(&f, 65536);
-		f.pool = pool_in(f.arena, "poor", 60000, 1);
+		f.pool = pool_fixture_create_pool(f.arena, "poor", 60000, 1);
 		if (setrlimit(RLIMIT_DATA, &data) != 0)
 			_exit(1);
 		got = vma_bufpool_get(f.pool, held, 20000);

@@ -27,7 +27,7 @@ static void open_pool(int mode, uint32_t batch)
 	attr.arena = f.arena;
 	assert_int_equal(vma_bufpool_create(&attr, &f.pool), 0);
 	assert_int_equal(vma_bufarena_map_memory(f.arena, COUNT, &first), 0);
-	assert_int_equal(vma_bufpool_add(f.pool, first, COUNT), 0);
+	assert_int_equal(vma_bufpool_add_frames(f.pool, first, COUNT), 0);
 }
 
 static void count_drained(void *arg)
@@ -44,7 +44,7 @@ static void close_pool(void)
 	vma_bufarena_destroy(f.arena);
 }
 
-static void take_all_once(void)
+static void assert_each_buf_taken_once(void)
 {
 	bool seen[2 * COUNT] = {false};
 
@@ -64,7 +64,7 @@ static void test_every_buffer_is_handed_out_once_in_every_mode(void **state)
 	for (int mode = 0; mode <= 2; mode++) {
 		open_pool(mode, 0);
 		for (int round = 0; round < 3; round++) {
-			take_all_once();
+			assert_each_buf_taken_once();
 			vma_buf_put_burst(f.arena, f.bufs, COUNT);
 		}
 		close_pool();
@@ -79,7 +79,7 @@ static void test_batches_of_any_size_lose_nothing(void **state)
 	for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		open_pool(1, sizes[i]);
 		for (int round = 0; round < 3; round++) {
-			take_all_once();
+			assert_each_buf_taken_once();
 			for (int b = 0; b < COUNT; b++)
 				vma_buf_put(f.arena, f.bufs[b]);
 		}
@@ -125,7 +125,7 @@ static void test_frame_and_descriptor_belong_together_by_index(void **state)
 	close_pool();
 }
 
-static void *take_and_end(void *arg)
+static void *take_bufs_and_exit_thread(void *arg)
 {
 	unsigned *got = arg;
 	struct vma_buf *bufs[40];
@@ -143,11 +143,11 @@ static void test_the_end_of_a_thread_gives_its_cache_back(void **state)
 		unsigned got = 0;
 		pthread_t thread;
 
-		assert_int_equal(pthread_create(&thread, NULL, take_and_end, &got), 0);
+		assert_int_equal(pthread_create(&thread, NULL, take_bufs_and_exit_thread, &got), 0);
 		pthread_join(thread, NULL);
 		assert_int_equal(got, 40);
 	}
-	take_all_once();
+	assert_each_buf_taken_once();
 	vma_buf_put_burst(f.arena, f.bufs, COUNT);
 	close_pool();
 }
@@ -165,7 +165,7 @@ static void test_bursts_of_several_pools_go_home_each(void **state)
 	attr.arena = f.arena;
 	assert_int_equal(vma_bufpool_create(&attr, &second), 0);
 	assert_int_equal(vma_bufarena_map_memory(f.arena, 64, &first), 0);
-	assert_int_equal(vma_bufpool_add(second, first, 4), 0);
+	assert_int_equal(vma_bufpool_add_frames(second, first, 4), 0);
 	for (int i = 0; i < 4; i++) {
 		assert_int_equal(vma_bufpool_get(f.pool, &bufs[2 * i], 1), 1);
 		assert_int_equal(vma_bufpool_get(second, &bufs[2 * i + 1], 1), 1);

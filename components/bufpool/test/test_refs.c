@@ -87,7 +87,7 @@ static void test_a_window_fills_from_the_nic_and_empties_to_it(void **state)
 
 	(void)state;
 	open_arena(&f, 256);
-	f.pool = pool_in(f.arena, "window", 0, 1);
+	f.pool = pool_fixture_create_pool(f.arena, "window", 0, 1);
 	assert_int_equal(vma_bufarena_map_memory(f.arena, 64, &first), 0);
 	assert_int_equal(vma_bufpool_get(f.pool, got, 1), 0);
 	for (uint32_t i = 0; i < 64; i++) {
@@ -123,7 +123,7 @@ static void test_adopt_moves_a_buffer_to_another_home(void **state)
 
 	(void)state;
 	open_fixed(&f, 1, 1);
-	other = pool_in(f.arena, "other", 0, 1);
+	other = pool_fixture_create_pool(f.arena, "other", 0, 1);
 	assert_int_equal(vma_bufpool_get(f.pool, &buf, 1), 1);
 	vma_bufpool_to_nic(f.pool, &buf, 1);
 	vma_bufpool_from_nic(other, &buf, 1);

@@ -24,7 +24,7 @@ static void test_an_empty_pool_ends_at_once(void **state)
 
 	(void)state;
 	open_arena(&f, 64);
-	f.pool = pool_in(f.arena, "empty", 0, 1);
+	f.pool = pool_fixture_create_pool(f.arena, "empty", 0, 1);
 	close_fixture(&f);
 }
 
@@ -62,8 +62,8 @@ static void test_frames_of_an_ended_pool_may_be_given_to_another(void **state)
 	vma_buf_put_burst(f.arena, bufs, 30);
 	fixture_retire(&f);
 	assert_int_equal(atomic_load(&f.drained), 1);
-	f.pool = pool_in(f.arena, "successor", 0, 1);
-	assert_int_equal(vma_bufpool_add(f.pool, f.first, 64), 0);
+	f.pool = pool_fixture_create_pool(f.arena, "successor", 0, 1);
+	assert_int_equal(vma_bufpool_add_frames(f.pool, f.first, 64), 0);
 	assert_int_equal(vma_bufpool_get(f.pool, bufs, 64), 64);
 	for (int i = 0; i < 64; i++)
 		memset(vma_buf_frame(f.arena, bufs[i]), i, 2048);
@@ -83,12 +83,12 @@ static void test_a_buffer_that_is_lent_to_the_nic_keeps_the_pool(void **state)
 	assert_int_equal(vma_bufpool_get(f.pool, bufs, 2), 2);
 	bufs[1]->flags = 7;
 	for (int i = 0; i < 2; i++)
-		vma_buf_lend(f.arena, bufs[i]);
+		vma_buf_debug_mark_lent(f.arena, bufs[i]);
 	assert_int_equal(atomic_load(&bufs[0]->refs), 0);
 	fixture_retire(&f);
 	assert_int_equal(atomic_load(&f.drained), 0);
 	for (int i = 0; i < 2; i++) {
-		vma_buf_regain(f.arena, bufs[i]);
+		vma_buf_debug_mark_returned(f.arena, bufs[i]);
 		assert_int_equal(atomic_load(&bufs[i]->refs), 1);
 		assert_int_equal(bufs[i]->flags, i * 7); /* what the NIC has made of it */
 		assert_int_equal(atomic_load(&f.drained), 0);
@@ -120,7 +120,7 @@ struct sleeper {
 };
 
 /* Leaves its cache full and stays alive. */
-static void *fill_cache_and_wait(void *arg)
+static void *fill_thread_cache_and_wait(void *arg)
 {
 	struct sleeper *s = arg;
 	struct vma_buf *bufs[50];
@@ -144,7 +144,7 @@ static void test_what_lies_in_other_threads_caches_counts_as_returned(void **sta
 		s[i].f = &f;
 		sem_init(&s[i].ready, 0, 0);
 		sem_init(&s[i].go, 0, 0);
-		assert_int_equal(pthread_create(&threads[i], NULL, fill_cache_and_wait, &s[i]), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, fill_thread_cache_and_wait, &s[i]), 0);
 		sem_wait(&s[i].ready);
 	}
 	fixture_retire(&f);
@@ -168,11 +168,11 @@ static void test_an_id_is_free_again_after_the_end_and_not_before(void **state)
 	id = vma_bufpool_id(f.pool);
 	assert_int_equal(vma_bufpool_get(f.pool, &buf, 1), 1);
 	fixture_retire(&f);
-	second = pool_in(f.arena, "second", 0, 1);
+	second = pool_fixture_create_pool(f.arena, "second", 0, 1);
 	assert_int_not_equal(vma_bufpool_id(second), id);
 	vma_buf_put(f.arena, buf);
 	assert_int_equal(atomic_load(&f.drained), 1);
-	third = pool_in(f.arena, "third", 0, 1);
+	third = pool_fixture_create_pool(f.arena, "third", 0, 1);
 	assert_int_equal(vma_bufpool_id(third), id);
 	assert_int_equal(vma_bufpool_get(third, &stale, 1), 0); /* nothing of its predecessor's */
 	vma_bufpool_retire(second, NULL, NULL);
@@ -190,11 +190,11 @@ static void test_all_ids_can_be_in_use_and_one_more_is_refused(void **state)
 	(void)state;
 	open_arena(&f, 64);
 	for (int i = 0; i < VMA_BUFPOOL_MAX; i++)
-		pools[i] = pool_in(f.arena, "many", 0, 1);
+		pools[i] = pool_fixture_create_pool(f.arena, "many", 0, 1);
 	attr.arena = f.arena;
 	assert_int_not_equal(vma_bufpool_create(&attr, &extra), 0);
 	for (int i = 0; i < VMA_BUFPOOL_MAX; i++)
-		vma_bufpool_retire(pools[i], on_drained, &f);
+		vma_bufpool_retire(pools[i], count_pool_drained, &f);
 	assert_int_equal(atomic_load(&f.drained), VMA_BUFPOOL_MAX);
 	vma_bufarena_destroy(f.arena);
 }

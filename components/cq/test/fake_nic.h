@@ -105,7 +105,7 @@ static inline void fake_init(struct fake_nic *fake, struct vma_bufarena *arena, 
 	        .ops = &fake_ops, .arena = arena, .info = {.name = "fake0", .caps = VMA_NIC_CAP_MODERATION}};
 	assert_int_equal(vma_bufpool_create(&attr, &pool), 0);
 	assert_int_equal(vma_bufarena_map_memory(arena, frames, &first), 0);
-	assert_int_equal(vma_bufpool_add(pool, first, frames), 0);
+	assert_int_equal(vma_bufpool_add_frames(pool, first, frames), 0);
 	fake->qp.ops = &fake_ops;
 	fake->qp.nic = &fake->nic;
 	fake->qp.arena = arena;
@@ -114,7 +114,7 @@ static inline void fake_init(struct fake_nic *fake, struct vma_bufarena *arena, 
 }
 
 /* The oldest posted buffer arrives with `len` bytes of `fill`. */
-static inline struct vma_buf *fake_arrive(struct fake_nic *fake, uint32_t len, char fill, uint16_t flags)
+static inline struct vma_buf *fake_receive_packet(struct fake_nic *fake, uint32_t len, char fill, uint16_t flags)
 {
 	struct vma_buf *buf;
 

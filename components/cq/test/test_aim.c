@@ -5,7 +5,7 @@
 #define MSEC 1000000ull
 
 /* The defaults of VMA_CQ_MODERATION_* and VMA_CQ_AIM_*. */
-static const struct vma_aim_params defaults = {
+static const struct vma_cq_aim_params defaults = {
         .base = {48, 50}, .max_count = 560, .max_period_usec = 250, .interval_msec = 250, .interrupts_per_sec = 5000};
 
 /* Reports per second of steady traffic under moderation m: whichever of count and period comes first. */
@@ -20,7 +20,7 @@ static double reports_per_sec(struct vma_cq_moderation m, double packets_per_sec
 
 struct row {
 	const char *what;
-	struct vma_aim_params params;
+	struct vma_cq_aim_params params;
 	struct vma_cq_moderation start;
 	uint64_t packets_per_sec, wakeups_per_sec;
 	struct vma_cq_moderation settled;
@@ -49,12 +49,13 @@ static void test_constant_traffic_settles_within_ten_steps(void **state)
 		struct vma_cq_moderation m = row->start, again;
 
 		for (int step = 0; step < 10; step++)
-			m = vma_aim_step(&row->params, m, row->packets_per_sec / 4, row->wakeups_per_sec / 4,
-			                 250 * MSEC);
+			m = vma_cq_aim_step(&row->params, m, row->packets_per_sec / 4, row->wakeups_per_sec / 4,
+			                    250 * MSEC);
 		if (m.count != row->settled.count || m.period_usec != row->settled.period_usec)
 			fail_msg("%s: settled at {%u, %u}, expected {%u, %u}", row->what, m.count, m.period_usec,
 			         row->settled.count, row->settled.period_usec);
-		again = vma_aim_step(&row->params, m, row->packets_per_sec / 4, row->wakeups_per_sec / 4, 250 * MSEC);
+		again = vma_cq_aim_step(&row->params, m, row->packets_per_sec / 4, row->wakeups_per_sec / 4,
+		                        250 * MSEC);
 		assert_int_equal(again.count, m.count);
 		assert_int_equal(again.period_usec, m.period_usec);
 	}
@@ -69,7 +70,8 @@ static void test_settled_rate_meets_the_target_where_the_maxima_allow(void **sta
 		struct vma_cq_moderation m = defaults.base;
 
 		for (int step = 0; step < 10; step++)
-			m = vma_aim_step(&defaults, m, rates[i], (uint64_t)reports_per_sec(m, rates[i]), 1000 * MSEC);
+			m = vma_cq_aim_step(&defaults, m, rates[i], (uint64_t)reports_per_sec(m, rates[i]),
+			                    1000 * MSEC);
 		assert_true(reports_per_sec(m, rates[i]) <= defaults.interrupts_per_sec);
 	}
 }
@@ -80,7 +82,7 @@ static void test_each_step_goes_towards_the_goal_and_never_past_it(void **state)
 
 	(void)state;
 	for (int step = 0; step < 12; step++) {
-		struct vma_cq_moderation next = vma_aim_step(&defaults, m, 1000000, 9000, 1000 * MSEC);
+		struct vma_cq_moderation next = vma_cq_aim_step(&defaults, m, 1000000, 9000, 1000 * MSEC);
 
 		assert_true(next.count >= m.count && next.count <= 200);
 		assert_true(next.period_usec >= m.period_usec && next.period_usec <= 200);
@@ -90,25 +92,25 @@ static void test_each_step_goes_towards_the_goal_and_never_past_it(void **state)
 
 static void test_no_time_or_no_target_changes_nothing(void **state)
 {
-	struct vma_aim_params params = defaults;
+	struct vma_cq_aim_params params = defaults;
 	struct vma_cq_moderation m = {77, 99}, next;
 
 	(void)state;
-	next = vma_aim_step(&params, m, 1000, 10, 0);
+	next = vma_cq_aim_step(&params, m, 1000, 10, 0);
 	assert_int_equal(next.count, 77);
 	assert_int_equal(next.period_usec, 99);
 	params.interrupts_per_sec = 0;
-	next = vma_aim_step(&params, m, 1000, 10, MSEC);
+	next = vma_cq_aim_step(&params, m, 1000, 10, MSEC);
 	assert_int_equal(next.count, 77);
 }
 
 static void test_huge_counts_do_not_overflow(void **state)
 {
-	struct vma_cq_moderation m = vma_aim_step(&defaults, defaults.base, UINT64_MAX, UINT64_MAX, UINT64_MAX);
+	struct vma_cq_moderation m = vma_cq_aim_step(&defaults, defaults.base, UINT64_MAX, UINT64_MAX, UINT64_MAX);
 
 	(void)state;
 	assert_true(m.count <= defaults.max_count);
-	m = vma_aim_step(&defaults, defaults.base, UINT64_MAX / 2, 1, 1);
+	m = vma_cq_aim_step(&defaults, defaults.base, UINT64_MAX / 2, 1, 1);
 	assert_true(m.count <= defaults.max_count && m.period_usec <= defaults.max_period_usec);
 }
 

@@ -35,7 +35,7 @@ static void poll_begin(struct vma_cq_attr attr, uint32_t rx_frames, uint32_t spi
 
 		assert_int_equal(vma_bufpool_create(&pool_attr, &fx.spill), 0);
 		assert_int_equal(vma_bufarena_map_memory(fx.arena, spill_frames, &first), 0);
-		assert_int_equal(vma_bufpool_add(fx.spill, first, spill_frames), 0);
+		assert_int_equal(vma_bufpool_add_frames(fx.spill, first, spill_frames), 0);
 	}
 	attr.qp = &fx.fake.qp;
 	attr.spill_pool = fx.spill;
@@ -74,7 +74,7 @@ static void test_poll_takes_at_most_the_batch(void **state)
 	(void)state;
 	poll_begin((struct vma_cq_attr){.poll_batch_max = 8, .keep_qp_full = true}, 512, 0, false, 0);
 	for (int i = 0; i < 20; i++)
-		fake_arrive(&fx.fake, 60 + i, 'a', 0);
+		fake_receive_packet(&fx.fake, 60 + i, 'a', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 64), 8);
 	assert_int_equal(vma_cq_poll(fx.cq, packets + 8, 56), 8);
 	assert_int_equal(vma_cq_poll(fx.cq, packets + 16, 48), 4);
@@ -92,10 +92,10 @@ static void test_full_queue_mode_refills_at_the_batching(void **state)
 	(void)state;
 	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 8}, 512, 0, false, 0);
 	for (int i = 0; i < 7; i++)
-		fake_arrive(&fx.fake, 60, 'a', 0);
+		fake_receive_packet(&fx.fake, 60, 'a', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 7);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - 7);
-	fake_arrive(&fx.fake, 60, 'a', 0);
+	fake_receive_packet(&fx.fake, 60, 'a', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, packets + 7, 16), 1);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
 	vma_buf_put_burst(fx.arena, packets, 8);
@@ -109,7 +109,7 @@ static void test_debt_mode_refills_when_idle(void **state)
 	(void)state;
 	poll_begin((struct vma_cq_attr){.keep_qp_full = false, .rx_wre_batching = 4}, 512, 0, false, 0);
 	for (int i = 0; i < 16; i++)
-		fake_arrive(&fx.fake, 60, 'a', 0);
+		fake_receive_packet(&fx.fake, 60, 'a', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 16);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - 16);
 	assert_int_equal(vma_cq_poll(fx.cq, packets + 16, 16), 0);
@@ -126,20 +126,20 @@ static void test_a_small_debt_waits_until_it_grows_or_somebody_wants_to_sleep(vo
 	(void)state;
 	poll_begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
 	for (unsigned i = 0; i + 1 < at; i++) {
-		fake_arrive(&fx.fake, 60, 'a', 0);
+		fake_receive_packet(&fx.fake, 60, 'a', 0);
 		assert_int_equal(vma_cq_poll(fx.cq, &packets[i], 1), 1);
 		assert_int_equal(vma_cq_poll(fx.cq, &packets[at - 1], 1), 0);
 		assert_false(vma_cq_needs_refill(fx.cq));
 		assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - i - 1);
 	}
-	fake_arrive(&fx.fake, 60, 'a', 0);
+	fake_receive_packet(&fx.fake, 60, 'a', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, &packets[at - 1], 1), 1);
 	assert_true(vma_cq_needs_refill(fx.cq));
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 1), 0);
 	assert_false(vma_cq_needs_refill(fx.cq));
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
 	vma_buf_put_burst(fx.arena, packets, at);
-	fake_arrive(&fx.fake, 60, 'a', 0);
+	fake_receive_packet(&fx.fake, 60, 'a', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 1), 1);
 	vma_cq_arm(fx.cq);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
@@ -154,7 +154,7 @@ static void test_half_posted_refill_keeps_the_rest_in_order(void **state)
 	(void)state;
 	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, 512, 0, false, 0);
 	for (int i = 0; i < 16; i++)
-		fake_arrive(&fx.fake, 60, 'a', 0);
+		fake_receive_packet(&fx.fake, 60, 'a', 0);
 	fx.fake.post_limit = 5;
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 16);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - 16 + 5);
@@ -175,11 +175,11 @@ static void test_multi_buffer_packet_arrives_as_one_chain_across_polls(void **st
 
 	(void)state;
 	poll_begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
-	fake_arrive(&fx.fake, 100, 'x', 0);
-	fake_arrive(&fx.fake, 1500, 'a', VMA_BUF_RX_MORE);
-	fake_arrive(&fx.fake, 1500, 'b', VMA_BUF_RX_MORE);
+	fake_receive_packet(&fx.fake, 100, 'x', 0);
+	fake_receive_packet(&fx.fake, 1500, 'a', VMA_BUF_RX_MORE);
+	fake_receive_packet(&fx.fake, 1500, 'b', VMA_BUF_RX_MORE);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 8), 1);
-	fake_arrive(&fx.fake, 10, 'c', 0);
+	fake_receive_packet(&fx.fake, 10, 'c', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, packets + 1, 7), 1);
 	assert_int_equal(packets[1]->packet_len, 3010);
 	assert_int_equal(packets[1]->len, 1500);
@@ -199,13 +199,13 @@ static void test_endless_packet_is_dropped_and_counted_once(void **state)
 	(void)state;
 	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, 512, 0, false, 0);
 	for (int i = 0; i < 200; i++) {
-		fake_arrive(&fx.fake, 60, 'a', VMA_BUF_RX_MORE);
+		fake_receive_packet(&fx.fake, 60, 'a', VMA_BUF_RX_MORE);
 		got += vma_cq_poll(fx.cq, packets, 1);
 	}
-	fake_arrive(&fx.fake, 60, 'z', 0); /* its end */
+	fake_receive_packet(&fx.fake, 60, 'z', 0); /* its end */
 	got += vma_cq_poll(fx.cq, packets, 1);
 	assert_int_equal(got, 0);
-	fake_arrive(&fx.fake, 60, 'n', 0); /* the next packet is well again */
+	fake_receive_packet(&fx.fake, 60, 'n', 0); /* the next packet is well again */
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 1), 1);
 	assert_int_equal(*vma_buf_data(fx.arena, packets[0]), 'n');
 	assert_null(packets[0]->next);
@@ -221,7 +221,7 @@ static void test_hoarded_frames_are_copied_out_byte_for_byte(void **state)
 	(void)state;
 	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 64, false, 8);
 	for (int i = 0; i < 20; i++) {
-		fake_arrive(&fx.fake, 200, 'A' + i, 0);
+		fake_receive_packet(&fx.fake, 200, 'A' + i, 0);
 		assert_int_equal(vma_cq_poll(fx.cq, &packets[i], 1), 1);
 		from_window += packets[i]->pool == vma_bufpool_id(atomic_load(&fx.fake.qp.rx_pool));
 	}
@@ -235,7 +235,7 @@ static void test_hoarded_frames_are_copied_out_byte_for_byte(void **state)
 			assert_int_equal(data[k], 'A' + i);
 	}
 	vma_buf_put_burst(fx.arena, packets, 20);
-	fake_arrive(&fx.fake, 60, 'w', 0); /* nothing is held any more: the window serves again */
+	fake_receive_packet(&fx.fake, 60, 'w', 0); /* nothing is held any more: the window serves again */
 	assert_int_equal(vma_cq_poll(fx.cq, &one, 1), 1);
 	assert_int_equal(one->pool, vma_bufpool_id(atomic_load(&fx.fake.qp.rx_pool)));
 	vma_buf_put(fx.arena, one);
@@ -252,12 +252,12 @@ static void test_dry_pool_is_not_asked_for_each_packet_that_is_copied_out(void *
 	(void)state;
 	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 64, false, 8);
 	for (int i = 0; i < 8; i++) {
-		fake_arrive(&fx.fake, 60, 'h', 0);
+		fake_receive_packet(&fx.fake, 60, 'h', 0);
 		assert_int_equal(vma_cq_poll(fx.cq, &held[i], 1), 1);
 	}
 	before = fx.cq->count->refill_short;
 	for (int i = 0; i < 16; i++)
-		fake_arrive(&fx.fake, 60, 'a', 0);
+		fake_receive_packet(&fx.fake, 60, 'a', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 16);
 	for (int i = 0; i < 16; i++)
 		assert_int_not_equal(packets[i]->pool, vma_bufpool_id(atomic_load(&fx.fake.qp.rx_pool)));
@@ -276,7 +276,7 @@ static void test_without_spill_memory_the_queue_stays_full_and_packets_drop(void
 	(void)state;
 	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 0, false, 8);
 	for (int i = 0; i < 20; i++) {
-		fake_arrive(&fx.fake, 60, 'a', 0);
+		fake_receive_packet(&fx.fake, 60, 'a', 0);
 		got += vma_cq_poll(fx.cq, &packets[got], 1);
 	}
 	assert_int_equal(got, 8);
@@ -297,7 +297,7 @@ static void test_a_capture_is_told_of_copies_and_of_packets_for_which_there_is_n
 	poll_begin((struct vma_cq_attr){.keep_qp_full = true, .rx_wre_batching = 1}, FAKE_DEPTH, 4, false, 8);
 	test_capture_start(&capture, 0);
 	for (int i = 0; i < 14; i++) {
-		came[i] = vma_buf_index(fx.arena, fake_arrive(&fx.fake, 60, 'a', 0));
+		came[i] = vma_buf_index(fx.arena, fake_receive_packet(&fx.fake, 60, 'a', 0));
 		got += vma_cq_poll(fx.cq, &packets[got], 1);
 	}
 	assert_int_equal(got, 8 + 4);
@@ -322,7 +322,7 @@ static void test_shared_window_gets_back_only_what_was_polled(void **state)
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
 	vma_bufpool_to_nic(atomic_load(&fx.fake.qp.rx_pool), fx.fake.posted, FAKE_DEPTH);
 	for (int i = 0; i < 3; i++)
-		fake_arrive(&fx.fake, 60, 'a', 0);
+		fake_receive_packet(&fx.fake, 60, 'a', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 3);
 	vma_buf_put_burst(fx.arena, packets, 3);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 16), 0);
@@ -338,7 +338,7 @@ static struct {
 	unsigned n; /* 0: end */
 } giver;
 
-static void *give_back(void *arg)
+static void *buf_returning_thread(void *arg)
 {
 	for (;;) {
 		sem_wait(&giver.go);
@@ -349,7 +349,7 @@ static void *give_back(void *arg)
 	}
 }
 
-static void have_given_back(struct vma_buf **packets, unsigned n)
+static void return_packets_in_other_thread(struct vma_buf **packets, unsigned n)
 {
 	giver.packets = packets;
 	giver.n = n;
@@ -361,7 +361,7 @@ static void have_given_back(struct vma_buf **packets, unsigned n)
 static void poll_receive(struct vma_buf **packets, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
-		fake_arrive(&fx.fake, 60, 'a', 0);
+		fake_receive_packet(&fx.fake, 60, 'a', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, n), n);
 }
 
@@ -378,16 +378,16 @@ static void test_a_small_debt_leaves_other_threads_their_buffers(void **state)
 	vma_bufpool_to_nic(pool, fx.fake.posted, FAKE_DEPTH);
 	sem_init(&giver.go, 0, 0);
 	sem_init(&giver.done, 0, 0);
-	assert_int_equal(pthread_create(&giver.thread, NULL, give_back, NULL), 0);
+	assert_int_equal(pthread_create(&giver.thread, NULL, buf_returning_thread, NULL), 0);
 	poll_receive(packets, 3);
-	have_given_back(packets, 3);
+	return_packets_in_other_thread(packets, 3);
 	assert_int_equal(vma_cq_arm(fx.cq), 0);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH - 3);
 	poll_receive(packets, FAKE_DEPTH / 8 - 3);
-	have_given_back(packets, FAKE_DEPTH / 8 - 3);
+	return_packets_in_other_thread(packets, FAKE_DEPTH / 8 - 3);
 	assert_int_equal(vma_cq_arm(fx.cq), 0);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
-	have_given_back(NULL, 0);
+	return_packets_in_other_thread(NULL, 0);
 	assert_int_equal(pthread_join(giver.thread, NULL), 0);
 	poll_end();
 }
@@ -399,7 +399,7 @@ static void test_rebind_starts_a_new_debt_and_drops_the_half_packet(void **state
 
 	(void)state;
 	poll_begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
-	fake_arrive(&fx.fake, 1500, 'a', VMA_BUF_RX_MORE);
+	fake_receive_packet(&fx.fake, 1500, 'a', VMA_BUF_RX_MORE);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 8), 0);
 	old = atomic_load(&fx.fake.qp.rx_pool);
 	vma_bufpool_from_nic(old, fx.fake.posted, fx.fake.posted_count);
@@ -408,7 +408,7 @@ static void test_rebind_starts_a_new_debt_and_drops_the_half_packet(void **state
 	fake_init(&fx.fake, fx.arena, 512);
 	vma_cq_rebind(fx.cq);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
-	fake_arrive(&fx.fake, 60, 'b', 0);
+	fake_receive_packet(&fx.fake, 60, 'b', 0);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 8), 1);
 	assert_int_equal(packets[0]->packet_len, 60);
 	assert_null(packets[0]->next);
@@ -442,7 +442,7 @@ static void test_arm_tells_when_something_is_there_already(void **state)
 	(void)state;
 	poll_begin((struct vma_cq_attr){.keep_qp_full = true}, 512, 0, false, 0);
 	assert_int_equal(vma_cq_arm(fx.cq), 0);
-	fake_arrive(&fx.fake, 60, 'a', 0);
+	fake_receive_packet(&fx.fake, 60, 'a', 0);
 	assert_int_equal(vma_cq_arm(fx.cq), 1);
 	assert_int_equal(vma_cq_poll(fx.cq, packets, 8), 1);
 	vma_buf_put_chain(fx.arena, packets[0]);
@@ -459,16 +459,16 @@ static void test_a_device_without_moderation_is_asked_once_and_sleepers_hold_bac
 	assert_int_equal(fx.fake.moderate_calls, 1);
 	assert_int_equal(fx.fake.count, 48);
 	assert_int_equal(fx.fake.period_usec, 50);
-	assert_int_equal(vma_cq_hold(fx.cq).period_ns, 0);
+	assert_int_equal(vma_cq_hold_back(fx.cq).period_ns, 0);
 	fx.fake.moderate_result = -EOPNOTSUPP;
 	vma_cq_rebind(fx.cq);
 	assert_int_equal(fx.fake.moderate_calls, 2); /* the new binding was asked, and refused */
 	fx.fake.now_ns += 1000000000;
 	vma_cq_arm(fx.cq);
 	assert_int_equal(fx.fake.moderate_calls, 2);
-	assert_int_equal(vma_cq_hold(fx.cq).period_ns, 50000);
-	assert_int_equal(vma_cq_hold(fx.cq).count, 48);
-	assert_int_equal(vma_cq_hold(fx.cq).spacing_ns, 0);
+	assert_int_equal(vma_cq_hold_back(fx.cq).period_ns, 50000);
+	assert_int_equal(vma_cq_hold_back(fx.cq).count, 48);
+	assert_int_equal(vma_cq_hold_back(fx.cq).spacing_ns, 0);
 	poll_end();
 }
 
@@ -483,10 +483,12 @@ static void test_without_moderation_nothing_is_held_back(void **state)
 	for (int i = 0; i < 3; i++) {
 		vma_cq_count_wakeup(fx.cq);
 		fx.fake.now_ns += 1000000000;
-		vma_cq_rest(fx.cq);
+		vma_cq_prepare_sleep(fx.cq);
 	}
 	assert_int_equal(fx.fake.moderate_calls, 0);
-	assert_int_equal(vma_cq_hold(fx.cq).period_ns + vma_cq_hold(fx.cq).spacing_ns + vma_cq_hold(fx.cq).count, 0);
+	assert_int_equal(vma_cq_hold_back(fx.cq).period_ns + vma_cq_hold_back(fx.cq).spacing_ns +
+	                         vma_cq_hold_back(fx.cq).count,
+	                 0);
 	poll_end();
 }
 
@@ -496,35 +498,35 @@ static void test_a_moderation_that_is_modified_holds_from_then_on(void **state)
 
 	(void)state;
 	poll_begin(attr, 512, 0, false, 0);
-	assert_false(vma_cq_moderates(fx.cq));
-	vma_cq_modify(fx.cq, (struct vma_cq_moderation){16, 300});
-	assert_true(vma_cq_moderates(fx.cq));
+	assert_false(vma_cq_moderation_is_on(fx.cq));
+	vma_cq_set_moderation(fx.cq, (struct vma_cq_moderation){16, 300});
+	assert_true(vma_cq_moderation_is_on(fx.cq));
 	assert_int_equal(fx.fake.moderate_calls, 1);
 	assert_int_equal(fx.fake.count, 16);
 	assert_int_equal(fx.fake.period_usec, 300);
-	assert_int_equal(vma_cq_hold(fx.cq).period_ns, 0); /* the device does it */
+	assert_int_equal(vma_cq_hold_back(fx.cq).period_ns, 0); /* the device does it */
 	fx.fake.now_ns += 1000000000;
 	vma_cq_arm(fx.cq);
 	assert_int_equal(fx.fake.moderate_calls, 1); /* nothing adapts it */
 	fx.fake.moderate_result = -EOPNOTSUPP;
 	vma_cq_rebind(fx.cq);
-	assert_int_equal(vma_cq_hold(fx.cq).period_ns, 300000);
-	assert_int_equal(vma_cq_hold(fx.cq).count, 16);
-	vma_cq_modify(fx.cq, (struct vma_cq_moderation){32, 400});
-	assert_int_equal(vma_cq_hold(fx.cq).period_ns, 400000);
-	assert_int_equal(vma_cq_hold(fx.cq).count, 32);
-	vma_cq_modify(fx.cq, (struct vma_cq_moderation){0, 0});
-	assert_int_equal(vma_cq_hold(fx.cq).period_ns + vma_cq_hold(fx.cq).count, 0);
+	assert_int_equal(vma_cq_hold_back(fx.cq).period_ns, 300000);
+	assert_int_equal(vma_cq_hold_back(fx.cq).count, 16);
+	vma_cq_set_moderation(fx.cq, (struct vma_cq_moderation){32, 400});
+	assert_int_equal(vma_cq_hold_back(fx.cq).period_ns, 400000);
+	assert_int_equal(vma_cq_hold_back(fx.cq).count, 32);
+	vma_cq_set_moderation(fx.cq, (struct vma_cq_moderation){0, 0});
+	assert_int_equal(vma_cq_hold_back(fx.cq).period_ns + vma_cq_hold_back(fx.cq).count, 0);
 	poll_end();
 }
 
 /* One interval of 250 ms in which so many packets were polled. */
-static void adapt_after(unsigned packets)
+static void run_moderation_interval(unsigned packets)
 {
 	vma_stats_add(&fx.cq->count->packets, packets);
 	vma_cq_count_wakeup(fx.cq);
 	fx.fake.now_ns += 250000000;
-	vma_cq_rest(fx.cq);
+	vma_cq_prepare_sleep(fx.cq);
 }
 
 /* At 5000 wake-ups per second they are 200 microseconds apart, or as long as the most packets take to come. */
@@ -539,18 +541,18 @@ static void test_counted_sleeps_keep_wakeups_apart_and_silence_ends_that(void **
 	poll_begin(attr, 512, 0, false, 0);
 	fx.fake.moderate_result = -EOPNOTSUPP;
 	vma_cq_rebind(fx.cq);
-	adapt_after(1000);
-	assert_int_equal(vma_cq_hold(fx.cq).spacing_ns, 0);
+	run_moderation_interval(1000);
+	assert_int_equal(vma_cq_hold_back(fx.cq).spacing_ns, 0);
 	for (int i = 0; i < 12; i++)
-		adapt_after(25000);
-	assert_int_equal(vma_cq_hold(fx.cq).spacing_ns, 200000);
+		run_moderation_interval(25000);
+	assert_int_equal(vma_cq_hold_back(fx.cq).spacing_ns, 200000);
 	for (int i = 0; i < 12; i++)
-		adapt_after(1400000);
-	assert_int_equal(vma_cq_hold(fx.cq).spacing_ns, 100000);
-	assert_int_equal(vma_cq_hold(fx.cq).period_ns, 0);
+		run_moderation_interval(1400000);
+	assert_int_equal(vma_cq_hold_back(fx.cq).spacing_ns, 100000);
+	assert_int_equal(vma_cq_hold_back(fx.cq).period_ns, 0);
 	for (int i = 0; i < 12; i++)
-		adapt_after(0);
-	assert_int_equal(vma_cq_hold(fx.cq).spacing_ns, 0);
+		run_moderation_interval(0);
+	assert_int_equal(vma_cq_hold_back(fx.cq).spacing_ns, 0);
 	poll_end();
 }
 

@@ -24,7 +24,7 @@ static uint64_t one_ring(struct vma_file *file)
 static bool tell_one(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events)
 {
 	struct vma_xtreme *xtreme = vma_xtreme_create(file, NULL);
-	const bool told = vma_xtreme_tell(poll, xtreme, *events, NULL, 0);
+	const bool told = vma_xtreme_give_event(poll, xtreme, *events, NULL, 0);
 
 	*events = 0;
 	vma_xtreme_destroy(xtreme);

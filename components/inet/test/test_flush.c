@@ -88,7 +88,7 @@ static void test_row_and_queue_begin_anew(void **state)
 	vma_inet_flush_sends(self);
 	assert_int_equal(self->tx_batched, 0);
 	/* The flag was given back. */
-	assert_true(vma_ring_try(ring_ctx->ring));
+	assert_true(vma_ring_try_acquire(ring_ctx->ring));
 	vma_ring_release(ring_ctx->ring);
 	vma_leave(self);
 }
@@ -110,7 +110,7 @@ static int start(void **state)
 {
 	struct vma_engine *engine = vma_engine();
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN};
-	const struct vma_ring_where where = {.socket_id = 1};
+	const struct vma_ring_requester where = {.socket_id = 1};
 	struct vma_wire_pair_attr pair = {.arena = {engine->arena, engine->arena}};
 
 	(void)state;

@@ -13,10 +13,10 @@
 enum { FD = 77, THREADS = 3, ROUNDS = 3000 };
 
 static struct fake_file *fake, *other;
-static struct vma_holder holder, others;
+static struct vma_held_packets_owner holder, others;
 static _Atomic unsigned returned;
 
-static void on_returned(struct vma_holder *of, uint64_t connection, uint32_t bytes)
+static void on_returned(struct vma_held_packets_owner *of, uint64_t connection, uint32_t bytes)
 {
 	(void)of, (void)bytes;
 	assert_int_equal(connection, 7);
@@ -29,8 +29,8 @@ static int setup(void **state)
 	small_engine("4096", "256");
 	fake = fake_create();
 	other = fake_create();
-	holder = (struct vma_holder){.file = &fake->file, .returned = on_returned};
-	others = (struct vma_holder){.file = &other->file};
+	holder = (struct vma_held_packets_owner){.file = &fake->file, .returned = on_returned};
+	others = (struct vma_held_packets_owner){.file = &other->file};
 	atomic_store(&returned, 0);
 	vma_enter();
 	return 0;
@@ -65,7 +65,7 @@ static uint64_t hold(unsigned n, uint32_t bytes, uint64_t limit, int wanted)
 
 	for (unsigned i = 0; i < n; i++)
 		fragments[i] = (struct vma_fragment){.buf = get_buf(), .len = 1};
-	rc = vma_held_add(&holder, FD, fragments, n, bytes, limit, 7, &id);
+	rc = vma_held_packet_add(&holder, FD, fragments, n, bytes, limit, 7, &id);
 	assert_int_equal(rc, wanted);
 	for (unsigned i = 0; rc != 0 && i < n; i++)
 		vma_buf_put(vma_engine()->arena, fragments[i].buf);
@@ -78,10 +78,10 @@ static void test_packet_is_freed_once_by_its_own_socket(void **state)
 
 	(void)state;
 	assert_int_equal(atomic_load(&holder.bytes), 100);
-	assert_int_equal(vma_held_free(&other->file, FD, id), -ENOENT);
-	assert_int_equal(vma_held_free(NULL, FD, id), -ENOENT);
-	assert_int_equal(vma_held_free(&fake->file, FD + 1, id), 0); /* a copy of its descriptor */
-	assert_int_equal(vma_held_free(&fake->file, FD, id), -ENOENT);
+	assert_int_equal(vma_held_packet_free(&other->file, FD, id), -ENOENT);
+	assert_int_equal(vma_held_packet_free(NULL, FD, id), -ENOENT);
+	assert_int_equal(vma_held_packet_free(&fake->file, FD + 1, id), 0); /* a copy of its descriptor */
+	assert_int_equal(vma_held_packet_free(&fake->file, FD, id), -ENOENT);
 	assert_int_equal(atomic_load(&returned), 1);
 }
 
@@ -91,11 +91,11 @@ static void test_old_identifier_finds_nothing_when_its_place_is_taken_anew(void 
 	uint64_t now;
 
 	(void)state;
-	assert_int_equal(vma_held_free(&fake->file, FD, old), 0);
+	assert_int_equal(vma_held_packet_free(&fake->file, FD, old), 0);
 	now = hold(1, 1, 1000, 0);
 	assert_int_not_equal(now, old);
-	assert_int_equal(vma_held_free(&fake->file, FD, old), -ENOENT);
-	assert_int_equal(vma_held_free(&fake->file, FD, now), 0);
+	assert_int_equal(vma_held_packet_free(&fake->file, FD, old), -ENOENT);
+	assert_int_equal(vma_held_packet_free(&fake->file, FD, now), 0);
 }
 
 static void test_numbers_that_nobody_was_given(void **state)
@@ -105,10 +105,10 @@ static void test_numbers_that_nobody_was_given(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 100000; i++) {
 		seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
-		assert_int_equal(vma_held_free(&fake->file, FD, i % 2 ? seed : seed >> 40), -ENOENT);
+		assert_int_equal(vma_held_packet_free(&fake->file, FD, i % 2 ? seed : seed >> 40), -ENOENT);
 	}
-	assert_int_equal(vma_held_free(&fake->file, FD, 0), -ENOENT);
-	assert_int_equal(vma_held_free(&fake->file, FD, UINT64_MAX), -ENOENT);
+	assert_int_equal(vma_held_packet_free(&fake->file, FD, 0), -ENOENT);
+	assert_int_equal(vma_held_packet_free(&fake->file, FD, UINT64_MAX), -ENOENT);
 }
 
 static void test_limit_holds_but_for_a_packet_alone(void **state)
@@ -117,8 +117,9 @@ static void test_limit_holds_but_for_a_packet_alone(void **state)
 
 	(void)state;
 	hold(1, 1, 1000, -ENOBUFS);
-	assert_int_equal(vma_held_free(&fake->file, FD, large), 0);
-	assert_int_equal(vma_held_free(&fake->file, FD, hold(8, 1, 1000, 0)), 0); /* more fragments than a place has */
+	assert_int_equal(vma_held_packet_free(&fake->file, FD, large), 0);
+	assert_int_equal(vma_held_packet_free(&fake->file, FD, hold(8, 1, 1000, 0)),
+	                 0); /* more fragments than a place has */
 }
 
 static void test_packet_that_is_taken_back_is_the_callers(void **state)
@@ -127,9 +128,9 @@ static void test_packet_that_is_taken_back_is_the_callers(void **state)
 	uint64_t id;
 
 	(void)state;
-	assert_int_equal(vma_held_add(&holder, FD, &fragment, 1, 10, 1000, 7, &id), 0);
-	assert_true(vma_held_take_back(&holder, id));
-	assert_false(vma_held_take_back(&holder, id));
+	assert_int_equal(vma_held_packet_add(&holder, FD, &fragment, 1, 10, 1000, 7, &id), 0);
+	assert_true(vma_held_packet_revoke(&holder, id));
+	assert_false(vma_held_packet_revoke(&holder, id));
 	assert_int_equal(atomic_load(&returned), 0);
 	assert_int_equal(atomic_load(&fragment.buf->refs), 1);
 	vma_buf_put(vma_engine()->arena, fragment.buf);
@@ -141,9 +142,9 @@ static void test_packet_outlives_its_socket(void **state)
 
 	(void)state;
 	atomic_fetch_or(&fake->file.slots, VMA_FILE_ENDED);
-	assert_int_equal(vma_held_free(NULL, FD + 1, id), -ENOENT);
-	assert_int_equal(vma_held_free(&other->file, FD, id), 0); /* the number is another socket's now */
-	assert_int_equal(vma_held_free(NULL, FD, id), -ENOENT);
+	assert_int_equal(vma_held_packet_free(NULL, FD + 1, id), -ENOENT);
+	assert_int_equal(vma_held_packet_free(&other->file, FD, id), 0); /* the number is another socket's now */
+	assert_int_equal(vma_held_packet_free(NULL, FD, id), -ENOENT);
 }
 
 static void *hold_and_free(void *arg)
@@ -157,13 +158,13 @@ static void *hold_and_free(void *arg)
 
 		self = vma_enter();
 		id = atomic_exchange(&swap, hold(1, 1, UINT64_MAX, 0));
-		if (id != 0 && vma_held_free(&fake->file, FD, id) == 0)
+		if (id != 0 && vma_held_packet_free(&fake->file, FD, id) == 0)
 			atomic_fetch_add(freed, 1);
-		assert_int_equal(id == 0 ? -ENOENT : vma_held_free(&fake->file, FD, id), -ENOENT);
+		assert_int_equal(id == 0 ? -ENOENT : vma_held_packet_free(&fake->file, FD, id), -ENOENT);
 		vma_leave(self);
 	}
 	self = vma_enter();
-	if (vma_held_free(&fake->file, FD, atomic_exchange(&swap, 0)) == 0)
+	if (vma_held_packet_free(&fake->file, FD, atomic_exchange(&swap, 0)) == 0)
 		atomic_fetch_add(freed, 1);
 	vma_leave(self);
 	return NULL;

@@ -11,12 +11,12 @@
 static void test_families_flags_and_protocols(void **state)
 {
 	(void)state;
-	assert_true(vma_inet_is(AF_INET, SOCK_DGRAM, 0, SOCK_DGRAM, IPPROTO_UDP));
-	assert_true(
-	        vma_inet_is(AF_INET6, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_UDP, SOCK_DGRAM, IPPROTO_UDP));
-	assert_false(vma_inet_is(AF_UNIX, SOCK_DGRAM, 0, SOCK_DGRAM, IPPROTO_UDP));
-	assert_false(vma_inet_is(AF_INET, SOCK_STREAM, 0, SOCK_DGRAM, IPPROTO_UDP));
-	assert_false(vma_inet_is(AF_INET, SOCK_DGRAM, IPPROTO_UDPLITE, SOCK_DGRAM, IPPROTO_UDP));
+	assert_true(vma_inet_socket_type_is(AF_INET, SOCK_DGRAM, 0, SOCK_DGRAM, IPPROTO_UDP));
+	assert_true(vma_inet_socket_type_is(AF_INET6, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_UDP,
+	                                    SOCK_DGRAM, IPPROTO_UDP));
+	assert_false(vma_inet_socket_type_is(AF_UNIX, SOCK_DGRAM, 0, SOCK_DGRAM, IPPROTO_UDP));
+	assert_false(vma_inet_socket_type_is(AF_INET, SOCK_STREAM, 0, SOCK_DGRAM, IPPROTO_UDP));
+	assert_false(vma_inet_socket_type_is(AF_INET, SOCK_DGRAM, IPPROTO_UDPLITE, SOCK_DGRAM, IPPROTO_UDP));
 }
 
 static void test_new_socket_is_the_kernels_for_a_reason(void **state)
@@ -25,13 +25,13 @@ static void test_new_socket_is_the_kernels_for_a_reason(void **state)
 	const bool before = engine->conf.offloaded_sockets;
 
 	(void)state;
-	assert_int_equal(vma_inet_first_reason(NULL), VMA_SOCK_ENGINE);
+	assert_int_equal(vma_inet_initial_reason(NULL), VMA_SOCK_ENGINE);
 	engine->conf.offloaded_sockets = false;
-	assert_int_equal(vma_inet_first_reason(engine), VMA_SOCK_DISABLED);
+	assert_int_equal(vma_inet_initial_reason(engine), VMA_SOCK_DISABLED);
 	engine->conf.offloaded_sockets = true;
-	assert_int_equal(vma_inet_first_reason(engine), VMA_SOCK_NEW);
+	assert_int_equal(vma_inet_initial_reason(engine), VMA_SOCK_NEW);
 	atomic_store(&vma_sockets_stay, true);
-	assert_int_equal(vma_inet_first_reason(engine), VMA_SOCK_IO_URING);
+	assert_int_equal(vma_inet_initial_reason(engine), VMA_SOCK_IO_URING);
 	atomic_store(&vma_sockets_stay, false);
 	engine->conf.offloaded_sockets = before;
 }
@@ -43,13 +43,13 @@ static void test_statistics_have_addresses_in_host_order(void **state)
 	const struct vma_wait slept = {.slept = true}, spun = {.slept = false};
 	struct vma_stats_socket *stats = vma_alloc(sizeof(*stats));
 	struct vma_file file = {.rule_line = 12};
-	struct vma_inet_described described = {.file = &file,
-	                                       .reason = VMA_SOCK_OFFLOADED,
-	                                       .protocol = IPPROTO_UDP,
-	                                       .nonblocking = true,
-	                                       .local = &local,
-	                                       .peer = &peer,
-	                                       .rx_limit_bytes = 4096};
+	struct vma_inet_sock_description described = {.file = &file,
+	                                              .reason = VMA_SOCK_OFFLOADED,
+	                                              .protocol = IPPROTO_UDP,
+	                                              .nonblocking = true,
+	                                              .local = &local,
+	                                              .peer = &peer,
+	                                              .rx_limit_bytes = 4096};
 
 	(void)state;
 	assert_non_null(stats);

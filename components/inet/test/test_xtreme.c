@@ -1,4 +1,5 @@
-/* SocketXtreme: a buffer is freed as often as it is referenced, whatever else is asked for; and sources are not forgotten. */
+/* SocketXtreme: a buffer is freed as often as it is referenced, whatever else is asked for; and sources are not
+ * forgotten. */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -69,7 +70,7 @@ static bool fake_complete(struct vma_file *file, struct vma_xtreme_poll *poll, u
 	tells.events |= *events;
 	*events = 0;
 	while (tells.packets > 0) {
-		if (vma_xtreme_next(poll) == NULL)
+		if (vma_xtreme_next_completion(poll) == NULL)
 			return true;
 		give_one(poll);
 		tells.packets--;
@@ -86,7 +87,7 @@ static void on_returned(struct vma_file *file, uint64_t connection, uint32_t byt
 
 static struct vma_file_ops ops;
 
-static int begin(vma_xtreme_returned returned)
+static int begin(vma_xtreme_bytes_returned_fn returned)
 {
 	small_engine("4096", "256");
 	fake = fake_create();
@@ -158,13 +159,13 @@ static void test_packet_is_freed_once(void **state)
 	assert_int_equal(completion.packet.hw_timestamp.tv_sec, 3);
 	assert_int_equal(completion.packet.hw_timestamp.tv_nsec, 7);
 	assert_int_equal(completion.src.sin_port, htons(4000));
-	assert_int_equal(vma_xtreme_held(xtreme), 100);
+	assert_int_equal(vma_xtreme_held_bytes(xtreme), 100);
 	assert_int_equal(vma_xtreme_free_packets(&completion.packet, 1), 0);
-	assert_int_equal(vma_xtreme_held(xtreme), 0);
+	assert_int_equal(vma_xtreme_held_bytes(xtreme), 0);
 	assert_int_equal(vma_xtreme_free_packets(&completion.packet, 1), -ENOENT);
 	assert_int_equal(vma_xtreme_free_buff(completion.packet.buff_lst), -ENOENT);
 	assert_int_equal(vma_xtreme_ref(completion.packet.buff_lst), -ENOENT);
-	assert_int_equal(vma_xtreme_held(xtreme), 0);
+	assert_int_equal(vma_xtreme_held_bytes(xtreme), 0);
 }
 
 static void test_reference_keeps_a_buffer_after_its_packet(void **state)
@@ -182,11 +183,11 @@ static void test_reference_keeps_a_buffer_after_its_packet(void **state)
 	assert_int_equal(vma_xtreme_ref(second), 2);
 	assert_int_equal(vma_xtreme_ref(second), 3);
 	assert_int_equal(vma_xtreme_free_packets(&completion.packet, 1), 0);
-	assert_int_equal(vma_xtreme_held(xtreme), 11);
+	assert_int_equal(vma_xtreme_held_bytes(xtreme), 11);
 	assert_int_equal(vma_xtreme_free_buff(second), 1);
 	assert_int_equal(vma_xtreme_free_buff(second), 0);
 	assert_int_equal(vma_xtreme_free_buff(second), -ENOENT);
-	assert_int_equal(vma_xtreme_held(xtreme), 0);
+	assert_int_equal(vma_xtreme_held_bytes(xtreme), 0);
 }
 
 /* Else the account would have ended with the first one, and be looked into by the others. */
@@ -225,7 +226,7 @@ static void test_what_the_program_overwrites_is_not_followed(void **state)
 	completion.packet.num_bufs = 1000;
 	completion.packet.total_len = 1;
 	assert_int_equal(vma_xtreme_free_packets(&completion.packet, 1), 0);
-	assert_int_equal(vma_xtreme_held(xtreme), 0);
+	assert_int_equal(vma_xtreme_held_bytes(xtreme), 0);
 }
 
 static void test_strange_pointers_are_refused_unread(void **state)
@@ -335,13 +336,14 @@ static void test_child_has_nothing_of_its_parents(void **state)
 
 		vma_xtreme_fork_child();
 		vma_xtreme_forked(xtreme);
-		is_right = vma_xtreme_free_packets(&completion.packet, 1) == -EINVAL && vma_xtreme_held(xtreme) == 0 &&
-		           poll_packets(&own, 1, 1) == 1 && vma_xtreme_free_packets(&own.packet, 1) == 0;
+		is_right = vma_xtreme_free_packets(&completion.packet, 1) == -EINVAL &&
+		           vma_xtreme_held_bytes(xtreme) == 0 && poll_packets(&own, 1, 1) == 1 &&
+		           vma_xtreme_free_packets(&own.packet, 1) == 0;
 		_exit(is_right ? 0 : 1);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
-	assert_int_equal(vma_xtreme_held(xtreme), 100);
+	assert_int_equal(vma_xtreme_held_bytes(xtreme), 100);
 	assert_int_equal(vma_xtreme_free_packets(&completion.packet, 1), 0);
 }
 
@@ -454,7 +456,7 @@ static void test_of_threads_that_free_the_same_packets_one_succeeds(void **state
 	for (unsigned i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);
 	assert_int_equal(atomic_load(&freed), ROUNDS / 64 * 64);
-	assert_int_equal(vma_xtreme_held(xtreme), 0);
+	assert_int_equal(vma_xtreme_held_bytes(xtreme), 0);
 }
 
 int main(void)

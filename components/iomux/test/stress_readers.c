@@ -182,8 +182,8 @@ static void readers_say_where_all_are(void)
 	struct epoll_set *set = epoll_set_find(ep);
 
 	fprintf(stderr, "ring: watcher %p, held by %u, armed by the internal thread: %d\n",
-	        (void *)atomic_load(&fixture.ring_ctx->watcher), vma_ring_holder(fixture.ring_ctx->ring, VMA_RING_RX),
-	        atomic_load(&fixture.ring_ctx->armed));
+	        (void *)atomic_load(&fixture.ring_ctx->watcher),
+	        vma_ring_drive_holder_tid(fixture.ring_ctx->ring, VMA_RING_RX), atomic_load(&fixture.ring_ctx->armed));
 	fprintf(stderr, "set: %u pending, ready list %s, lock %s\n", atomic_load(&set->n_pending),
 	        ready_list_is_empty(&set->ready) ? "empty" : "not empty",
 	        pthread_mutex_trylock(&set->lock) == 0 ? (pthread_mutex_unlock(&set->lock), "free") : "taken");

@@ -35,9 +35,9 @@ static void *finder(void *seed)
 		const struct vma_net_key key = find_key_of(i = (i * 1103515245u + 12345u) % KEYS);
 		struct vma_net_template t;
 
-		if (!vma_net_find(net, &key, &t)) {
+		if (!vma_net_find_template(net, &key, &t)) {
 			if (++misses % 8 == 0)
-				vma_net_want(net, &key);
+				vma_net_request_path(net, &key);
 			continue;
 		}
 		hits++;

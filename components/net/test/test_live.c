@@ -163,16 +163,16 @@ static void test_equal_keys_share_a_path_and_find_sees_it(void **state)
 	struct vma_net_template t;
 
 	(void)state;
-	assert_false(vma_net_find(net, &key, &t));
+	assert_false(vma_net_find_template(net, &key, &t));
 	assert_int_equal(vma_net_path_get(net, &key, &first), 0);
 	assert_int_equal(vma_net_path_get(net, &key, &second), 0);
 	assert_ptr_equal(first, second);
-	assert_true(vma_net_find(net, &key, &t));
+	assert_true(vma_net_find_template(net, &key, &t));
 	assert_false(vma_net_path_changed(first, t.version));
-	assert_false(vma_net_find(net, &other, &t));
+	assert_false(vma_net_find_template(net, &other, &t));
 	vma_net_path_put(net, first);
 	vma_net_path_put(net, second);
-	assert_true(vma_net_find(net, &key, &t)); /* stays for a while */
+	assert_true(vma_net_find_template(net, &key, &t)); /* stays for a while */
 }
 
 static bool live_readable(void)
@@ -209,17 +209,17 @@ static void test_wanted_destination_is_there_after_processing(void **state)
 
 	(void)state;
 	vma_net_process(net);
-	assert_true(vma_net_want(net, &key));
+	assert_true(vma_net_request_path(net, &key));
 	assert_true(live_readable());
-	assert_false(vma_net_find(net, &key, &t));
+	assert_false(vma_net_find_template(net, &key, &t));
 	assert_true(vma_net_process(net) >= 1);
-	assert_true(vma_net_find(net, &key, &t));
+	assert_true(vma_net_find_template(net, &key, &t));
 	impossible.family = AF_UNIX;
-	assert_false(vma_net_want(net, &impossible));
-	while (vma_net_want(net, &key)) /* one key does not fill the board for others */
+	assert_false(vma_net_request_path(net, &impossible));
+	while (vma_net_request_path(net, &key)) /* one key does not fill the board for others */
 		assert_true(++posted < 64);
 	assert_true(vma_net_process(net) >= posted);
-	assert_true(vma_net_want(net, &key));
+	assert_true(vma_net_request_path(net, &key));
 }
 
 static struct vma_net_key handlers_key;
@@ -231,8 +231,8 @@ static void on_timer(int number)
 	struct net_hold hold;
 
 	(void)number;
-	if (!vma_net_find(net, &handlers_key, &t))
-		vma_net_want(net, &handlers_key);
+	if (!vma_net_find_template(net, &handlers_key, &t))
+		vma_net_request_path(net, &handlers_key);
 	vma_net_request(net, &handlers_key, VMA_NET_REQUEST_RECHECK);
 	net_lock(net, &hold); /* would wait for ever, had it interrupted the holder */
 	net_unlock(net, &hold);
@@ -301,7 +301,7 @@ static void test_many_destinations_are_all_found(void **state)
 	for (unsigned i = 0; i < 1000; i++) {
 		key.dst[2] = (uint8_t)(i >> 8);
 		key.dst[3] = (uint8_t)i;
-		assert_true(vma_net_find(net, &key, &t));
+		assert_true(vma_net_find_template(net, &key, &t));
 		assert_memory_equal(t.next_hop, key.dst, 16);
 	}
 }

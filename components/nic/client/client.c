@@ -37,13 +37,13 @@ static struct xdp_qp *xdp_qp_of(struct vma_nic_qp *base)
 /* ---- the interface ---- */
 
 /* A veth's peer hands over packets whose checksum nobody has finished, and none is needed: both ends are memory. */
-static bool is_memory_link(const char *driver)
+static bool driver_is_veth(const char *driver)
 {
 	return strcmp(driver, "veth") == 0;
 }
 
 /* For want of descriptors or memory: everything else that is missing has a line of its own. */
-static int not_opened(const char *name, int rc)
+static int log_nic_open_failure(const char *name, int rc)
 {
 	vma_log_once(VMA_LOG_WARN, "%s: it cannot be opened: %s", name, strerror(-rc));
 	return rc;
@@ -59,7 +59,7 @@ static int read_interface(struct nic_xdp *nic, const char *name)
 
 	fd = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (fd < 0)
-		return not_opened(name, -errno);
+		return log_nic_open_failure(name, -errno);
 	if (strlen(name) < IF_NAMESIZE)
 		strcpy(req.ifr_name, name);
 	if (os_ioctl(fd, SIOCGIFINDEX, &req) < 0) {
@@ -76,7 +76,7 @@ static int read_interface(struct nic_xdp *nic, const char *name)
 		rc = -errno;
 	info->mtu = (uint32_t)req.ifr_mtu;
 	req.ifr_data = (void *)&driver;
-	if (os_ioctl(fd, SIOCETHTOOL, &req) == 0 && is_memory_link(driver.driver))
+	if (os_ioctl(fd, SIOCETHTOOL, &req) == 0 && driver_is_veth(driver.driver))
 		info->caps |= VMA_NIC_CAP_MEMORY_LINK;
 	req.ifr_data = (void *)&channels;
 	nic->tx_queues = 1;
@@ -90,7 +90,7 @@ static int read_interface(struct nic_xdp *nic, const char *name)
 
 /* ---- open and close ---- */
 
-static int open_self(struct nic_xdp *nic, const struct vma_nic_attr *attr)
+static int nic_open_own_owner(struct nic_xdp *nic, const struct vma_nic_attr *attr)
 {
 	const struct xdp_owner_attr owner = {
 	        .ifindex = nic->base.info.ifindex,
@@ -106,9 +106,9 @@ static int open_self(struct nic_xdp *nic, const struct vma_nic_attr *attr)
 	return rc;
 }
 
-static int open_vmad(struct nic_xdp *nic, const struct vma_nic_attr *attr)
+static int nic_open_by_vmad(struct nic_xdp *nic, const struct vma_nic_attr *attr)
 {
-	struct vmad_connect how = {
+	struct vmad_connect_attr how = {
 	        .ifindex = nic->base.info.ifindex,
 	        .ifname = nic->base.info.name,
 	        .vmad_path = attr->vmad_path,
@@ -126,18 +126,18 @@ static int open_vmad(struct nic_xdp *nic, const struct vma_nic_attr *attr)
 	if (attr->stats_dir != NULL && *attr->stats_dir != '\0')
 		how.stats_dir = nic->stats_dir = realpath(attr->stats_dir, NULL); /* vmad's directory is another one */
 	rc = vmad_right_create(nic->base.info.ifindex, nic->base.info.name);
-	nic->right_fd = rc >= 0 ? nic_fd_keep(rc) : nic_xdp_inherited_right(nic->base.info.ifindex);
+	nic->right_fd = rc >= 0 ? nic_fd_move_high(rc) : nic_xdp_find_inherited_right(nic->base.info.ifindex);
 	/* Whatever else is in the way, vmad may know the user by name and want no proof. */
 	if (nic->right_fd < 0 && (rc == -EMFILE || rc == -ENFILE))
-		return not_opened(nic->base.info.name, rc);
+		return log_nic_open_failure(nic->base.info.name, rc);
 	how.right_fd = nic->right_fd;
 	return vmad_client_connect(&how, &nic->vmad);
 }
 
-static int xdp_look(const char *name, const struct vma_nic_attr *attr)
+static int nic_xdp_probe(const char *name, const struct vma_nic_attr *attr)
 {
 	struct nic_xdp *nic = calloc(1, sizeof(*nic));
-	struct vmad_connect how = {.timeout_ms = VMAD_TIMEOUT_MS};
+	struct vmad_connect_attr how = {.timeout_ms = VMAD_TIMEOUT_MS};
 	int rc;
 
 	(void)attr;
@@ -149,13 +149,13 @@ static int xdp_look(const char *name, const struct vma_nic_attr *attr)
 	how.ifindex = nic->base.info.ifindex;
 	how.ifname = nic->base.info.name;
 	how.right_fd = vmad_right_create(how.ifindex, how.ifname);
-	rc = vmad_client_look(&how);
+	rc = vmad_client_probe(&how);
 	if (how.right_fd >= 0)
 		os_close(how.right_fd);
 	if (rc == 0) {
 		rc = VMA_NIC_VMAD_ADMITS;
 	} else if (rc == -ECONNREFUSED) {
-		rc = xdp_owner_look(how.ifindex);
+		rc = xdp_owner_probe(how.ifindex);
 		rc = rc < 0 ? rc : VMA_NIC_MAY_START;
 	}
 out:
@@ -211,14 +211,14 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 	pthread_mutex_init(&nic->lock, NULL);
 	pthread_mutex_init(&nic->repair_lock, NULL);
 	atomic_store(&nic->repair_fd, -1);
-	nic->wake_fd = nic_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-	nic->dead_fd = nic_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); /* sendto() on it: ENOTSOCK */
-	nic->fork_guard = nic_fork_guard();
+	nic->wake_fd = nic_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	nic->dead_fd = nic_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); /* sendto() on it: ENOTSOCK */
+	nic->fork_guard = nic_get_fork_guard();
 	rc = nic->wake_fd < 0 || nic->dead_fd < 0 ? -errno : 0;
 	if (rc == 0 && nic->fork_guard == NULL)
 		rc = -ENOMEM;
 	if (rc < 0)
-		not_opened(name, rc);
+		log_nic_open_failure(name, rc);
 	if (rc == 0 && attr->arena->frame_shift != XDP_FRAME_SHIFT) {
 		vma_log_error("xdp: %s: needs an arena with frames of %u bytes", name, 1u << XDP_FRAME_SHIFT);
 		rc = -EINVAL;
@@ -226,13 +226,13 @@ static int xdp_open(const char *name, const struct vma_nic_attr *attr, struct vm
 	if (rc == 0)
 		rc = read_interface(nic, name);
 	if (rc == 0)
-		rc = nic->kind == VMA_NIC_OWNER_SELF ? open_self(nic, attr) : open_vmad(nic, attr);
+		rc = nic->kind == VMA_NIC_OWNER_SELF ? nic_open_own_owner(nic, attr) : nic_open_by_vmad(nic, attr);
 	if (rc == 0) {
-		nic->forked = (struct nic_forked){.lock = &nic->lock, .give_up = nic_xdp_child_give_up};
+		nic->forked = (struct nic_fork_entry){.lock = &nic->lock, .give_up = nic_xdp_close_in_child};
 		nic_fork_register(&nic->forked);
 		rc = nic_xdp_thread_start(nic);
 		if (rc < 0)
-			not_opened(name, rc);
+			log_nic_open_failure(name, rc);
 	}
 	if (rc < 0) {
 		nic_xdp_free(nic);
@@ -249,10 +249,10 @@ static void xdp_close(struct vma_nic *base)
 	const pthread_t thread = nic->thread;
 	bool join;
 
-	if (!nic_xdp_opened_here(nic))
+	if (!nic_xdp_opened_by_this_process(nic))
 		return; /* in a child: its parent's, and closed already */
 	pthread_mutex_lock(&nic->lock);
-	nic_xdp_leases_end(nic);
+	nic_xdp_leases_finish_done(nic);
 	join = nic->leases == NULL;
 	nic->joined = join;
 	atomic_store(&nic->closing, true);
@@ -271,7 +271,7 @@ static void xdp_close(struct vma_nic *base)
 static void free_qp(struct xdp_qp *qp)
 {
 	while (qp->old_rings != NULL) {
-		struct xdp_old_ring *old = qp->old_rings;
+		struct xdp_replaced_rx_ring *old = qp->old_rings;
 
 		qp->old_rings = old->next;
 		xdp_ring_unmap(&old->ring);
@@ -280,7 +280,7 @@ static void free_qp(struct xdp_qp *qp)
 	if (qp->base.member != NULL)
 		munmap(qp->base.member, sizeof(*qp->base.member));
 	nic_xdp_flows_fini(&qp->flows);
-	vma_stats_drop(qp->nic->stats, qp->stats);
+	vma_stats_block_free(qp->nic->stats, qp->stats);
 	if (qp->epoll_fd >= 0)
 		nic_fd_close(qp->epoll_fd);
 	if (qp->wake_fd >= 0)
@@ -292,14 +292,14 @@ static int qp_open_fds(struct xdp_qp *qp)
 {
 	struct epoll_event event = {.events = EPOLLIN};
 
-	qp->epoll_fd = nic_fd_keep(os_epoll_create());
-	qp->wake_fd = nic_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	qp->epoll_fd = nic_fd_move_high(os_epoll_create());
+	qp->wake_fd = nic_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	if (qp->epoll_fd < 0 || qp->wake_fd < 0 || os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_ADD, qp->wake_fd, &event) < 0)
 		return -errno;
 	return 0;
 }
 
-static int rent_and_link(struct xdp_qp *qp)
+static int qp_rent_and_link(struct xdp_qp *qp)
 {
 	struct nic_xdp *nic = qp->nic;
 	int rc;
@@ -317,7 +317,7 @@ static int rent_and_link(struct xdp_qp *qp)
 }
 
 /* Without `events`, which the nic's thread needs for that. */
-static bool await_vmad(struct nic_xdp *nic)
+static bool nic_open_await_vmad(struct nic_xdp *nic)
 {
 	bool is_there;
 
@@ -333,7 +333,7 @@ static int xdp_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *att
 	struct xdp_qp *qp;
 	int rc;
 
-	if (!nic_xdp_opened_here(nic))
+	if (!nic_xdp_opened_by_this_process(nic))
 		return -ENODEV;
 	qp = aligned_alloc(_Alignof(struct xdp_qp), sizeof(*qp));
 	if (qp == NULL)
@@ -348,11 +348,11 @@ static int xdp_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *att
 	snprintf(qp->name, sizeof(qp->name), "%.60s", attr->name != NULL ? attr->name : base->info.name);
 	qp->attr.name = qp->name;
 	rc = qp_open_fds(qp);
-	qp->stats = vma_stats_grab(nic->stats, VMA_STATS_TYPE_NIC, qp->name);
+	qp->stats = vma_stats_block_alloc(nic->stats, VMA_STATS_TYPE_NIC, qp->name);
 	if (rc == 0)
-		rc = rent_and_link(qp);
-	if ((rc == -EPIPE || rc == -EAGAIN) && await_vmad(nic))
-		rc = rent_and_link(qp);
+		rc = qp_rent_and_link(qp);
+	if ((rc == -EPIPE || rc == -EAGAIN) && nic_open_await_vmad(nic))
+		rc = qp_rent_and_link(qp);
 	nic_xdp_thread_wake(nic); /* as after flow_del */
 	if (rc < 0) {
 		free_qp(qp);
@@ -367,7 +367,7 @@ static void xdp_qp_destroy(struct vma_nic_qp *base)
 	struct xdp_qp *qp = xdp_qp_of(base), **place;
 	struct nic_xdp *nic = qp->nic;
 
-	if (!nic_xdp_opened_here(nic))
+	if (!nic_xdp_opened_by_this_process(nic))
 		return;
 	pthread_mutex_lock(&nic->events);
 	pthread_mutex_lock(&nic->lock);
@@ -385,12 +385,12 @@ static void xdp_qp_destroy(struct vma_nic_qp *base)
  * Somebody may be about to look at the old ring's index (nic_xdp_rx_is_empty). Without memory for a note the mapping
  * stays for ever: a few pages of address space.
  */
-static void retire_old_ring(struct xdp_qp *qp, struct xdp_ring *ring)
+static void qp_keep_old_rx_ring(struct xdp_qp *qp, struct xdp_ring *ring)
 {
-	struct xdp_old_ring *old = malloc(sizeof(*old));
+	struct xdp_replaced_rx_ring *old = malloc(sizeof(*old));
 
 	if (old != NULL) {
-		*old = (struct xdp_old_ring){.next = qp->old_rings, .ring = *ring};
+		*old = (struct xdp_replaced_rx_ring){.next = qp->old_rings, .ring = *ring};
 		qp->old_rings = old;
 	}
 	*ring = (struct xdp_ring){0};
@@ -401,10 +401,10 @@ static void retire_old_ring(struct xdp_qp *qp, struct xdp_ring *ring)
  * a thread may have run. So the new sockets join the epoll set here, not at an arm that nobody may ever call. Not lost
  * any more, and nic->lock keeps it so.
  */
-static void watch_again(struct xdp_qp *qp)
+static void qp_rewatch_ports(struct xdp_qp *qp)
 {
 	for (uint32_t queue = 0; queue < qp->queues && qp->armed; queue++)
-		if (nic_xdp_watch(qp, &qp->port[queue], false) < 0)
+		if (nic_xdp_add_to_epoll(qp, &qp->port[queue], false) < 0)
 			vma_log_error("%s: its socket cannot be slept on: error %d", qp->name, errno);
 }
 
@@ -425,7 +425,7 @@ static int xdp_qp_rebind(struct vma_nic_qp *base)
 	struct nic_xdp *nic = qp->nic;
 	int rc = 0;
 
-	if (!nic_xdp_opened_here(nic))
+	if (!nic_xdp_opened_by_this_process(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
 	if (!vma_nic_qp_lost(base))
@@ -438,11 +438,11 @@ static int xdp_qp_rebind(struct vma_nic_qp *base)
 		rc = -EAGAIN;
 		goto out;
 	}
-	retire_old_ring(qp, &old.port[0].rx);
+	qp_keep_old_rx_ring(qp, &old.port[0].rx);
 	nic_xdp_unrent(&old);
-	nic_xdp_flow_restore(qp);
+	nic_xdp_flows_restore(qp);
 	atomic_store_explicit(&base->lost, false, memory_order_release);
-	watch_again(qp);
+	qp_rewatch_ports(qp);
 	vma_log_info("%s: offloaded again", qp->name);
 out:
 	pthread_mutex_unlock(&nic->lock);
@@ -460,7 +460,7 @@ static uint64_t xdp_now_ns(const struct vma_nic *nic)
 const struct vma_nic_ops vma_nic_xdp_ops = {
         .name = "xdp",
         .open = xdp_open,
-        .look = xdp_look,
+        .look = nic_xdp_probe,
         .close = xdp_close,
         .qp_create = xdp_qp_create,
         .qp_destroy = xdp_qp_destroy,
@@ -468,9 +468,9 @@ const struct vma_nic_ops vma_nic_xdp_ops = {
         .flow_add = nic_xdp_flow_add,
         .flow_del = nic_xdp_flow_del,
         .flow_move = nic_xdp_flow_move,
-        .flow_retire = nic_xdp_flow_retire,
-        .port_is_named = nic_xdp_port_is_named,
-        .is_alone = nic_xdp_is_alone,
+        .flow_retire = nic_xdp_flow_stop_new_connections,
+        .port_is_named = nic_xdp_port_has_rule,
+        .is_alone = nic_xdp_qp_is_only_tenant,
         .minisock_export = nic_xdp_minisock_export,
         .post_rx = nic_xdp_post_rx,
         .poll_rx = nic_xdp_poll_rx,
@@ -480,7 +480,7 @@ const struct vma_nic_ops vma_nic_xdp_ops = {
         .reap_tx = nic_xdp_reap_tx,
         .tx_is_idle = nic_xdp_tx_is_idle,
         .arm = nic_xdp_arm,
-        .arm_next = nic_xdp_arm_next,
+        .arm_next = nic_xdp_arm_edge_triggered,
         .rx_waiting = nic_xdp_rx_waiting,
         .unarm = nic_xdp_unarm,
         .fd = nic_xdp_fd,

@@ -58,14 +58,14 @@ struct xdp_lease {
 };
 
 /* One device queue of a queue pair. */
-struct xdp_port {
+struct xdp_qp_queue {
 	struct xdp_ring rx, tx, fill, comp;
-	struct xdp_driver driver;
+	struct xdp_shared_rings_user driver;
 	int fd;
 	uint32_t rx_much; /* with so many in the RX ring the kernel is asked what it has lost */
 	uint64_t lost;    /* packets, when it was asked last */
 	bool watched;     /* in the queue pair's epoll fd: from an arm to the next unarm, see nic_xdp_arm */
-	bool by_edges;    /* and told of the next arrival only: see nic_xdp_arm_next */
+	bool by_edges;    /* and told of the next arrival only: see nic_xdp_arm_edge_triggered */
 } __attribute__((aligned(64)));
 
 struct xdp_flow {
@@ -83,16 +83,16 @@ struct xdp_flows {
 	struct xdp_flow *revoked; /* out of the table, to be reported by the nic's thread */
 };
 
-/* An RX ring of before a rebind: address space, and pages of nothing (nic_xdp_disarm). */
-struct xdp_old_ring {
-	struct xdp_old_ring *next;
+/* An RX ring of before a rebind: address space, and pages of nothing (nic_xdp_detach_lost_qp). */
+struct xdp_replaced_rx_ring {
+	struct xdp_replaced_rx_ring *next;
 	struct xdp_ring ring;
 };
 
 struct xdp_qp {
 	struct vma_nic_qp base;
 	const _Atomic uint32_t *fork_guard; /* 0 in a forked child */
-	struct xdp_port *port;
+	struct xdp_qp_queue *port;
 	struct xdp_shared *shared;
 	uint32_t slot, queues, tx_queue;
 	uint32_t first, nframes, queue_shift;
@@ -117,7 +117,7 @@ struct xdp_qp {
 	struct xdp_qp *next;
 	struct xdp_lease *lease;
 	struct xdp_flows flows;
-	struct xdp_old_ring *old_rings;
+	struct xdp_replaced_rx_ring *old_rings;
 	struct vma_stats_nic *stats; /* what was lost; ring and cq count the rest */
 	struct vma_nic_qp_attr attr;
 	char name[64];
@@ -127,7 +127,7 @@ struct xdp_qp {
 
 struct nic_xdp {
 	struct vma_nic base;
-	struct nic_forked forked;
+	struct nic_fork_entry forked;
 	pthread_mutex_t events, lock;
 	enum vma_nic_owner kind;
 	struct xdp_owner *owner;  /* SELF */
@@ -142,7 +142,7 @@ struct nic_xdp {
 	char *vmad_path;
 	uint32_t window_bytes; /* for a vmad that is started */
 	bool huge_pages;
-	enum vma_nic_caches caches;
+	enum vma_nic_thread_caches caches;
 	char *stats_dir;      /* NULL: vmad's default */
 	int right_fd;         /* proof that this process may rent, see xdp/right.c; -1: none */
 	bool inherited_right; /* forked children keep it: it is one that they may have */
@@ -168,13 +168,13 @@ void nic_xdp_free(struct nic_xdp *nic); /* after its last lease */
 int nic_xdp_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 int nic_xdp_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 int nic_xdp_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key);
-int nic_xdp_flow_retire(struct vma_nic_qp *qp, const struct vma_flow_key *key);
-bool nic_xdp_port_is_named(const struct vma_nic_qp *qp, uint16_t local_port_be);
-bool nic_xdp_is_alone(const struct vma_nic_qp *qp);
+int nic_xdp_flow_stop_new_connections(struct vma_nic_qp *qp, const struct vma_flow_key *key);
+bool nic_xdp_port_has_rule(const struct vma_nic_qp *qp, uint16_t local_port_be);
+bool nic_xdp_qp_is_only_tenant(const struct vma_nic_qp *qp);
 int nic_xdp_minisock_export(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks, unsigned n);
 /* Lock held: all flows again at a new owner; one that the owner has taken back; the next of those, to be reported. */
-void nic_xdp_flow_restore(struct xdp_qp *qp);
-void nic_xdp_flow_present(struct xdp_qp *qp); /* all flows once more, at an owner that has them */
+void nic_xdp_flows_restore(struct xdp_qp *qp);
+void nic_xdp_flows_reannounce(struct xdp_qp *qp); /* all flows once more, at an owner that has them */
 void nic_xdp_flow_revoke(struct xdp_qp *qp, const struct vma_flow_key *key);
 bool nic_xdp_flow_pop_revoked(struct xdp_qp *qp, struct vma_flow_key *key);
 void nic_xdp_flows_fini(struct xdp_flows *flows);
@@ -198,18 +198,19 @@ struct xdp_proof_fd {
 	int fd;
 	bool is_made;
 };
-struct xdp_proof_fd nic_xdp_proof_fd(struct xdp_shadows *shadows, const struct vma_flow_rule *rule, bool is_covered);
-void nic_xdp_proof_fd_put(const struct xdp_proof_fd *proof);
+struct xdp_proof_fd nic_xdp_get_proof_socket(struct xdp_shadows *shadows, const struct vma_flow_rule *rule,
+                                             bool is_covered);
+void nic_xdp_put_proof_socket(const struct xdp_proof_fd *proof);
 /* Of these shadows those that are open, and their descriptors: how many. There is room for all of them. */
 unsigned nic_xdp_shadows_open(struct xdp_shadows *shadows, const struct nic_cookies *cookies, int guess, uint64_t *open,
                               int *fds);
 
 /* ---- lease.c; lock held ---- */
-int nic_xdp_rent(struct xdp_qp *qp);          /* slot, mappings, pools; on failure the queue pair is as before */
-void nic_xdp_unrent(struct xdp_qp *qp);       /* the queue pair lets go; the lease ends when its buffers are put */
-void nic_xdp_disarm(struct xdp_qp *qp);       /* lets go of the sockets while the hot path may run */
-void nic_xdp_leases_end(struct nic_xdp *nic); /* those that are done */
-bool nic_xdp_leases_ending(const struct nic_xdp *nic);
+int nic_xdp_rent(struct xdp_qp *qp);            /* slot, mappings, pools; on failure the queue pair is as before */
+void nic_xdp_unrent(struct xdp_qp *qp);         /* the queue pair lets go; the lease ends when its buffers are put */
+void nic_xdp_detach_lost_qp(struct xdp_qp *qp); /* lets go of the sockets while the hot path may run */
+void nic_xdp_leases_finish_done(struct nic_xdp *nic); /* those that are done */
+bool nic_xdp_has_lease_to_finish(const struct nic_xdp *nic);
 void nic_xdp_window_put(struct xdp_window *window);
 
 /* ---- data.c ---- */
@@ -222,13 +223,13 @@ unsigned nic_xdp_reap_tx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned 
 bool nic_xdp_tx_is_idle(struct vma_nic_qp *qp);
 int nic_xdp_arm(struct vma_nic_qp *qp);
 void nic_xdp_unarm(struct vma_nic_qp *qp);
-int nic_xdp_arm_next(struct vma_nic_qp *qp);
+int nic_xdp_arm_edge_triggered(struct vma_nic_qp *qp);
 unsigned nic_xdp_rx_waiting(struct vma_nic_qp *qp);
 /* Its socket joins the epoll set, which tells of the next arrival only (by_edges), or as long as packets are there;
  * receive half held. */
-int nic_xdp_watch(struct xdp_qp *qp, struct xdp_port *port, bool by_edges);
+int nic_xdp_add_to_epoll(struct xdp_qp *qp, struct xdp_qp_queue *port, bool by_edges);
 int nic_xdp_fd(const struct vma_nic_qp *qp);
-void nic_xdp_count_lost(struct xdp_qp *qp, struct xdp_port *port); /* receive half held */
+void nic_xdp_count_lost(struct xdp_qp *qp, struct xdp_qp_queue *port); /* receive half held */
 
 /* ---- thread.c ---- */
 int nic_xdp_thread_start(struct nic_xdp *nic);
@@ -238,10 +239,10 @@ void nic_xdp_thread_wake(struct nic_xdp *nic);
 bool nic_xdp_await_vmad(struct nic_xdp *nic);
 
 /* ---- fork.c ---- */
-void nic_xdp_child_give_up(struct nic_forked *forked);
-int nic_xdp_inherited_right(unsigned ifindex); /* a copy of what a parent passed on, or -1 */
+void nic_xdp_close_in_child(struct nic_fork_entry *forked);
+int nic_xdp_find_inherited_right(unsigned ifindex); /* a copy of what a parent passed on, or -1 */
 
-static inline bool nic_xdp_opened_here(const struct nic_xdp *nic)
+static inline bool nic_xdp_opened_by_this_process(const struct nic_xdp *nic)
 {
 	return atomic_load_explicit(nic->fork_guard, memory_order_relaxed) != 0;
 }

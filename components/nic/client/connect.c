@@ -46,7 +46,7 @@ static bool uid_is_unmapped(uid_t uid)
 }
 
 /* A vmad that this process starts has no other address. */
-static bool needs_name(void)
+static bool vmad_needs_abstract_address(void)
 {
 	return geteuid() != 0 || access(VMAD_PARENT, W_OK) < 0;
 }
@@ -55,7 +55,7 @@ static bool needs_name(void)
  * Anybody may take an abstract address first, and would be given our packets: only root or ourselves is believed. In a
  * program with raised privileges only root: this user may be the one who has started it.
  */
-static bool vmad_is_trusted(int fd, const struct vmad_connect *how)
+static bool vmad_is_trusted(int fd, const struct vmad_connect_attr *how)
 {
 	struct ucred server = {.uid = (uid_t)-1};
 	socklen_t len = sizeof(server);
@@ -74,7 +74,8 @@ static bool vmad_is_trusted(int fd, const struct vmad_connect *how)
 		             "not used%s",
 		             how->ifname, (int)server.pid, server.uid,
 		             server.uid == geteuid() ? " without raised privileges" : "",
-		             needs_name() ? ", and no vmad can be started while it holds the name" : "");
+		             vmad_needs_abstract_address() ? ", and no vmad can be started while it holds the name"
+		                                           : "");
 	return false;
 }
 
@@ -82,7 +83,7 @@ static bool vmad_is_trusted(int fd, const struct vmad_connect *how)
 static int connect_by_path(int fd, unsigned ifindex)
 {
 	struct sockaddr_un address;
-	const int len = vmad_folder_address(fd, ifindex, "vmad", &address);
+	const int len = vmad_socket_path_address(fd, ifindex, "vmad", &address);
 
 	if (len < 0)
 		return len;
@@ -98,7 +99,7 @@ static int connect_by_name(int fd, unsigned ifindex)
 }
 
 /* One attempt, which does not wait: connected; or -ECONNREFUSED and the like, -EAGAIN: its queue is full. */
-static int vmad_try_connect(const struct vmad_connect *how, struct vmad_client *client)
+static int vmad_try_connect(const struct vmad_connect_attr *how, struct vmad_client *client)
 {
 	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
 	bool by_name;
@@ -112,13 +113,13 @@ static int vmad_try_connect(const struct vmad_connect *how, struct vmad_client *
 	if (rc == 0 && !vmad_is_trusted(fd, how))
 		rc = -EPERM;
 	/* Whoever has taken the name and does not serve there keeps no vmad from being started. */
-	if (by_name && (rc == -EPERM || rc == -EAGAIN) && !needs_name())
+	if (by_name && (rc == -EPERM || rc == -EAGAIN) && !vmad_needs_abstract_address())
 		rc = -ECONNREFUSED;
 	if (rc < 0) {
 		os_close(fd);
 		return rc;
 	}
-	client->fd = nic_fd_keep(fd);
+	client->fd = nic_fd_move_high(fd);
 	return 0;
 }
 
@@ -156,7 +157,7 @@ bool vma_nic_lacks_capabilities(char missing[VMA_NIC_LACKS_MAX])
 }
 
 /* What vmad needs and would inherit from us. One line names what is missing. */
-static bool lacks_capabilities(const struct vmad_connect *how)
+static bool lacks_capabilities(const struct vmad_connect_attr *how)
 {
 	char missing[VMA_NIC_LACKS_MAX];
 
@@ -175,7 +176,7 @@ int vma_nic_check_kernel(const char **what)
 }
 
 /* A vmad that cannot own anything would be waited for in vain, and say so beside this process. */
-static int lacks_in_kernel(const struct vmad_connect *how)
+static int check_kernel_supports_xdp(const struct vmad_connect_attr *how)
 {
 	const char *what;
 	const int rc = xdp_sock_check_kernel(&what);
@@ -186,7 +187,7 @@ static int lacks_in_kernel(const struct vmad_connect *how)
 	return rc;
 }
 
-static int not_started(const struct vmad_connect *how, int rc)
+static int log_vmad_start_failure(const struct vmad_connect_attr *how, int rc)
 {
 	vma_log_once(VMA_LOG_WARN, "%s: no vmad runs for this interface, and %s cannot be started: %s", how->ifname,
 	             how->vmad_path, strerror(-rc));
@@ -216,27 +217,27 @@ static void connect_backoff_reset(unsigned ifindex)
 }
 
 /* Whether a vmad that this process starts could own the interface: 0 or -errno, which has its line. */
-static int vmad_check_start(const struct vmad_connect *how)
+static int check_may_start_vmad(const struct vmad_connect_attr *how)
 {
 	unsigned ifindex;
 
 	/* The interface has gone, or its name belongs to another one: a vmad would own that, and we look for this. */
 	ifindex = if_nametoindex(how->ifname);
 	if (ifindex == 0 && errno != ENODEV)
-		return not_started(how, -errno);
+		return log_vmad_start_failure(how, -errno);
 	if (ifindex != how->ifindex)
 		return -ENODEV;
 	/* A vmad of ours could not own the interface, and its name would keep out one that can. */
-	return lacks_capabilities(how) ? -EPERM : lacks_in_kernel(how);
+	return lacks_capabilities(how) ? -EPERM : check_kernel_supports_xdp(how);
 }
 
 /* `again`: in vain a moment ago. */
-static int vmad_start_process(const struct vmad_connect *how, bool again)
+static int vmad_start_process(const struct vmad_connect_attr *how, bool again)
 {
 	char window[16];
 	const char *argv[14] = {how->vmad_path, "--exit-when-idle", "--foreground", "--syslog"};
 	unsigned n = 4;
-	int rc = vmad_check_start(how);
+	int rc = check_may_start_vmad(how);
 
 	if (rc < 0)
 		return rc;
@@ -260,10 +261,10 @@ static int vmad_start_process(const struct vmad_connect *how, bool again)
 		argv[n++] = "--quiet-start";
 	argv[n] = how->ifname;
 	rc = vmad_start(how->vmad_path, (char *const *)argv);
-	return rc < 0 ? not_started(how, rc) : rc;
+	return rc < 0 ? log_vmad_start_failure(how, rc) : rc;
 }
 
-static int vmad_hello_exchange(struct vmad_client *client, const struct vmad_connect *how, uint64_t until_ms)
+static int vmad_hello_exchange(struct vmad_client *client, const struct vmad_connect_attr *how, uint64_t until_ms)
 {
 	struct vmad_msg msg = {.type = VMAD_HELLO};
 	int fds[VMAD_FDS_MAX];
@@ -275,7 +276,7 @@ static int vmad_hello_exchange(struct vmad_client *client, const struct vmad_con
 	return rc;
 }
 
-static void vmad_log_connect_failure(const struct vmad_connect *how, int rc)
+static void vmad_log_connect_failure(const struct vmad_connect_attr *how, int rc)
 {
 	if (rc == -EPERM)
 		vma_log_once(VMA_LOG_ERROR,
@@ -301,9 +302,9 @@ static void vmad_log_connect_failure(const struct vmad_connect *how, int rc)
 }
 
 /*
- * Starts vmad, but not again while the last one may still be coming up. A vmad that is about to end keeps its name until
- * it has, which takes time on a busy host: those started meanwhile end at once. So a start counts as one in vain only if
- * no vmad has ended since, and the pauses between starts become longer.
+ * Starts vmad, but not again while the last one may still be coming up. A vmad that is about to end keeps its name
+ * until it has, which takes time on a busy host: those started meanwhile end at once. So a start counts as one in vain
+ * only if no vmad has ended since, and the pauses between starts become longer.
  */
 struct attempts {
 	int starts;
@@ -312,7 +313,7 @@ struct attempts {
 	uint64_t up_until_ms; /* the one started last has until then to answer; 0: none is coming up */
 };
 
-static bool start_or_await_vmad(const struct vmad_connect *how, struct attempts *attempts)
+static bool start_or_await_vmad(const struct vmad_connect_attr *how, struct attempts *attempts)
 {
 	if (attempts->up_until_ms != 0)
 		return os_now_ms() < attempts->up_until_ms;
@@ -330,7 +331,7 @@ static bool start_or_await_vmad(const struct vmad_connect *how, struct attempts 
 	return true;
 }
 
-static int connect_once(const struct vmad_connect *how, struct vmad_client *client, struct attempts *attempts,
+static int connect_once(const struct vmad_connect_attr *how, struct vmad_client *client, struct attempts *attempts,
                         uint64_t until_ms)
 {
 	int rc = vmad_try_connect(how, client);
@@ -351,7 +352,7 @@ static int connect_once(const struct vmad_connect *how, struct vmad_client *clie
 	return -ECONNREFUSED;
 }
 
-static void pause_between(const struct attempts *attempts)
+static void pause_between_vmad_attempts(const struct attempts *attempts)
 {
 	const int doublings = attempts->ended < PAUSE_DOUBLINGS ? attempts->ended : PAUSE_DOUBLINGS;
 	const struct timespec pause = {.tv_nsec = (long)(PAUSE_MS << doublings) * 1000000};
@@ -360,7 +361,8 @@ static void pause_between(const struct attempts *attempts)
 }
 
 /* Tries until a vmad has taken this process in, or there is no hope: 0 or the last attempt's -errno. */
-static int connect_or_give_up(const struct vmad_connect *how, struct vmad_client *client, struct attempts *attempts)
+static int connect_or_give_up(const struct vmad_connect_attr *how, struct vmad_client *client,
+                              struct attempts *attempts)
 {
 	const uint64_t until_ms = os_now_ms() + how->timeout_ms;
 	uint64_t full_until_ms = 0;
@@ -370,7 +372,7 @@ static int connect_or_give_up(const struct vmad_connect *how, struct vmad_client
 		rc = connect_once(how, client, attempts, until_ms);
 		if (rc == 0)
 			return 0;
-		if (client->over_fd >= 0 && os_await(client->over_fd, POLLIN, 0) > 0)
+		if (client->over_fd >= 0 && os_poll_one_fd(client->over_fd, POLLIN, 0) > 0)
 			return -ECANCELED;
 		if ((rc != -ECONNREFUSED && rc != -EAGAIN) || os_now_ms() >= until_ms)
 			return rc;
@@ -382,11 +384,11 @@ static int connect_or_give_up(const struct vmad_connect *how, struct vmad_client
 			return rc;
 		if (rc == -ECONNREFUSED && !start_or_await_vmad(how, attempts))
 			return rc;
-		pause_between(attempts);
+		pause_between_vmad_attempts(attempts);
 	}
 }
 
-static struct vmad_client *client_new(const struct vmad_connect *how)
+static struct vmad_client *client_new(const struct vmad_connect_attr *how)
 {
 	struct vmad_client *client = calloc(1, sizeof(*client));
 
@@ -397,7 +399,7 @@ static struct vmad_client *client_new(const struct vmad_connect *how)
 	return client;
 }
 
-int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out)
+int vmad_client_connect(const struct vmad_connect_attr *how, struct vmad_client **out)
 {
 	struct vmad_client *client = client_new(how);
 	struct attempts attempts = {0};
@@ -426,9 +428,9 @@ int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out
 	return rc == -EACCES ? -EPERM : rc;
 }
 
-int vmad_client_look(const struct vmad_connect *how)
+int vmad_client_probe(const struct vmad_connect_attr *how)
 {
-	struct vmad_connect looks = *how;
+	struct vmad_connect_attr looks = *how;
 	struct vmad_client *client = client_new(how);
 	struct attempts none = {0};
 	int rc;
@@ -446,6 +448,6 @@ int vmad_client_look(const struct vmad_connect *how)
 		vmad_log_connect_failure(how, rc);
 		return rc == -EACCES ? -EPERM : rc;
 	}
-	rc = vmad_check_start(how);
+	rc = check_may_start_vmad(how);
 	return rc < 0 ? rc : -ECONNREFUSED;
 }

@@ -22,7 +22,7 @@
 #define BURST 64
 #define KICKS_MAX 128 /* the kernel sends a few dozen frames per call in copy mode; the ring holds at most 2048 */
 
-static struct xdp_qp *data_qp_of(struct vma_nic_qp *base)
+static struct xdp_qp *xdp_qp_of_base(struct vma_nic_qp *base)
 {
 	return (struct xdp_qp *)base;
 }
@@ -47,7 +47,7 @@ static inline struct xdp_desc read_desc(const struct xdp_desc *desc)
 }
 
 /* The buffer of a descriptor, with its place and length in it; NULL: not within our memory. */
-static inline struct vma_buf *buf_of_desc(struct xdp_qp *qp, struct xdp_port *port, struct xdp_desc desc)
+static inline struct vma_buf *buf_of_desc(struct xdp_qp *qp, struct xdp_qp_queue *port, struct xdp_desc desc)
 {
 	const uint64_t frame = desc.addr >> XDP_FRAME_SHIFT;
 	const uint32_t off = desc.addr & ((1u << XDP_FRAME_SHIFT) - 1);
@@ -55,7 +55,7 @@ static inline struct vma_buf *buf_of_desc(struct xdp_qp *qp, struct xdp_port *po
 
 	if (frame >= qp->nframes || desc.len > (1u << XDP_FRAME_SHIFT) - off)
 		return NULL;
-	xdp_hold(qp->shared, (uint32_t)frame, port->driver.self);
+	xdp_set_frame_holder(qp->shared, (uint32_t)frame, port->driver.self);
 	buf = vma_buf_at(qp->base.arena, qp->first + (uint32_t)frame);
 	buf->data_off = off;
 	buf->len = buf->packet_len = desc.len;
@@ -66,7 +66,7 @@ static inline struct vma_buf *buf_of_desc(struct xdp_qp *qp, struct xdp_port *po
  * What did not fit into the RX ring, and what found no frame in the fill ring, only the kernel has counted. Kernels
  * before 5.9 say both in one number.
  */
-__attribute__((cold, noinline)) void nic_xdp_count_lost(struct xdp_qp *qp, struct xdp_port *port)
+__attribute__((cold, noinline)) void nic_xdp_count_lost(struct xdp_qp *qp, struct xdp_qp_queue *port)
 {
 	struct xdp_statistics counted = {0};
 	socklen_t len = sizeof(counted);
@@ -91,7 +91,8 @@ __attribute__((cold, noinline)) void nic_xdp_count_lost(struct xdp_qp *qp, struc
  * Half full: something may have been lost before, and may still be until what is there has been taken, so the
  * next look counts again. Or an index that cannot be.
  */
-static __attribute__((cold, noinline)) uint32_t rx_backlog(struct xdp_qp *qp, struct xdp_port *port, uint32_t ready)
+static __attribute__((cold, noinline)) uint32_t rx_note_backlog(struct xdp_qp *qp, struct xdp_qp_queue *port,
+                                                                uint32_t ready)
 {
 	if (ready > port->rx.size) {
 		port->rx.cached_producer = port->rx.cached_consumer;
@@ -103,7 +104,7 @@ static __attribute__((cold, noinline)) uint32_t rx_backlog(struct xdp_qp *qp, st
 }
 
 /* The index of the next arrival, if there is any in the ring. */
-static inline uint32_t rx_ready(struct xdp_qp *qp, struct xdp_port *port)
+static inline uint32_t rx_ring_ready_count(struct xdp_qp *qp, struct xdp_qp_queue *port)
 {
 	struct xdp_ring *rx = &port->rx;
 	uint32_t ready = rx->cached_producer - rx->cached_consumer;
@@ -113,17 +114,17 @@ static inline uint32_t rx_ready(struct xdp_qp *qp, struct xdp_port *port)
 		rx->cached_producer = atomic_load_explicit(rx->producer, memory_order_acquire);
 		ready = rx->cached_producer - rx->cached_consumer;
 		if (__builtin_expect(ready >= port->rx_much, 0))
-			ready = rx_backlog(qp, port, ready);
+			ready = rx_note_backlog(qp, port, ready);
 	}
 	return ready;
 }
 
 /* Up to n buffers of one device queue. Crash safety (xdp/xdp.h): hold all, then publish, then use. */
-static inline unsigned poll_port(struct xdp_qp *qp, struct xdp_port *port, struct vma_buf **bufs, unsigned n)
+static inline unsigned poll_port(struct xdp_qp *qp, struct xdp_qp_queue *port, struct vma_buf **bufs, unsigned n)
 {
 	struct xdp_ring *rx = &port->rx;
 	const uint32_t consumer = rx->cached_consumer;
-	uint32_t ready = rx_ready(qp, port), taken = 0;
+	uint32_t ready = rx_ring_ready_count(qp, port), taken = 0;
 	uint64_t more = 0; /* a bit for each buffer whose packet goes on in the next one */
 
 	_Static_assert(BURST <= 64, "a bit for each buffer");
@@ -191,7 +192,7 @@ static __attribute__((noinline)) unsigned poll_ports(struct xdp_qp *qp, struct v
  */
 unsigned nic_xdp_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
 {
-	struct xdp_qp *qp = data_qp_of(base);
+	struct xdp_qp *qp = xdp_qp_of_base(base);
 	unsigned got;
 
 	if (!qp_usable(qp) || qp->rx_held >= qp->rx_held_max)
@@ -205,7 +206,7 @@ unsigned nic_xdp_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigne
 }
 
 /* Honoured where a driver asks for it (zero-copy); in copy mode the flag is never set. */
-static void wake_fill(const struct xdp_port *port)
+static void fill_ring_kick_if_needed(const struct xdp_qp_queue *port)
 {
 	if (atomic_load_explicit(port->fill.flags, memory_order_relaxed) & XDP_RING_NEED_WAKEUP)
 		syscall(SYS_recvfrom, port->fd, NULL, 0, MSG_DONTWAIT, NULL, NULL);
@@ -216,7 +217,7 @@ static void wake_fill(const struct xdp_port *port)
  * is in the fill ring it may come back through any queue pair of this process, whose from_nic must find it so. What was
  * not taken is taken back.
  */
-static unsigned post_port(struct xdp_qp *qp, uint32_t queue, struct vma_buf **bufs, unsigned n)
+static unsigned rx_post_to_queue(struct xdp_qp *qp, uint32_t queue, struct vma_buf **bufs, unsigned n)
 {
 	struct vma_bufpool *pool = atomic_load_explicit(&qp->base.rx_pool, memory_order_relaxed);
 	uint32_t frames[BURST];
@@ -225,18 +226,18 @@ static unsigned post_port(struct xdp_qp *qp, uint32_t queue, struct vma_buf **bu
 	for (unsigned i = 0; i < n; i++)
 		frames[i] = vma_buf_index(qp->base.arena, bufs[i]) - qp->first;
 	vma_bufpool_to_nic(pool, bufs, n);
-	taken = xdp_shared_fill(&qp->port[queue].driver, frames, n);
+	taken = xdp_shared_put_in_fill_ring(&qp->port[queue].driver, frames, n);
 	if (taken < n)
 		vma_bufpool_from_nic(pool, bufs + taken, n - taken);
 	qp->rx_held -= taken < qp->rx_held ? taken : qp->rx_held;
 	if (taken > 0)
-		wake_fill(&qp->port[queue]);
+		fill_ring_kick_if_needed(&qp->port[queue]);
 	return taken;
 }
 
 unsigned nic_xdp_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
 {
-	struct xdp_qp *qp = data_qp_of(base);
+	struct xdp_qp *qp = xdp_qp_of_base(base);
 	unsigned done = 0;
 
 	if (!qp_usable(qp))
@@ -256,7 +257,7 @@ unsigned nic_xdp_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigne
 				break;
 			run++;
 		}
-		taken = post_port(qp, queue, bufs + done, run);
+		taken = rx_post_to_queue(qp, queue, bufs + done, run);
 		done += taken;
 		if (taken < run)
 			break;
@@ -265,11 +266,11 @@ unsigned nic_xdp_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigne
 }
 
 /*
- * The nic's thread may run nic_xdp_disarm at the same time, which marks the queue pair lost before it removes.
+ * The nic's thread may run nic_xdp_detach_lost_qp at the same time, which marks the queue pair lost before it removes.
  * Whichever of its removal and our addition comes second in the kernel sees the other: the removal finds what was
  * added, or we find the mark and remove it ourselves.
  */
-__attribute__((cold, noinline)) int nic_xdp_watch(struct xdp_qp *qp, struct xdp_port *port, bool by_edges)
+__attribute__((cold, noinline)) int nic_xdp_add_to_epoll(struct xdp_qp *qp, struct xdp_qp_queue *port, bool by_edges)
 {
 	struct epoll_event event = {.events = by_edges ? EPOLLIN | EPOLLET : EPOLLIN};
 
@@ -282,8 +283,9 @@ __attribute__((cold, noinline)) int nic_xdp_watch(struct xdp_qp *qp, struct xdp_
 	return 0;
 }
 
-/* What the nic's thread does when it gives the sockets up at the same time (nic_xdp_disarm) is the same removal. */
-static void unwatch_port(struct xdp_qp *qp, struct xdp_port *port)
+/* What the nic's thread does when it gives the sockets up at the same time (nic_xdp_detach_lost_qp) is the same
+ * removal. */
+static void unwatch_port(struct xdp_qp *qp, struct xdp_qp_queue *port)
 {
 	if (port->watched)
 		os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, port->fd, NULL);
@@ -294,12 +296,12 @@ static void unwatch_port(struct xdp_qp *qp, struct xdp_port *port)
 static int watch_ports(struct xdp_qp *qp, bool by_edges)
 {
 	for (uint32_t queue = 0; queue < qp->queues; queue++) {
-		struct xdp_port *port = &qp->port[queue];
+		struct xdp_qp_queue *port = &qp->port[queue];
 		int rc;
 
 		if (__builtin_expect(port->by_edges != by_edges, 0))
 			unwatch_port(qp, port);
-		rc = port->watched ? 0 : nic_xdp_watch(qp, port, by_edges);
+		rc = port->watched ? 0 : nic_xdp_add_to_epoll(qp, port, by_edges);
 		if (rc < 0)
 			return rc;
 	}
@@ -307,7 +309,7 @@ static int watch_ports(struct xdp_qp *qp, bool by_edges)
 }
 
 /* An index that cannot be counts as none. */
-static uint32_t port_waiting(const struct xdp_port *port)
+static uint32_t port_rx_waiting_count(const struct xdp_qp_queue *port)
 {
 	const uint32_t ready = atomic_load_explicit(port->rx.producer, memory_order_acquire) - port->rx.cached_consumer;
 
@@ -322,7 +324,7 @@ static uint32_t port_waiting(const struct xdp_port *port)
  */
 int nic_xdp_arm(struct vma_nic_qp *base)
 {
-	struct xdp_qp *qp = data_qp_of(base);
+	struct xdp_qp *qp = xdp_qp_of_base(base);
 	int rc;
 
 	if (atomic_load_explicit(qp->fork_guard, memory_order_relaxed) == 0)
@@ -332,19 +334,19 @@ int nic_xdp_arm(struct vma_nic_qp *base)
 		return 0;
 	rc = watch_ports(qp, false);
 	for (uint32_t queue = 0; rc == 0 && queue < qp->queues; queue++)
-		rc = port_waiting(&qp->port[queue]) != 0;
+		rc = port_rx_waiting_count(&qp->port[queue]) != 0;
 	return rc;
 }
 
 unsigned nic_xdp_rx_waiting(struct vma_nic_qp *base)
 {
-	struct xdp_qp *qp = data_qp_of(base);
+	struct xdp_qp *qp = xdp_qp_of_base(base);
 	unsigned waiting = 0;
 
 	if (!qp_usable(qp))
 		return 0;
 	for (uint32_t queue = 0; queue < qp->queues; queue++)
-		waiting += port_waiting(&qp->port[queue]);
+		waiting += port_rx_waiting_count(&qp->port[queue]);
 	return waiting;
 }
 
@@ -352,10 +354,10 @@ unsigned nic_xdp_rx_waiting(struct vma_nic_qp *base)
  * Edges that were not taken are told as long as packets are there, so they are taken before the count. What comes after
  * that is an edge again; what came before is in the count.
  */
-int nic_xdp_arm_next(struct vma_nic_qp *base)
+int nic_xdp_arm_edge_triggered(struct vma_nic_qp *base)
 {
 	struct epoll_event taken[XDP_QUEUES_MAX + 1];
-	struct xdp_qp *qp = data_qp_of(base);
+	struct xdp_qp *qp = xdp_qp_of_base(base);
 	const int saved = errno;
 	int rc;
 
@@ -373,7 +375,7 @@ int nic_xdp_arm_next(struct vma_nic_qp *base)
 
 void nic_xdp_unarm(struct vma_nic_qp *base)
 {
-	struct xdp_qp *qp = data_qp_of(base);
+	struct xdp_qp *qp = xdp_qp_of_base(base);
 	const int saved = errno;
 
 	if (atomic_load_explicit(qp->fork_guard, memory_order_relaxed) == 0)
@@ -398,7 +400,7 @@ static inline bool seg_in_frame(const struct xdp_qp *qp, const struct vma_nic_se
 }
 
 /* A VLAN tag does not count against the MTU. */
-static uint64_t longest_tagged(const struct xdp_qp *qp, uint32_t longest, const struct vma_nic_seg *seg)
+static uint64_t max_frame_len_with_vlan(const struct xdp_qp *qp, uint32_t longest, const struct vma_nic_seg *seg)
 {
 	const unsigned char *frame = (const unsigned char *)vma_buf_frame(qp->base.arena, seg->buf) + seg->off;
 
@@ -430,10 +432,10 @@ classify_tx_packet(const struct xdp_qp *qp, const struct vma_nic_seg *segs, unsi
 			break;
 	}
 	*count = i + 1;
-	if (verdict == PACKET_DROP || bytes <= qp->longest || bytes <= longest_tagged(qp, qp->longest, segs))
+	if (verdict == PACKET_DROP || bytes <= qp->longest || bytes <= max_frame_len_with_vlan(qp, qp->longest, segs))
 		return verdict;
 	/* Whoever queued it may have gone by the MTU of before the rebind; it must not stop what is behind it. */
-	return bytes <= longest_tagged(qp, qp->longest_ever, segs) ? PACKET_DROP : PACKET_STOP;
+	return bytes <= max_frame_len_with_vlan(qp, qp->longest_ever, segs) ? PACKET_DROP : PACKET_STOP;
 }
 
 /*
@@ -454,7 +456,7 @@ static inline uint32_t request_checksum(const struct xdp_qp *qp, const struct vm
 	return XDP_DESC_TX_METADATA;
 }
 
-static inline void put_desc(struct xdp_qp *qp, struct xdp_port *port, const struct vma_nic_seg *seg)
+static inline void tx_put_desc(struct xdp_qp *qp, struct xdp_qp_queue *port, const struct vma_nic_seg *seg)
 {
 	struct xdp_ring *tx = &port->tx;
 	const uint32_t frame = vma_buf_index(qp->base.arena, seg->buf) - qp->first;
@@ -463,7 +465,7 @@ static inline void put_desc(struct xdp_qp *qp, struct xdp_port *port, const stru
 	if (seg->flags & VMA_NIC_SEG_CSUM && qp->base.tx_headroom != 0)
 		options |= request_checksum(qp, seg);
 	/* Marked before the producer index that makes it visible is published. */
-	xdp_put_in_flight(qp->shared, frame, port->driver.queue, tx->cached_producer);
+	xdp_set_in_flight(qp->shared, frame, port->driver.queue, tx->cached_producer);
 	qp->in_flight[frame - qp->tx_first] = 1;
 	tx->descs[tx->cached_producer++ & tx->mask] = (struct xdp_desc){
 	        .addr = ((uint64_t)frame << XDP_FRAME_SHIFT) + seg->off,
@@ -473,21 +475,21 @@ static inline void put_desc(struct xdp_qp *qp, struct xdp_port *port, const stru
 }
 
 /* Nearly all packets: one segment, nothing to be said against it, and room in the ring. False: the long way. */
-static inline bool put_plain(struct xdp_qp *qp, struct xdp_port *port, const struct vma_nic_seg *seg)
+static inline bool tx_put_single_segment(struct xdp_qp *qp, struct xdp_qp_queue *port, const struct vma_nic_seg *seg)
 {
 	const uint32_t at = vma_buf_index(qp->base.arena, seg->buf) - qp->first - qp->tx_first;
 
 	if (seg->flags & VMA_NIC_SEG_MORE || !seg_in_frame(qp, seg) || seg->len > qp->longest || at >= qp->tx_count ||
 	    qp->in_flight[at] || port->tx.cached_producer - port->tx.cached_consumer >= port->tx.size)
 		return false;
-	put_desc(qp, port, seg);
+	tx_put_desc(qp, port, seg);
 	return true;
 }
 
 unsigned nic_xdp_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsigned n)
 {
-	struct xdp_qp *qp = data_qp_of(base);
-	struct xdp_port *port = &qp->port[qp->tx_queue];
+	struct xdp_qp *qp = xdp_qp_of_base(base);
+	struct xdp_qp_queue *port = &qp->port[qp->tx_queue];
 	struct xdp_ring *tx = &port->tx;
 	unsigned done = 0;
 
@@ -497,7 +499,7 @@ unsigned nic_xdp_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, uns
 		enum tx_verdict verdict;
 		unsigned count = 0;
 
-		if (__builtin_expect(put_plain(qp, port, segs + done), 1)) {
+		if (__builtin_expect(tx_put_single_segment(qp, port, segs + done), 1)) {
 			done++;
 			continue;
 		}
@@ -517,7 +519,7 @@ unsigned nic_xdp_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, uns
 				break;
 		}
 		for (unsigned i = 0; i < count; i++)
-			put_desc(qp, port, &segs[done + i]);
+			tx_put_desc(qp, port, &segs[done + i]);
 		done += count;
 	}
 	/* Release: the kernel sees descriptors and frames before the index. */
@@ -530,7 +532,7 @@ unsigned nic_xdp_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, uns
  * the descriptor with EINVAL, and would do so for ever. Without the request it takes the packet, whose checksum is
  * wrong for the peer, who drops it. False: it is not that.
  */
-static __attribute__((cold, noinline)) bool drop_request(struct xdp_ring *tx)
+static __attribute__((cold, noinline)) bool drop_tx_metadata_request(struct xdp_ring *tx)
 {
 	const uint32_t consumer = atomic_load_explicit(tx->consumer, memory_order_acquire);
 	struct xdp_desc *desc = &tx->descs[consumer & tx->mask];
@@ -544,8 +546,8 @@ static __attribute__((cold, noinline)) bool drop_request(struct xdp_ring *tx)
 /* Calls until the kernel has taken everything or stops taking. */
 int nic_xdp_kick(struct vma_nic_qp *base)
 {
-	struct xdp_qp *qp = data_qp_of(base);
-	struct xdp_port *port = &qp->port[qp->tx_queue];
+	struct xdp_qp *qp = xdp_qp_of_base(base);
+	struct xdp_qp_queue *port = &qp->port[qp->tx_queue];
 	struct xdp_ring *tx = &port->tx;
 
 	if (!qp_usable(qp))
@@ -561,13 +563,13 @@ int nic_xdp_kick(struct vma_nic_qp *base)
 		/* By number: the library's own sendto is interposed, and libc's is a cancellation point with two locked
 		 * instructions, 3 % of a 64-byte packet. */
 		if (syscall(SYS_sendto, port->fd, NULL, 0, MSG_DONTWAIT, NULL, 0) < 0 && errno != EAGAIN &&
-		    errno != EBUSY && errno != ENOBUFS && !(errno == EINVAL && drop_request(tx)))
+		    errno != EBUSY && errno != ENOBUFS && !(errno == EINVAL && drop_tx_metadata_request(tx)))
 			return vma_nic_qp_lost(base) ? -ENODEV : -errno;
 		consumer = atomic_load_explicit(tx->consumer, memory_order_acquire);
 		if (consumer == tx->cached_producer)
 			return 0;
 		if (consumer == before) /* the completion ring may be what is full */
-			if (xdp_shared_complete(&port->driver) == 0)
+			if (xdp_shared_drain_completion_ring(&port->driver) == 0)
 				return -EAGAIN;
 	}
 	return -EAGAIN;
@@ -575,7 +577,7 @@ int nic_xdp_kick(struct vma_nic_qp *base)
 
 unsigned nic_xdp_reap_tx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
 {
-	struct xdp_qp *qp = data_qp_of(base);
+	struct xdp_qp *qp = xdp_qp_of_base(base);
 	uint32_t frames[BURST];
 	unsigned got, kept = 0;
 
@@ -583,8 +585,8 @@ unsigned nic_xdp_reap_tx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigne
 		return 0;
 	if (n > BURST)
 		n = BURST;
-	xdp_shared_complete(&qp->port[qp->tx_queue].driver);
-	got = xdp_shared_returned(qp->shared, qp->slot, frames, n);
+	xdp_shared_drain_completion_ring(&qp->port[qp->tx_queue].driver);
+	got = xdp_shared_take_completed_tx(qp->shared, qp->slot, frames, n);
 	for (unsigned i = 0; i < got; i++) {
 		const uint32_t at = frames[i] - qp->tx_first;
 
@@ -599,7 +601,7 @@ unsigned nic_xdp_reap_tx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigne
 /* Completions tell that a frame has left the device, or been handed on by a veth. */
 bool nic_xdp_tx_is_idle(struct vma_nic_qp *base)
 {
-	const struct xdp_qp *qp = data_qp_of(base);
+	const struct xdp_qp *qp = xdp_qp_of_base(base);
 
 	for (uint32_t i = 0; qp_usable(qp) && i < qp->tx_count; i++) {
 		if (qp->in_flight[i])

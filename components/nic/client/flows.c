@@ -34,7 +34,7 @@ static struct xdp_flow **xdp_flow_bucket_of(const struct xdp_flows *flows, const
 	return &flows->bucket[hash & (flows->buckets - 1)];
 }
 
-static struct xdp_flow **find_in(struct xdp_flow **place, const struct vma_flow_key *key)
+static struct xdp_flow **flow_find_in_bucket(struct xdp_flow **place, const struct vma_flow_key *key)
 {
 	while (*place != NULL && memcmp(&(*place)->rule.key, key, sizeof(*key)) != 0)
 		place = &(*place)->next;
@@ -43,7 +43,7 @@ static struct xdp_flow **find_in(struct xdp_flow **place, const struct vma_flow_
 
 static struct xdp_flow *xdp_flow_find(const struct xdp_flows *flows, const struct vma_flow_key *key)
 {
-	return flows->buckets == 0 ? NULL : *find_in(xdp_flow_bucket_of(flows, key), key);
+	return flows->buckets == 0 ? NULL : *flow_find_in_bucket(xdp_flow_bucket_of(flows, key), key);
 }
 
 static void xdp_flow_insert(struct xdp_flows *flows, struct xdp_flow *flow)
@@ -79,7 +79,7 @@ static int xdp_flows_grow(struct xdp_flows *flows)
 	return 0;
 }
 
-static struct xdp_flow *unlink_at(struct xdp_flow **place)
+static struct xdp_flow *flow_unlink_at(struct xdp_flow **place)
 {
 	struct xdp_flow *flow = *place;
 
@@ -88,9 +88,10 @@ static struct xdp_flow *unlink_at(struct xdp_flow **place)
 	return flow;
 }
 
-static struct xdp_flow *xdp_flow_take(struct xdp_flows *flows, const struct vma_flow_key *key)
+static struct xdp_flow *xdp_flow_remove(struct xdp_flows *flows, const struct vma_flow_key *key)
 {
-	struct xdp_flow *flow = flows->buckets == 0 ? NULL : unlink_at(find_in(xdp_flow_bucket_of(flows, key), key));
+	struct xdp_flow *flow =
+	        flows->buckets == 0 ? NULL : flow_unlink_at(flow_find_in_bucket(xdp_flow_bucket_of(flows, key), key));
 
 	if (flow != NULL)
 		flows->used--;
@@ -126,30 +127,30 @@ void nic_xdp_flows_fini(struct xdp_flows *flows)
 
 /* ---- what the owner takes back ---- */
 
-static void put_revoked(struct xdp_flows *flows, struct xdp_flow *flow)
+static void flow_list_push_revoked(struct xdp_flows *flows, struct xdp_flow *flow)
 {
 	flow->next = flows->revoked;
 	flows->revoked = flow;
 }
 
 /* nic->lock. */
-static void show_flow_count(const struct xdp_qp *qp)
+static void qp_publish_flow_count(const struct xdp_qp *qp)
 {
 	vma_stats_set(&qp->stats->flows, qp->flows.used);
 }
 
 void nic_xdp_flow_revoke(struct xdp_qp *qp, const struct vma_flow_key *key)
 {
-	struct xdp_flow *flow = xdp_flow_take(&qp->flows, key);
+	struct xdp_flow *flow = xdp_flow_remove(&qp->flows, key);
 
 	if (flow != NULL)
-		put_revoked(&qp->flows, flow);
-	show_flow_count(qp);
+		flow_list_push_revoked(&qp->flows, flow);
+	qp_publish_flow_count(qp);
 }
 
 bool nic_xdp_flow_pop_revoked(struct xdp_qp *qp, struct vma_flow_key *key)
 {
-	struct xdp_flow *flow = unlink_at(&qp->flows.revoked);
+	struct xdp_flow *flow = flow_unlink_at(&qp->flows.revoked);
 
 	if (flow == NULL)
 		return false;
@@ -160,7 +161,7 @@ bool nic_xdp_flow_pop_revoked(struct xdp_qp *qp, struct vma_flow_key *key)
 
 /* ---- the owner ---- */
 
-static bool process_has_key(const struct xdp_qp *qp, const struct vma_flow_key *key)
+static bool process_has_flow_key(const struct xdp_qp *qp, const struct vma_flow_key *key)
 {
 	for (const struct xdp_qp *other = qp->nic->qps; other != NULL; other = other->next)
 		if (xdp_flow_find(&other->flows, key) != NULL)
@@ -172,7 +173,7 @@ static bool process_has_key(const struct xdp_qp *qp, const struct vma_flow_key *
  * A connection that vmad grants without a socket: a listener or block of this process has its port. A client that has
  * the claims mapped has CAP_NET_RAW, and vmad knows that. Lock held.
  */
-static bool qp_covers_key(const struct xdp_qp *qp, const struct vma_flow_key *key)
+static bool qp_is_entitled_to_connection(const struct xdp_qp *qp, const struct vma_flow_key *key)
 {
 	struct vma_flow_key wildcard = *key;
 
@@ -180,23 +181,24 @@ static bool qp_covers_key(const struct xdp_qp *qp, const struct vma_flow_key *ke
 		return true;
 	wildcard.peer_port_be = 0;
 	memset(wildcard.peer, 0, sizeof(wildcard.peer));
-	if (process_has_key(qp, &wildcard))
+	if (process_has_flow_key(qp, &wildcard))
 		return true;
 	wildcard.proto = VMA_FLOW_TCP_PORTS;
 	wildcard.local_port_be &= htons((uint16_t) ~(VMA_FLOW_PORTS - 1));
-	return process_has_key(qp, &wildcard);
+	return process_has_flow_key(qp, &wildcard);
 }
 
-static int add_with_proof(struct xdp_qp *qp, const struct vma_flow_rule *rule, struct xdp_shadows *shadows)
+static int request_flow_add_with_proof(struct xdp_qp *qp, const struct vma_flow_rule *rule, struct xdp_shadows *shadows)
 {
-	const struct xdp_proof_fd proof = nic_xdp_proof_fd(shadows, rule, qp_covers_key(qp, &rule->key));
+	const struct xdp_proof_fd proof =
+	        nic_xdp_get_proof_socket(shadows, rule, qp_is_entitled_to_connection(qp, &rule->key));
 	struct vma_flow_rule asked = *rule;
 	int rc;
 
 	if (proof.fd < 0)
 		asked.shadow_cookie = 0; /* it is closed */
 	rc = vmad_client_flow_add(qp->nic->vmad, qp->slot, &asked, proof.fd, &qp->nic->base.info.generic);
-	nic_xdp_proof_fd_put(&proof);
+	nic_xdp_put_proof_socket(&proof);
 	return rc;
 }
 
@@ -212,7 +214,7 @@ static int request_flow_add(struct xdp_qp *qp, const struct vma_flow_rule *rule,
 		rc = xdp_owner_flow_add(nic->owner, qp->slot, &asked);
 		nic->base.info.generic = xdp_owner_generic(nic->owner);
 	} else if (nic->vmad != NULL) {
-		rc = add_with_proof(qp, &asked, shadows);
+		rc = request_flow_add_with_proof(qp, &asked, shadows);
 	}
 	return rc;
 }
@@ -225,7 +227,7 @@ static void request_flow_del(struct nic_xdp *nic, const struct xdp_qp *qp, const
 		vmad_client_flow_del(nic->vmad, qp->slot, key);
 }
 
-static int send_shadows(struct xdp_qp *qp, const struct xdp_flow *flow, struct xdp_shadows *shadows)
+static int request_flow_shadows(struct xdp_qp *qp, const struct xdp_flow *flow, struct xdp_shadows *shadows)
 {
 	const size_t n = flow->shadows.n;
 	uint64_t *cookies = malloc(n * (sizeof(*cookies) + sizeof(int)));
@@ -242,15 +244,15 @@ static int send_shadows(struct xdp_qp *qp, const struct xdp_flow *flow, struct x
 }
 
 /* A flow outlives the socket that it was made for, if there are others. */
-static void name_open_shadow(struct xdp_flow *flow, struct xdp_shadows *shadows)
+static void flow_choose_open_shadow(struct xdp_flow *flow, struct xdp_shadows *shadows)
 {
 	const struct nic_cookies *cookies = &flow->shadows;
-	struct xdp_proof_fd proof = nic_xdp_proof_fd(shadows, &flow->rule, true);
+	struct xdp_proof_fd proof = nic_xdp_get_proof_socket(shadows, &flow->rule, true);
 
 	for (uint32_t i = 0; proof.fd < 0 && i < cookies->n; i++) {
 		const struct vma_flow_rule other = {.key = flow->rule.key, .shadow_cookie = cookies->list[i]};
 
-		proof = nic_xdp_proof_fd(shadows, &other, true);
+		proof = nic_xdp_get_proof_socket(shadows, &other, true);
 		if (proof.fd < 0)
 			continue;
 		flow->rule.shadow_cookie = other.shadow_cookie;
@@ -264,8 +266,8 @@ static int restore_flow(struct xdp_qp *qp, struct xdp_flow *flow, struct xdp_sha
 	int rc = 0;
 
 	if (qp->nic->vmad != NULL && flow->shadows.n > 1) {
-		name_open_shadow(flow, shadows);
-		rc = send_shadows(qp, flow, shadows);
+		flow_choose_open_shadow(flow, shadows);
+		rc = request_flow_shadows(qp, flow, shadows);
 	}
 	return rc < 0 ? rc : request_flow_add(qp, &flow->rule, shadows);
 }
@@ -274,7 +276,7 @@ static int restore_flow(struct xdp_qp *qp, struct xdp_flow *flow, struct xdp_sha
  * vmad has ended while it moved the flow, and had done it: the next one finds the flow with the other queue pair. There
  * is room for it in that one's table.
  */
-static bool flow_has_moved(struct xdp_flow *flow, struct xdp_shadows *shadows)
+static bool flow_was_moved_by_old_vmad(struct xdp_flow *flow, struct xdp_shadows *shadows)
 {
 	int rc;
 
@@ -289,7 +291,7 @@ static bool flow_is_connection(const struct xdp_flow *flow)
 	return flow->rule.key.proto == IPPROTO_TCP && flow->rule.key.peer_port_be != 0;
 }
 
-static void add_each(struct xdp_qp *qp, bool discard_state, bool connections, struct xdp_shadows *shadows)
+static void qp_readd_flows_of_kind(struct xdp_qp *qp, bool discard_state, bool connections, struct xdp_shadows *shadows)
 {
 	struct xdp_flows *flows = &qp->flows;
 
@@ -309,40 +311,40 @@ static void add_each(struct xdp_qp *qp, bool discard_state, bool connections, st
 				place = &(*place)->next;
 				continue;
 			}
-			flow = unlink_at(place);
+			flow = flow_unlink_at(place);
 			flows->used--;
-			if (rc == -EADDRINUSE && !discard_state && flow_has_moved(flow, shadows))
+			if (rc == -EADDRINUSE && !discard_state && flow_was_moved_by_old_vmad(flow, shadows))
 				xdp_flow_insert(&flow->moves_to->flows, flow);
 			else
-				put_revoked(flows, flow);
+				flow_list_push_revoked(flows, flow);
 		}
 	}
 }
 
 /* Listeners and blocks give the right to the connections that they cover. */
-static void add_all(struct xdp_qp *qp, bool discard_state)
+static void qp_readd_all_flows(struct xdp_qp *qp, bool discard_state)
 {
 	struct xdp_shadows shadows = {0};
 
-	add_each(qp, discard_state, false, &shadows);
-	add_each(qp, discard_state, true, &shadows);
+	qp_readd_flows_of_kind(qp, discard_state, false, &shadows);
+	qp_readd_flows_of_kind(qp, discard_state, true, &shadows);
 	nic_xdp_shadows_fini(&shadows);
 }
 
-void nic_xdp_flow_restore(struct xdp_qp *qp)
+void nic_xdp_flows_restore(struct xdp_qp *qp)
 {
-	add_all(qp, true);
+	qp_readd_all_flows(qp, true);
 }
 
-void nic_xdp_flow_present(struct xdp_qp *qp)
+void nic_xdp_flows_reannounce(struct xdp_qp *qp)
 {
-	add_all(qp, false);
+	qp_readd_all_flows(qp, false);
 }
 
 /* ---- add and delete ---- */
 
 /* Lock held. `flow` joins the table (then it is NULL), or its shadow the flow that is there. */
-static int insert_flow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
+static int qp_insert_flow_or_shadow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
 {
 	const struct vma_flow_rule *rule = &(*flow)->rule;
 	struct xdp_flow *known = xdp_flow_find(&qp->flows, &rule->key);
@@ -358,9 +360,9 @@ static int insert_flow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
 		rc = nic_cookies_add(&(*flow)->shadows, &rule->key, rule->shadow_cookie);
 	if (rc < 0)
 		return rc;
-	xdp_flow_free(unlink_at(find_in(&qp->flows.revoked, &rule->key)));
+	xdp_flow_free(flow_unlink_at(flow_find_in_bucket(&qp->flows.revoked, &rule->key)));
 	xdp_flow_insert(&qp->flows, *flow);
-	show_flow_count(qp);
+	qp_publish_flow_count(qp);
 	*flow = NULL;
 	return 0;
 }
@@ -369,7 +371,7 @@ static int insert_flow(struct xdp_qp *qp, struct xdp_flow **flow, int rc)
  * The owner's clock starts with the first flow. vmad keeps its own; but what it took back may have come in with an
  * answer, and nobody polls for that one. Lock held.
  */
-static void wake_if_due(struct nic_xdp *nic)
+static void nic_wake_thread_if_events(struct nic_xdp *nic)
 {
 	if (nic->owner != NULL ||
 	    (nic->vmad != NULL && (vmad_client_has_event(nic->vmad) || vmad_client_broken(nic->vmad))))
@@ -386,11 +388,11 @@ static struct xdp_claim *create_claim(struct xdp_qp *qp, const struct vma_flow_r
 	if (!(rule->flags & VMA_FLOW_PORT_EXCLUSIVE) || window->claims == NULL ||
 	    xdp_flow_find(&qp->flows, &rule->key) != NULL)
 		return NULL;
-	return xdp_claims_take(window->claims, window->shared, qp->slot, &rule->key);
+	return xdp_claims_add_flow(window->claims, window->shared, qp->slot, &rule->key);
 }
 
 /* What was claimed is shared from now on: it becomes a rule like others, or nobody's. 0: there is no such flow. */
-static int share_claim(struct xdp_qp *qp, const struct vma_flow_rule *rule)
+static int claim_to_shared_flow(struct xdp_qp *qp, const struct vma_flow_rule *rule)
 {
 	struct xdp_flow *flow = xdp_flow_find(&qp->flows, &rule->key);
 	struct xdp_shadows shadows = {0};
@@ -400,7 +402,7 @@ static int share_claim(struct xdp_qp *qp, const struct vma_flow_rule *rule)
 		return 0;
 	rc = restore_flow(qp, flow, &shadows);
 	nic_xdp_shadows_fini(&shadows);
-	xdp_claims_release(flow->claim);
+	xdp_claims_remove_flow(flow->claim);
 	flow->claim = NULL;
 	if (rc == 0 || rc == -EEXIST)
 		return 0;
@@ -409,10 +411,10 @@ static int share_claim(struct xdp_qp *qp, const struct vma_flow_rule *rule)
 }
 
 /* Lock held, not lost. */
-static int add_where_possible(struct xdp_qp *qp, struct xdp_flow *flow)
+static int flow_add_as_claim_or_request(struct xdp_qp *qp, struct xdp_flow *flow)
 {
 	struct xdp_shadows shadows = {0};
-	int rc = share_claim(qp, &flow->rule);
+	int rc = claim_to_shared_flow(qp, &flow->rule);
 
 	if (rc < 0)
 		return rc;
@@ -427,7 +429,7 @@ static void release_claim(const struct xdp_qp *qp, struct xdp_claim *claim, cons
 	if (claim == NULL)
 		request_flow_del(qp->nic, qp, key);
 	else if (!vma_nic_qp_lost(&qp->base))
-		xdp_claims_release(claim);
+		xdp_claims_remove_flow(claim);
 }
 
 /*
@@ -436,10 +438,10 @@ static void release_claim(const struct xdp_qp *qp, struct xdp_claim *claim, cons
  */
 static int flow_add_retrying(struct xdp_qp *qp, struct xdp_flow *flow)
 {
-	int rc = add_where_possible(qp, flow);
+	int rc = flow_add_as_claim_or_request(qp, flow);
 
 	for (int tries = 0; rc == -EPIPE && tries < TRIES && nic_xdp_await_vmad(qp->nic); tries++) {
-		rc = vma_nic_qp_lost(&qp->base) ? -EPIPE : add_where_possible(qp, flow);
+		rc = vma_nic_qp_lost(&qp->base) ? -EPIPE : flow_add_as_claim_or_request(qp, flow);
 		if (rc == -EEXIST && xdp_flow_find(&qp->flows, &flow->rule.key) == NULL)
 			rc = 0;
 	}
@@ -455,7 +457,7 @@ int nic_xdp_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 	struct xdp_claim *claim;
 	int rc, kept;
 
-	if (!nic_xdp_opened_here(nic))
+	if (!nic_xdp_opened_by_this_process(nic))
 		return -ENODEV;
 	flow = malloc(sizeof(*flow)); /* calloc passes the thread's own cache by */
 	if (flow == NULL)
@@ -468,10 +470,10 @@ int nic_xdp_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 	else if (rc == -EPIPE)
 		rc = -ETIMEDOUT; /* vmad stands still, or is long away */
 	claim = flow->claim;
-	kept = insert_flow(qp, &flow, rc);
+	kept = qp_insert_flow_or_shadow(qp, &flow, rc);
 	if (rc == 0 && kept < 0)
 		release_claim(qp, claim, &rule->key);
-	wake_if_due(nic);
+	nic_wake_thread_if_events(nic);
 	pthread_mutex_unlock(&nic->lock);
 	xdp_flow_free(flow);
 	return kept;
@@ -484,16 +486,16 @@ int nic_xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 	struct xdp_flow *flow;
 	bool known;
 
-	if (!nic_xdp_opened_here(nic))
+	if (!nic_xdp_opened_by_this_process(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
-	flow = xdp_flow_take(&qp->flows, key);
+	flow = xdp_flow_remove(&qp->flows, key);
 	if (flow == NULL)
-		flow = unlink_at(find_in(&qp->flows.revoked, key));
+		flow = flow_unlink_at(flow_find_in_bucket(&qp->flows.revoked, key));
 	if (flow != NULL)
 		release_claim(qp, flow->claim, key);
-	show_flow_count(qp);
-	wake_if_due(nic);
+	qp_publish_flow_count(qp);
+	nic_wake_thread_if_events(nic);
 	pthread_mutex_unlock(&nic->lock);
 	known = flow != NULL;
 	xdp_flow_free(flow);
@@ -503,22 +505,22 @@ int nic_xdp_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 /* ---- move ---- */
 
 /* -1: not known yet. */
-static _Atomic int program_can_be_awaited = -1;
+static _Atomic int xdp_program_await_state = -1;
 
 /*
  * The program may have read the flow's slot before it was changed, and its packet reaches the old socket only when the
  * driver has gone through its batch. All of that is one section of RCU, and MEMBARRIER_CMD_GLOBAL returns when every
  * such section that had begun has ended. It is refused by a kernel with nohz_full, and perhaps by a sandbox.
  */
-static bool can_await_program(void)
+static bool can_await_running_xdp_program(void)
 {
-	int can = atomic_load_explicit(&program_can_be_awaited, memory_order_relaxed);
+	int can = atomic_load_explicit(&xdp_program_await_state, memory_order_relaxed);
 
 	if (can < 0) {
 		const int commands = os_membarrier(MEMBARRIER_CMD_QUERY);
 
 		can = commands > 0 && (commands & MEMBARRIER_CMD_GLOBAL) != 0;
-		atomic_store_explicit(&program_can_be_awaited, can, memory_order_relaxed);
+		atomic_store_explicit(&xdp_program_await_state, can, memory_order_relaxed);
 	}
 	return can != 0;
 }
@@ -531,7 +533,7 @@ static int move_rule(struct xdp_qp *from, struct xdp_qp *to, struct xdp_flow *fl
 	if (vma_nic_qp_lost(&from->base) || vma_nic_qp_lost(&to->base))
 		return -EPIPE;
 	if (flow->claim != NULL) {
-		xdp_claims_move(flow->claim, to->slot);
+		xdp_claims_move_to_slot(flow->claim, to->slot);
 		return 0;
 	}
 	if (nic->owner != NULL)
@@ -540,8 +542,9 @@ static int move_rule(struct xdp_qp *from, struct xdp_qp *to, struct xdp_flow *fl
 }
 
 /*
- * Lock held, and given up while another vmad is awaited. The one that has ended may have moved the flow or not. The next
- * one is told of it as `from`'s; if it knows it as `to`'s, it is told so (flow_has_moved). Else it is asked to move it.
+ * Lock held, and given up while another vmad is awaited. The one that has ended may have moved the flow or not. The
+ * next one is told of it as `from`'s; if it knows it as `to`'s, it is told so (flow_was_moved_by_old_vmad). Else it is
+ * asked to move it.
  */
 static int move_rule_retrying(struct xdp_qp *from, struct xdp_qp *to, const struct vma_flow_key *key)
 {
@@ -560,7 +563,7 @@ static int move_rule_retrying(struct xdp_qp *from, struct xdp_qp *to, const stru
 	}
 	flow = xdp_flow_find(&from->flows, key);
 	if (rc == 0 && flow != NULL)
-		xdp_flow_insert(&to->flows, xdp_flow_take(&from->flows, key));
+		xdp_flow_insert(&to->flows, xdp_flow_remove(&from->flows, key));
 	if (flow == NULL)
 		flow = xdp_flow_find(&to->flows, key);
 	if (flow == NULL)
@@ -577,38 +580,38 @@ int nic_xdp_flow_move(struct vma_nic_qp *from_base, struct vma_nic_qp *to_base, 
 	struct nic_xdp *nic = from->nic;
 	int rc;
 
-	if (!nic_xdp_opened_here(nic))
+	if (!nic_xdp_opened_by_this_process(nic))
 		return -ENODEV;
-	if (awaits && !can_await_program())
+	if (awaits && !can_await_running_xdp_program())
 		return -EOPNOTSUPP;
 	pthread_mutex_lock(&nic->lock);
 	rc = move_rule_retrying(from, to, key);
-	wake_if_due(nic);
+	nic_wake_thread_if_events(nic);
 	pthread_mutex_unlock(&nic->lock);
 	if (rc == 0 && awaits)
 		os_membarrier(MEMBARRIER_CMD_GLOBAL);
 	return rc;
 }
 
-int nic_xdp_flow_retire(struct vma_nic_qp *base, const struct vma_flow_key *key)
+int nic_xdp_flow_stop_new_connections(struct vma_nic_qp *base, const struct vma_flow_key *key)
 {
 	struct xdp_qp *qp = (struct xdp_qp *)base;
 	struct nic_xdp *nic = qp->nic;
 	int rc = -ENOENT;
 
-	if (!nic_xdp_opened_here(nic) || base->member == NULL || atomic_load(&base->member->groups) == 0)
+	if (!nic_xdp_opened_by_this_process(nic) || base->member == NULL || atomic_load(&base->member->groups) == 0)
 		return -ENOENT;
 	pthread_mutex_lock(&nic->lock);
 	if (nic->owner != NULL)
-		rc = xdp_owner_flow_retire(nic->owner, qp->slot, key);
+		rc = xdp_owner_flow_stop_new_conns(nic->owner, qp->slot, key);
 	else if (nic->vmad != NULL && !vma_nic_qp_lost(base))
-		rc = vmad_client_flow_retire(nic->vmad, qp->slot, key);
-	wake_if_due(nic);
+		rc = vmad_client_flow_stop_new_conns(nic->vmad, qp->slot, key);
+	nic_wake_thread_if_events(nic);
 	pthread_mutex_unlock(&nic->lock);
 	return rc;
 }
 
-bool nic_xdp_port_is_named(const struct vma_nic_qp *base, uint16_t local_port_be)
+bool nic_xdp_port_has_rule(const struct vma_nic_qp *base, uint16_t local_port_be)
 {
 	const struct xdp_qp *qp = (const struct xdp_qp *)base;
 	const uint16_t port = ntohs(local_port_be);
@@ -617,7 +620,7 @@ bool nic_xdp_port_is_named(const struct vma_nic_qp *base, uint16_t local_port_be
 	       (atomic_load(&qp->shared->named[port / 64]) >> port % 64 & 1) != 0;
 }
 
-bool nic_xdp_is_alone(const struct vma_nic_qp *base)
+bool nic_xdp_qp_is_only_tenant(const struct vma_nic_qp *base)
 {
 	const struct xdp_qp *qp = (const struct xdp_qp *)base;
 
@@ -631,7 +634,7 @@ int nic_xdp_minisock_export(struct vma_nic_qp *base, const struct vma_flow_minis
 	struct nic_xdp *nic = qp->nic;
 	int rc = -EOPNOTSUPP;
 
-	if (!nic_xdp_opened_here(nic))
+	if (!nic_xdp_opened_by_this_process(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
 	for (int tries = 0; nic->kind == VMA_NIC_OWNER_VMAD && tries < TRIES; tries++) {
@@ -642,8 +645,8 @@ int nic_xdp_minisock_export(struct vma_nic_qp *base, const struct vma_flow_minis
 			break;
 	}
 	for (unsigned i = 0; i < n && rc == 0; i++)
-		xdp_flow_free(xdp_flow_take(&qp->flows, &minisocks[i].key));
-	show_flow_count(qp);
+		xdp_flow_free(xdp_flow_remove(&qp->flows, &minisocks[i].key));
+	qp_publish_flow_count(qp);
 	pthread_mutex_unlock(&nic->lock);
 	return rc;
 }

@@ -1,8 +1,8 @@
 /*
  * fork - what a child after fork closes of its parent's clients, and what it keeps: ../fork.h.
  *
- * If a parent wants its children to be clients in their own right, it says so beforehand (vma_nic_inherit). They keep a
- * copy of its right, see xdp/right.c.
+ * If a parent wants its children to be clients in their own right, it says so beforehand (vma_nic_inherit_right). They
+ * keep a copy of its right, see xdp/right.c.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,7 @@ static struct {
 } rights[RIGHTS_MAX];
 static unsigned nrights;
 
-void nic_xdp_child_give_up(struct nic_forked *forked)
+void nic_xdp_close_in_child(struct nic_fork_entry *forked)
 {
 	struct nic_xdp *nic = (struct nic_xdp *)((char *)forked - offsetof(struct nic_xdp, forked));
 
@@ -55,7 +55,7 @@ void nic_xdp_child_give_up(struct nic_forked *forked)
 	}
 }
 
-int nic_xdp_inherited_right(unsigned ifindex)
+int nic_xdp_find_inherited_right(unsigned ifindex)
 {
 	int fd = -1;
 
@@ -65,14 +65,14 @@ int nic_xdp_inherited_right(unsigned ifindex)
 	return fd;
 }
 
-int vma_nic_inherit(struct vma_nic *base, enum vma_nic_inherit to)
+int vma_nic_inherit_right(struct vma_nic *base, enum vma_nic_inherit_right to)
 {
 	struct nic_xdp *nic = (struct nic_xdp *)base;
 	int rc = 0;
 
 	if (base->ops != &vma_nic_xdp_ops)
 		return -EOPNOTSUPP;
-	if (!nic_xdp_opened_here(nic))
+	if (!nic_xdp_opened_by_this_process(nic))
 		return -ENODEV;
 	if (to != VMA_NIC_INHERIT_NOBODY)
 		rc = vmad_right_share(nic->right_fd, base->info.ifindex, to == VMA_NIC_INHERIT_ANY_USER);

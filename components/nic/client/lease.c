@@ -21,7 +21,7 @@
 
 /* ---- the window ---- */
 
-static int has_bytes(int fd, size_t bytes)
+static int check_file_size(int fd, size_t bytes)
 {
 	struct stat st;
 
@@ -30,7 +30,7 @@ static int has_bytes(int fd, size_t bytes)
 	return (uint64_t)st.st_size >= bytes ? 0 : -EPROTO; /* touching what is not there would be SIGBUS */
 }
 
-static int lease_open_window(struct nic_xdp *nic, const struct xdp_rental *rental, struct xdp_window **out)
+static int lease_map_window(struct nic_xdp *nic, const struct xdp_rental *rental, struct xdp_window **out)
 {
 	const uint32_t queue_frames = rental->nframes / rental->queues;
 	struct xdp_window *window = calloc(1, sizeof(*window));
@@ -43,9 +43,9 @@ static int lease_open_window(struct nic_xdp *nic, const struct xdp_rental *renta
 	window->nframes = rental->nframes;
 	window->queue_shift = (uint32_t)__builtin_ctz(queue_frames);
 	window->shared_bytes = xdp_shared_bytes(rental->nframes);
-	rc = has_bytes(rental->umem_fd, (size_t)rental->nframes << XDP_FRAME_SHIFT);
+	rc = check_file_size(rental->umem_fd, (size_t)rental->nframes << XDP_FRAME_SHIFT);
 	if (rc == 0)
-		rc = has_bytes(rental->shared_fd, window->shared_bytes);
+		rc = check_file_size(rental->shared_fd, window->shared_bytes);
 	if (rc < 0)
 		goto fail;
 	window->shared = mmap(NULL, window->shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
@@ -85,7 +85,7 @@ void nic_xdp_window_put(struct xdp_window *window)
 
 /* ---- ports: the rings of each device queue ---- */
 
-static void close_xdp_port(struct xdp_port *port)
+static void close_xdp_port(struct xdp_qp_queue *port)
 {
 	xdp_ring_unmap(&port->rx);
 	xdp_ring_unmap(&port->tx);
@@ -93,13 +93,13 @@ static void close_xdp_port(struct xdp_port *port)
 	xdp_ring_unmap(&port->comp);
 }
 
-static int open_xdp_port(struct xdp_port *port, struct xdp_window *window, const struct xdp_rental *rental,
+static int open_xdp_port(struct xdp_qp_queue *port, struct xdp_window *window, const struct xdp_rental *rental,
                          uint32_t queue)
 {
 	int rc;
 
 	port->fd = rental->socket_fd[queue];
-	port->driver = (struct xdp_driver){
+	port->driver = (struct xdp_shared_rings_user){
 	        .shared = window->shared,
 	        .fill = &port->fill,
 	        .comp = &port->comp,
@@ -113,9 +113,9 @@ static int open_xdp_port(struct xdp_port *port, struct xdp_window *window, const
 	return rc;
 }
 
-static int open_ports(struct xdp_window *window, const struct xdp_rental *rental, struct xdp_port **out)
+static int open_ports(struct xdp_window *window, const struct xdp_rental *rental, struct xdp_qp_queue **out)
 {
-	struct xdp_port *ports = aligned_alloc(_Alignof(struct xdp_port), rental->queues * sizeof(*ports));
+	struct xdp_qp_queue *ports = aligned_alloc(_Alignof(struct xdp_qp_queue), rental->queues * sizeof(*ports));
 	int rc = 0;
 
 	if (ports == NULL)
@@ -148,7 +148,7 @@ static void lease_pool_drained(void *arg)
 	atomic_store_explicit(&lease->done, true, memory_order_release);
 }
 
-bool nic_xdp_leases_ending(const struct nic_xdp *nic)
+bool nic_xdp_has_lease_to_finish(const struct nic_xdp *nic)
 {
 	for (const struct xdp_lease *lease = nic->leases; lease != NULL; lease = lease->next)
 		if (atomic_load_explicit(&lease->pending, memory_order_relaxed) == 0 &&
@@ -158,7 +158,7 @@ bool nic_xdp_leases_ending(const struct nic_xdp *nic)
 }
 
 /* False: vmad is away, and is to be told when it is there again. */
-static bool lease_give_back(struct nic_xdp *nic, const struct xdp_lease *lease)
+static bool lease_return_slot(struct nic_xdp *nic, const struct xdp_lease *lease)
 {
 	if (lease->orphan)
 		return true;
@@ -169,14 +169,14 @@ static bool lease_give_back(struct nic_xdp *nic, const struct xdp_lease *lease)
 	return (nic->vmad != NULL && vmad_client_return(nic->vmad, lease->slot, true) != -EPIPE) || nic->closing;
 }
 
-void nic_xdp_leases_end(struct nic_xdp *nic)
+void nic_xdp_leases_finish_done(struct nic_xdp *nic)
 {
 	struct xdp_lease **place = &nic->leases;
 
 	while (*place != NULL) {
 		struct xdp_lease *lease = *place;
 
-		if (!atomic_load_explicit(&lease->done, memory_order_acquire) || !lease_give_back(nic, lease)) {
+		if (!atomic_load_explicit(&lease->done, memory_order_acquire) || !lease_return_slot(nic, lease)) {
 			place = &lease->next;
 			continue;
 		}
@@ -205,7 +205,7 @@ static int create_pools(struct xdp_qp *qp, const struct xdp_window *window, cons
 	snprintf(name, sizeof(name), "tx %s", qp->name);
 	rc = vma_bufpool_create(&attr, &pools[1]);
 	if (rc == 0) {
-		rc = vma_bufpool_add(pools[1], window->first + rental->tx_first, rental->tx_count);
+		rc = vma_bufpool_add_frames(pools[1], window->first + rental->tx_first, rental->tx_count);
 		if (rc == 0)
 			return 0;
 		vma_bufpool_retire(pools[1], NULL, NULL);
@@ -214,7 +214,7 @@ static int create_pools(struct xdp_qp *qp, const struct xdp_window *window, cons
 	return rc;
 }
 
-static void hand_back(struct nic_xdp *nic, uint32_t slot)
+static void return_slot_to_owner(struct nic_xdp *nic, uint32_t slot)
 {
 	if (nic->owner != NULL)
 		xdp_owner_return(nic->owner, slot, true);
@@ -234,7 +234,7 @@ static int request_rental(struct nic_xdp *nic, const struct vma_nic_qp_attr *att
 		return -EAGAIN;
 	if (rc == 0 && nic->owner == NULL)
 		for (uint32_t queue = 0; queue < rental->queues; queue++)
-			rental->socket_fd[queue] = nic_fd_keep(rental->socket_fd[queue]);
+			rental->socket_fd[queue] = nic_fd_move_high(rental->socket_fd[queue]);
 	if (rc < 0 || nic->owner == NULL)
 		return rc;
 	/* The owner's own fds: take copies, so that closing works the same for both kinds. */
@@ -242,7 +242,7 @@ static int request_rental(struct nic_xdp *nic, const struct vma_nic_qp_attr *att
 		rental->socket_fd[queue] = nic_fd_dup(rental->socket_fd[queue]);
 		if (rental->socket_fd[queue] < 0) {
 			rc = -errno;
-			hand_back(nic, rental->slot);
+			return_slot_to_owner(nic, rental->slot);
 			while (queue-- > 0)
 				nic_fd_close(rental->socket_fd[queue]);
 			break;
@@ -270,12 +270,12 @@ static void rental_close(const struct nic_xdp *nic, const struct xdp_rental *ren
  * The slot's member takes the place of the one before, with what that one says: any thread may look there at any time.
  * It can do without.
  */
-static void map_member(struct xdp_qp *qp, const struct xdp_rental *rental)
+static void qp_map_accept_page(struct xdp_qp *qp, const struct xdp_rental *rental)
 {
 	const size_t bytes = sizeof(struct vma_nic_accept_page);
 	struct vma_nic_accept_page *before = qp->base.member, *member;
 
-	if (has_bytes(rental->shared_fd, XDP_OBJECT_BYTES) < 0)
+	if (check_file_size(rental->shared_fd, XDP_OBJECT_BYTES) < 0)
 		return;
 	member = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, rental->shared_fd,
 	              (off_t)(XDP_MEMBERS_AT + rental->slot * bytes));
@@ -292,7 +292,7 @@ static void map_member(struct xdp_qp *qp, const struct xdp_rental *rental)
 }
 
 /* The queue pair's fields, after everything that can fail. */
-static void qp_install_rental(struct xdp_qp *qp, const struct xdp_rental *rental, struct xdp_port *ports,
+static void qp_install_rental(struct xdp_qp *qp, const struct xdp_rental *rental, struct xdp_qp_queue *ports,
                               struct vma_bufpool *pools[2])
 {
 	const struct xdp_window *window = qp->lease->window;
@@ -325,7 +325,7 @@ static void qp_install_rental(struct xdp_qp *qp, const struct xdp_rental *rental
 	atomic_store_explicit(&qp->base.tx_pool, pools[1], memory_order_release);
 }
 
-static void nic_set_rental_info(struct nic_xdp *nic, const struct xdp_rental *rental)
+static void nic_set_info_from_rental(struct nic_xdp *nic, const struct xdp_rental *rental)
 {
 	nic->base.info.mtu = rental->mtu;
 	nic->base.info.generic = rental->generic;
@@ -353,7 +353,7 @@ int nic_xdp_rent(struct xdp_qp *qp)
 	struct xdp_lease *lease = calloc(1, sizeof(*lease));
 	struct xdp_rental rental;
 	struct vma_bufpool *pools[2];
-	struct xdp_port *ports = NULL;
+	struct xdp_qp_queue *ports = NULL;
 	uint8_t *in_flight = NULL;
 	int rc;
 
@@ -365,7 +365,7 @@ int nic_xdp_rent(struct xdp_qp *qp)
 	rc = -EPROTO;
 	if (!rental_is_sane(&rental) || (nic->window != NULL && nic->window->nframes != rental.nframes))
 		goto fail_rental;
-	rc = nic->window != NULL ? 0 : lease_open_window(nic, &rental, &nic->window);
+	rc = nic->window != NULL ? 0 : lease_map_window(nic, &rental, &nic->window);
 	if (rc < 0)
 		goto fail_rental;
 	rc = -ENOMEM;
@@ -388,8 +388,8 @@ int nic_xdp_rent(struct xdp_qp *qp)
 	nic->leases = lease;
 	qp->lease = lease;
 	qp->in_flight = in_flight;
-	nic_set_rental_info(nic, &rental);
-	map_member(qp, &rental);
+	nic_set_info_from_rental(nic, &rental);
+	qp_map_accept_page(qp, &rental);
 	qp_install_rental(qp, &rental, ports, pools);
 	rental_close(nic, &rental, false);
 	return 0;
@@ -398,7 +398,7 @@ fail_ports:
 		close_xdp_port(&ports[queue]);
 	free(ports);
 fail_rental:
-	hand_back(nic, rental.slot);
+	return_slot_to_owner(nic, rental.slot);
 	rental_close(nic, &rental, true);
 	free(in_flight);
 fail:
@@ -407,7 +407,7 @@ fail:
 }
 
 /* What was sent and not reaped: the kernel copied it or never will look at it, and the references go home. */
-static void put_in_flight(struct xdp_qp *qp)
+static void qp_put_in_flight_bufs(struct xdp_qp *qp)
 {
 	for (uint32_t i = 0; i < qp->tx_count; i++)
 		if (qp->in_flight[i])
@@ -435,7 +435,7 @@ void nic_xdp_unrent(struct xdp_qp *qp)
 		xdp_owner_return(nic->owner, lease->slot, false);
 	else if (!lost && nic->vmad != NULL)
 		vmad_client_return(nic->vmad, lease->slot, false);
-	put_in_flight(qp);
+	qp_put_in_flight_bufs(qp);
 	free(qp->in_flight);
 	qp->in_flight = NULL;
 	qp->lease = NULL;
@@ -444,24 +444,25 @@ void nic_xdp_unrent(struct xdp_qp *qp)
 	lease_pool_drained(lease); /* the queue pair's own share: from here on the thread may end the lease */
 }
 
-static void blank_ring(struct xdp_ring *ring)
+static void ring_map_zero_pages(struct xdp_ring *ring)
 {
 	mmap(ring->map, ring->map_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 }
 
-void nic_xdp_disarm(struct xdp_qp *qp)
+void nic_xdp_detach_lost_qp(struct xdp_qp *qp)
 {
 	atomic_store_explicit(&qp->base.lost, true, memory_order_release);
 	qp->lease->orphan = true;
 	for (uint32_t queue = 0; queue < qp->queues; queue++) {
-		struct xdp_port *port = &qp->port[queue];
+		struct xdp_qp_queue *port = &qp->port[queue];
 
-		os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, port->fd, NULL); /* watched or not: see nic_xdp_watch */
+		os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, port->fd,
+		             NULL); /* watched or not: see nic_xdp_add_to_epoll */
 		/* Not close(): the number must stay ours while a kick may be about to use it. */
 		os_dup3(qp->nic->dead_fd, port->fd, O_CLOEXEC);
-		blank_ring(&port->rx);
-		blank_ring(&port->tx);
-		blank_ring(&port->fill);
-		blank_ring(&port->comp);
+		ring_map_zero_pages(&port->rx);
+		ring_map_zero_pages(&port->tx);
+		ring_map_zero_pages(&port->fill);
+		ring_map_zero_pages(&port->comp);
 	}
 }

@@ -25,7 +25,7 @@
 #define TRIES 5 /* vmads that end one after the other */
 #define ENDED 1 /* the channel, before the result */
 
-static void drop_channel(struct nic_xdp *nic)
+static void repair_close_channel(struct nic_xdp *nic)
 {
 	const int fd = atomic_exchange(&nic->repair_fd, -1);
 
@@ -41,17 +41,19 @@ static bool repair_channel_ended(int channel)
 	return os_poll(&polled, 1, 0) > 0;
 }
 
-static int request_channel(struct nic_xdp *nic)
+static int repair_request_channel(struct nic_xdp *nic)
 {
 	int fd = -1, tries = 0, rc;
 
 	pthread_mutex_lock(&nic->lock);
 	do
-		rc = nic->vmad != NULL ? vmad_client_repair(nic->vmad, &fd) : nic->owner != NULL ? -EOPNOTSUPP : -EPIPE;
+		rc = nic->vmad != NULL    ? vmad_client_open_repair(nic->vmad, &fd)
+		     : nic->owner != NULL ? -EOPNOTSUPP
+		                          : -EPIPE;
 	while (rc == -EPIPE && tries++ < TRIES && nic_xdp_await_vmad(nic));
 	pthread_mutex_unlock(&nic->lock);
 	if (rc == 0)
-		atomic_store(&nic->repair_fd, nic_fd_keep(fd));
+		atomic_store(&nic->repair_fd, nic_fd_move_high(fd));
 	return rc;
 }
 
@@ -62,13 +64,13 @@ int vma_nic_repair_begin(struct vma_nic *base)
 
 	if (base->ops != &vma_nic_xdp_ops)
 		return -EOPNOTSUPP;
-	if (!nic_xdp_opened_here(nic))
+	if (!nic_xdp_opened_by_this_process(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->repair_lock);
 	if (atomic_load(&nic->repair_fd) >= 0 && repair_channel_ended(atomic_load(&nic->repair_fd)))
-		drop_channel(nic);
+		repair_close_channel(nic);
 	if (atomic_load(&nic->repair_fd) < 0)
-		rc = request_channel(nic);
+		rc = repair_request_channel(nic);
 	if (rc < 0)
 		pthread_mutex_unlock(&nic->repair_lock);
 	return rc;
@@ -94,7 +96,7 @@ static int repair_write_bytes(int fd, const struct vma_repair_bytes *bytes, uint
 }
 
 /* A descriptor; -1: there are none; -errno else. */
-static int repair_make_file(const struct vma_repair_bytes *bytes, uint64_t total, int *out)
+static int repair_write_bytes_to_memfd(const struct vma_repair_bytes *bytes, uint64_t total, int *out)
 {
 	struct rlimit limit;
 	int fd, rc;
@@ -117,7 +119,7 @@ static int repair_make_file(const struct vma_repair_bytes *bytes, uint64_t total
 
 /* ---- the socket ---- */
 
-static int send_socket(int channel, const struct vmad_repair_socket *message, const int *fds, unsigned nfds)
+static int repair_send_socket(int channel, const struct vmad_repair_socket *message, const int *fds, unsigned nfds)
 {
 	union {
 		struct cmsghdr head;
@@ -132,7 +134,7 @@ static int send_socket(int channel, const struct vmad_repair_socket *message, co
 	control.head = (struct cmsghdr){
 	        .cmsg_len = CMSG_LEN(nfds * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
 	memcpy(CMSG_DATA(&control.head), fds, nfds * sizeof(int));
-	if (os_await(channel, POLLOUT, VMA_NIC_REPAIR_MS) == 0)
+	if (os_poll_one_fd(channel, POLLOUT, VMA_NIC_REPAIR_MS) == 0)
 		return -EPIPE;
 	if (os_sendmsg(channel, &msg, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0)
 		return 0;
@@ -150,21 +152,23 @@ static int repair_receive_reply(int channel, struct vmad_repair_reply *answer)
 			return answer->result == -EPIPE ? ENDED : answer->result;
 		if (n == 0 || (n < 0 && errno == ECONNRESET))
 			return ENDED;
-		if (n > 0 || (errno != EAGAIN && errno != EINTR) || os_await(channel, POLLIN, VMA_NIC_REPAIR_MS) == 0)
+		if (n > 0 || (errno != EAGAIN && errno != EINTR) ||
+		    os_poll_one_fd(channel, POLLIN, VMA_NIC_REPAIR_MS) == 0)
 			return -EPIPE;
 	}
 }
 
-static int try_socket(int channel, const struct vma_repair *what, const int fds[2], struct vmad_repair_reply *answer)
+static int repair_try_socket(int channel, const struct vma_repair *what, const int fds[2],
+                             struct vmad_repair_reply *answer)
 {
 	const struct vmad_repair_socket message = {.head = {VMAD_REPAIR_MAGIC, VMAD_REPAIR_SOCKET}, .what = *what};
-	int rc = send_socket(channel, &message, fds, fds[1] >= 0 ? 2 : 1);
+	int rc = repair_send_socket(channel, &message, fds, fds[1] >= 0 ? 2 : 1);
 
 	return rc == 0 ? repair_receive_reply(channel, answer) : rc;
 }
 
 /* Nobody repairs the socket any more. True: the kernel has the connection; else the socket is as before. */
-static bool is_repaired(int fd)
+static bool repair_socket_has_connected(int fd)
 {
 	const struct sockaddr apart = {.sa_family = AF_UNSPEC};
 	struct sockaddr_storage peer;
@@ -177,14 +181,14 @@ static bool is_repaired(int fd)
 	return false;
 }
 
-static int next_channel(struct nic_xdp *nic)
+static int repair_reopen_channel(struct nic_xdp *nic)
 {
-	drop_channel(nic);
-	return request_channel(nic);
+	repair_close_channel(nic);
+	return repair_request_channel(nic);
 }
 
 /* How many of the bytes that had not been sent it has is not known. */
-static int check_unsent(const struct vma_repair *what)
+static int repair_check_all_was_sent(const struct vma_repair *what)
 {
 	return what->unacked == what->sent ? 0 : -EPIPE;
 }
@@ -197,18 +201,18 @@ int vma_nic_repair_socket(struct vma_nic *base, int fd, const struct vma_repair 
 	int fds[2] = {fd, -1}, tries = 0, rc;
 
 	*incomplete = 0;
-	rc = repair_make_file(bytes, (uint64_t)what->unread + what->unacked, &fds[1]);
+	rc = repair_write_bytes_to_memfd(bytes, (uint64_t)what->unread + what->unacked, &fds[1]);
 	if (rc < 0)
 		return rc;
-	rc = try_socket(atomic_load(&nic->repair_fd), what, fds, &answer);
+	rc = repair_try_socket(atomic_load(&nic->repair_fd), what, fds, &answer);
 	while (rc == ENDED) {
-		answer.incomplete = check_unsent(what);
-		if (is_repaired(fd))
+		answer.incomplete = repair_check_all_was_sent(what);
+		if (repair_socket_has_connected(fd))
 			rc = 0;
-		else if (tries++ == TRIES || next_channel(nic) < 0)
+		else if (tries++ == TRIES || repair_reopen_channel(nic) < 0)
 			rc = -EPIPE;
 		else
-			rc = try_socket(atomic_load(&nic->repair_fd), what, fds, &answer);
+			rc = repair_try_socket(atomic_load(&nic->repair_fd), what, fds, &answer);
 	}
 	if (fds[1] >= 0)
 		os_close(fds[1]);
@@ -236,6 +240,6 @@ void vma_nic_repair_end(struct vma_nic *base)
 	const struct vmad_repair_head head = {VMAD_REPAIR_MAGIC, VMAD_REPAIR_END};
 
 	if (os_send(atomic_load(&nic->repair_fd), &head, sizeof(head), MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
-		drop_channel(nic);
+		repair_close_channel(nic);
 	pthread_mutex_unlock(&nic->repair_lock);
 }

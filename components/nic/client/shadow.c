@@ -49,7 +49,7 @@ static void shadows_add(struct xdp_shadows *shadows, int fd)
 	shadows->list[shadows->n++] = (struct xdp_shadow){.cookie = cookie, .fd = fd};
 }
 
-static int by_cookie(const void *a, const void *b)
+static int compare_shadow_cookies(const void *a, const void *b)
 {
 	const uint64_t x = ((const struct xdp_shadow *)a)->cookie, y = ((const struct xdp_shadow *)b)->cookie;
 
@@ -64,7 +64,7 @@ struct entry { /* of getdents64 */
 	char name[];
 };
 
-static void list_all(struct xdp_shadows *shadows)
+static void list_process_sockets(struct xdp_shadows *shadows)
 {
 	_Alignas(struct entry) char buffer[4096];
 	int dir = os_open("/proc/self/fd", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -83,7 +83,7 @@ static void list_all(struct xdp_shadows *shadows)
 	if (dir >= 0)
 		os_close(dir);
 	if (shadows->n > 1)
-		qsort(shadows->list, shadows->n, sizeof(struct xdp_shadow), by_cookie);
+		qsort(shadows->list, shadows->n, sizeof(struct xdp_shadow), compare_shadow_cookies);
 }
 
 static int shadows_find(struct xdp_shadows *shadows, uint64_t cookie, int guess)
@@ -96,9 +96,10 @@ static int shadows_find(struct xdp_shadows *shadows, uint64_t cookie, int guess)
 	if (shadow_cookie_of(guess) == cookie)
 		return guess;
 	if (!shadows->listed)
-		list_all(shadows);
+		list_process_sockets(shadows);
 	known = shadows->n == 0 ? NULL
-	                        : bsearch(&wanted, shadows->list, shadows->n, sizeof(struct xdp_shadow), by_cookie);
+	                        : bsearch(&wanted, shadows->list, shadows->n, sizeof(struct xdp_shadow),
+	                                  compare_shadow_cookies);
 	return known != NULL && shadow_cookie_of(known->fd) == cookie ? known->fd : -1;
 }
 
@@ -110,7 +111,7 @@ void nic_xdp_shadows_fini(struct xdp_shadows *shadows)
 
 /* ---- what a rule takes ---- */
 
-static bool has_port(int fd, uint16_t port_be)
+static bool socket_is_bound_to_port(int fd, uint16_t port_be)
 {
 	union {
 		struct sockaddr any;
@@ -124,7 +125,7 @@ static bool has_port(int fd, uint16_t port_be)
 	return (name.any.sa_family == AF_INET ? name.ip4.sin_port : name.ip6.sin6_port) == port_be;
 }
 
-static int bind_beside(const struct vma_flow_key *key)
+static int open_socket_bound_to_key(const struct vma_flow_key *key)
 {
 	struct sockaddr_in local = {.sin_family = AF_INET, .sin_port = key->local_port_be};
 	const int on = 1, fd = os_socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -139,7 +140,8 @@ static int bind_beside(const struct vma_flow_key *key)
 	return -1;
 }
 
-struct xdp_proof_fd nic_xdp_proof_fd(struct xdp_shadows *shadows, const struct vma_flow_rule *rule, bool is_covered)
+struct xdp_proof_fd nic_xdp_get_proof_socket(struct xdp_shadows *shadows, const struct vma_flow_rule *rule,
+                                             bool is_covered)
 {
 	const struct vma_flow_key *key = &rule->key;
 	struct xdp_proof_fd proof = {.fd = -1};
@@ -151,18 +153,18 @@ struct xdp_proof_fd nic_xdp_proof_fd(struct xdp_shadows *shadows, const struct v
 	if (is_covered)
 		return proof;
 	if (rule->shadow_cookie != 0 && shadow_cookie_of(rule->shadow_fd) == rule->shadow_cookie &&
-	    has_port(rule->shadow_fd, key->local_port_be)) {
+	    socket_is_bound_to_port(rule->shadow_fd, key->local_port_be)) {
 		proof.fd = rule->shadow_fd;
 		return proof;
 	}
-	proof.fd = bind_beside(key);
+	proof.fd = open_socket_bound_to_key(key);
 	proof.is_made = proof.fd >= 0;
 	if (proof.fd < 0)
 		proof.fd = shadows_find(shadows, rule->shadow_cookie, rule->shadow_fd);
 	return proof;
 }
 
-void nic_xdp_proof_fd_put(const struct xdp_proof_fd *proof)
+void nic_xdp_put_proof_socket(const struct xdp_proof_fd *proof)
 {
 	if (proof->is_made)
 		os_close(proof->fd);

@@ -11,7 +11,7 @@
 #define STATE_TIMEOUT_MS 3000
 
 /* The next place that has something: its number, or -ENOENT. */
-static int state_from(struct vmad_client *client, uint32_t place, struct vmad_state *out)
+static int vmad_request_state_from(struct vmad_client *client, uint32_t place, struct vmad_msg_state *out)
 {
 	struct vmad_msg msg = {.type = VMAD_STATE, .state = {.place = place}};
 	int fds[VMAD_FDS_MAX];
@@ -32,11 +32,12 @@ static int state_from(struct vmad_client *client, uint32_t place, struct vmad_st
 
 int vmad_client_state(struct vmad_client *client, struct vma_vmad_state *out)
 {
-	struct vmad_state state;
+	struct vmad_msg_state state;
 	int place = 0;
 
 	*out = (struct vma_vmad_state){0};
-	for (uint32_t from = 0; (place = state_from(client, from, &state)) >= 0; from = (uint32_t)place + 1) {
+	for (uint32_t from = 0; (place = vmad_request_state_from(client, from, &state)) >= 0;
+	     from = (uint32_t)place + 1) {
 		if (place == 0)
 			out->interface = state.interface;
 		else if (place <= VMA_VMAD_CLIENTS_MAX)
@@ -47,9 +48,9 @@ int vmad_client_state(struct vmad_client *client, struct vma_vmad_state *out)
 	return place == -ENOENT ? 0 : place;
 }
 
-int vma_vmad_ask(const char *interface, struct vma_vmad_state *out)
+int vma_vmad_query_state(const char *interface, struct vma_vmad_state *out)
 {
-	struct vmad_connect how = {
+	struct vmad_connect_attr how = {
 	        .ifindex = if_nametoindex(interface), .ifname = interface, .timeout_ms = STATE_TIMEOUT_MS};
 	struct vmad_client *client;
 	int rc;

@@ -61,7 +61,7 @@ static struct xdp_qp *qp_of_slot(struct nic_xdp *nic, uint32_t slot)
 	return qp;
 }
 
-static void mark_revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
+static void on_owner_flow_revoked(uint32_t slot, const struct vma_flow_key *key, void *arg)
 {
 	struct xdp_qp *qp = qp_of_slot(arg, slot);
 
@@ -70,7 +70,7 @@ static void mark_revoked(uint32_t slot, const struct vma_flow_key *key, void *ar
 }
 
 /* Takes one revoked flow out of the queue pair; false when there is none. */
-static bool pop_revoked(struct nic_xdp *nic, struct xdp_qp *qp, struct vma_flow_key *key)
+static bool pop_revoked_flow_key(struct nic_xdp *nic, struct xdp_qp *qp, struct vma_flow_key *key)
 {
 	bool any;
 
@@ -85,11 +85,11 @@ static void report_revoked(struct nic_xdp *nic)
 	struct vma_flow_key key;
 
 	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next)
-		while (pop_revoked(nic, qp, &key))
+		while (pop_revoked_flow_key(nic, qp, &key))
 			qp_report_event(qp, VMA_NIC_EVENT_FLOW_REVOKED, &key);
 }
 
-static bool pop_adoption(struct nic_xdp *nic, uint32_t *slot, struct vma_pending *pending)
+static bool pop_adopted_connection(struct nic_xdp *nic, uint32_t *slot, struct vma_pending *pending)
 {
 	bool any;
 
@@ -99,12 +99,12 @@ static bool pop_adoption(struct nic_xdp *nic, uint32_t *slot, struct vma_pending
 	return any;
 }
 
-static void report_adoptions(struct nic_xdp *nic)
+static void report_adopted_connections(struct nic_xdp *nic)
 {
 	struct vma_pending pending;
 	uint32_t slot;
 
-	while (pop_adoption(nic, &slot, &pending)) {
+	while (pop_adopted_connection(nic, &slot, &pending)) {
 		struct xdp_qp *qp = qp_of_slot(nic, slot);
 
 		if (qp == NULL || (int32_t)(pending.number - qp->adopt_seen) <= 0)
@@ -116,7 +116,7 @@ static void report_adoptions(struct nic_xdp *nic)
 }
 
 /* Under the lock that a rebind drains the fd under, or a queue pair that has just been rebound would stay ready. */
-static bool wake_lost(struct nic_xdp *nic, struct xdp_qp *qp, bool wake)
+static bool wake_lost_qp(struct nic_xdp *nic, struct xdp_qp *qp, bool wake)
 {
 	const uint64_t one = 1;
 	bool lost;
@@ -135,7 +135,7 @@ static bool report_lost_qps(struct nic_xdp *nic, bool wake)
 	bool any = false;
 
 	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next) {
-		if (!wake_lost(nic, qp, wake))
+		if (!wake_lost_qp(nic, qp, wake))
 			continue;
 		any = true;
 		qp_report_event(qp, VMA_NIC_EVENT_LOST, NULL);
@@ -146,19 +146,19 @@ static bool report_lost_qps(struct nic_xdp *nic, bool wake)
 /* ---- vmad ---- */
 
 /* The owner's things have gone, and so have its fdstore's, if there was one. */
-static bool owner_is_over(const struct nic_xdp *nic)
+static bool owner_has_ended(const struct nic_xdp *nic)
 {
 	const struct xdp_window *window = nic->window;
 
-	return window == NULL || window->alive_fd < 0 || os_await(window->alive_fd, POLLIN, 0) > 0;
+	return window == NULL || window->alive_fd < 0 || os_poll_one_fd(window->alive_fd, POLLIN, 0) > 0;
 }
 
 /* Lock held. */
-static void nic_detach_owner(struct nic_xdp *nic)
+static void nic_disarm_all_qps(struct nic_xdp *nic)
 {
 	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next)
 		if (!vma_nic_qp_lost(&qp->base))
-			nic_xdp_disarm(qp);
+			nic_xdp_detach_lost_qp(qp);
 	for (struct xdp_lease *lease = nic->leases; lease != NULL; lease = lease->next)
 		lease->orphan = true;
 	nic_xdp_window_put(nic->window);
@@ -166,7 +166,7 @@ static void nic_detach_owner(struct nic_xdp *nic)
 	pthread_cond_broadcast(&nic->vmad_found_cond);
 }
 
-static void nic_give_up_owner(struct nic_xdp *nic)
+static void nic_interface_is_gone(struct nic_xdp *nic)
 {
 	char name[IF_NAMESIZE];
 
@@ -179,13 +179,13 @@ static void nic_give_up_owner(struct nic_xdp *nic)
 	vmad_client_close(nic->vmad);
 	vmad_client_close(nic->old_vmad);
 	nic->vmad = nic->old_vmad = NULL;
-	nic_detach_owner(nic);
+	nic_disarm_all_qps(nic);
 	pthread_mutex_unlock(&nic->lock);
 	report_lost_qps(nic, false);
 }
 
 /* It does not answer, or has ended: what it owns is there, and another one will come. */
-static void vmad_lost(struct nic_xdp *nic)
+static void nic_drop_vmad_connection(struct nic_xdp *nic)
 {
 	pthread_mutex_lock(&nic->lock);
 	vmad_client_close(nic->old_vmad);
@@ -197,7 +197,7 @@ static void vmad_lost(struct nic_xdp *nic)
 	             nic->base.info.name);
 }
 
-static bool owner_is_there(const struct nic_xdp *nic)
+static bool vmad_is_connected(const struct nic_xdp *nic)
 {
 	return nic->vmad != NULL && !vmad_client_broken(nic->vmad);
 }
@@ -210,13 +210,13 @@ bool nic_xdp_await_vmad(struct nic_xdp *nic)
 	if (nic->kind != VMA_NIC_OWNER_VMAD || pthread_equal(pthread_self(), nic->thread))
 		return false;
 	nic_xdp_thread_wake(nic);
-	while (!owner_is_there(nic) && nic->window != NULL && !nic->closing &&
+	while (!vmad_is_connected(nic) && nic->window != NULL && !nic->closing &&
 	       pthread_cond_timedwait(&nic->vmad_found_cond, &nic->lock, &at) == 0)
 		;
-	return owner_is_there(nic);
+	return vmad_is_connected(nic);
 }
 
-static void nic_take_events(struct nic_xdp *nic)
+static void nic_handle_vmad_events(struct nic_xdp *nic)
 {
 	struct vma_flow_key key;
 	uint32_t slot;
@@ -224,19 +224,19 @@ static void nic_take_events(struct nic_xdp *nic)
 
 	pthread_mutex_lock(&nic->lock);
 	while ((rc = vmad_client_next_event(nic->vmad, &slot, &key)) > 0)
-		mark_revoked(slot, &key, nic);
+		on_owner_flow_revoked(slot, &key, nic);
 	pthread_mutex_unlock(&nic->lock);
 	if (rc < 0 || vmad_client_broken(nic->vmad)) {
-		if (owner_is_over(nic))
-			nic_give_up_owner(nic);
+		if (owner_has_ended(nic))
+			nic_interface_is_gone(nic);
 		else
-			vmad_lost(nic);
+			nic_drop_vmad_connection(nic);
 	}
 }
 
 /* ---- a vmad that goes on where another has ended, or that has not answered for a while ---- */
 
-static bool has_qp(const struct nic_xdp *nic, const struct xdp_lease *lease)
+static bool lease_has_qp(const struct nic_xdp *nic, const struct xdp_lease *lease)
 {
 	for (const struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next)
 		if (qp->lease == lease)
@@ -245,23 +245,23 @@ static bool has_qp(const struct nic_xdp *nic, const struct xdp_lease *lease)
 }
 
 /* 0; -EPIPE: it has ended again; -ENOENT: it does not know us. */
-static int claim_slots(struct nic_xdp *nic, struct vmad_client *client)
+static int resume_rented_slots(struct nic_xdp *nic, struct vmad_client *client)
 {
 	int rc = 0;
 
 	for (const struct xdp_lease *lease = nic->leases; lease != NULL && rc == 0; lease = lease->next) {
 		if (!lease->orphan)
 			rc = vmad_client_resume(client, lease->slot, lease->ticket);
-		if (rc == 0 && !lease->orphan && !has_qp(nic, lease)) /* destroyed meanwhile */
+		if (rc == 0 && !lease->orphan && !lease_has_qp(nic, lease)) /* destroyed meanwhile */
 			rc = vmad_client_return(client, lease->slot, false);
 	}
 	return rc == -EPIPE ? rc : rc < 0 ? -ENOENT : 0;
 }
 
 /* Lock held. False: vmad has ended again. */
-static bool nic_resume_leases(struct nic_xdp *nic, struct vmad_client *client)
+static bool nic_reclaim_leases_from_new_vmad(struct nic_xdp *nic, struct vmad_client *client)
 {
-	const int rc = nic->window != NULL ? claim_slots(nic, client) : 0;
+	const int rc = nic->window != NULL ? resume_rented_slots(nic, client) : 0;
 
 	if (rc == -EPIPE)
 		return false;
@@ -270,24 +270,25 @@ static bool nic_resume_leases(struct nic_xdp *nic, struct vmad_client *client)
 	nic->vmad = client;
 	if (rc == -ENOENT) {
 		vma_log_warn("%s: vmad does not know its queue pairs: they are rented anew", nic->base.info.name);
-		nic_detach_owner(nic);
+		nic_disarm_all_qps(nic);
 	}
-	/* All flows before the first word that this was all of a slot: one may be in the middle of a move to that slot. */
+	/* All flows before the first word that this was all of a slot: one may be in the middle of a move to that slot.
+	 * */
 	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next)
 		if (!vma_nic_qp_lost(&qp->base))
-			nic_xdp_flow_present(qp);
+			nic_xdp_flows_reannounce(qp);
 	for (struct xdp_qp *qp = nic->qps; qp != NULL; qp = qp->next)
 		if (!vma_nic_qp_lost(&qp->base))
-			vmad_client_resumed(client, qp->slot);
+			vmad_client_tell_resumed(client, qp->slot);
 	pthread_cond_broadcast(&nic->vmad_found_cond);
 	return true;
 }
 
 /* Without any lock: it waits, and nobody else knows the new connection yet. */
-static bool find_vmad(struct nic_xdp *nic)
+static bool nic_connect_to_next_vmad(struct nic_xdp *nic)
 {
 	char name[IF_NAMESIZE];
-	const struct vmad_connect how = {
+	const struct vmad_connect_attr how = {
 	        .ifindex = nic->base.info.ifindex,
 	        .ifname = name,
 	        .vmad_path = nic->vmad_path,
@@ -306,7 +307,7 @@ static bool find_vmad(struct nic_xdp *nic)
 	if (if_indextoname(nic->base.info.ifindex, name) == NULL || vmad_client_connect(&how, &client) < 0)
 		return false;
 	pthread_mutex_lock(&nic->lock);
-	resumed = nic_resume_leases(nic, client);
+	resumed = nic_reclaim_leases_from_new_vmad(nic, client);
 	pthread_mutex_unlock(&nic->lock);
 	if (!resumed)
 		vmad_client_close(client);
@@ -321,24 +322,25 @@ static int nic_thread_work(struct nic_xdp *nic)
 	int sleep_ms = -1;
 
 	if (nic->vmad != NULL)
-		nic_take_events(nic);
-	else if (nic->window != NULL && nic->kind == VMA_NIC_OWNER_VMAD && owner_is_over(nic))
-		nic_give_up_owner(nic);
+		nic_handle_vmad_events(nic);
+	else if (nic->window != NULL && nic->kind == VMA_NIC_OWNER_VMAD && owner_has_ended(nic))
+		nic_interface_is_gone(nic);
 	pthread_mutex_lock(&nic->lock);
 	if (nic->owner != NULL) {
-		xdp_owner_tick(nic->owner, mark_revoked, nic);
+		xdp_owner_tick(nic->owner, on_owner_flow_revoked, nic);
 		sleep_ms = xdp_owner_next_tick_ms(nic->owner);
 	}
-	nic_xdp_leases_end(nic);
-	if (nic_xdp_leases_ending(nic))
+	nic_xdp_leases_finish_done(nic);
+	if (nic_xdp_has_lease_to_finish(nic))
 		sleep_ms = 1; /* a drained() is on its last instruction */
 	pthread_mutex_unlock(&nic->lock);
 	report_revoked(nic);
-	report_adoptions(nic);
+	report_adopted_connections(nic);
 	if (nic->kind == VMA_NIC_OWNER_VMAD && nic->vmad != NULL && report_lost_qps(nic, true)) {
 		sleep_ms = REBIND_RETRY_MS;
-		/* What was asked for in there has its answer, and is no use of the connection: see has_new_requests. */
-		nic->requests_seen = vmad_client_requests(nic->vmad);
+		/* What was asked for in there has its answer, and is no use of the connection: see
+		 * vmad_was_asked_since_last_look. */
+		nic->requests_seen = vmad_client_request_count(nic->vmad);
 	}
 	return sleep_ms;
 }
@@ -347,17 +349,17 @@ static int nic_thread_work(struct nic_xdp *nic)
  * Each answer to a request wakes whoever sleeps on the connection, for nothing: a program that connects often would pay
  * two changes of thread for each. So while there are requests, the connection is looked at now and then instead.
  */
-static bool has_new_requests(struct nic_xdp *nic)
+static bool vmad_was_asked_since_last_look(struct nic_xdp *nic)
 {
 	const uint32_t before = nic->requests_seen;
 
-	nic->requests_seen = nic->vmad != NULL ? vmad_client_requests(nic->vmad) : 0;
+	nic->requests_seen = nic->vmad != NULL ? vmad_client_request_count(nic->vmad) : 0;
 	return nic->vmad != NULL && nic->requests_seen != before;
 }
 
 static void sleep_until_due(struct nic_xdp *nic, int sleep_ms)
 {
-	const bool in_use = has_new_requests(nic);
+	const bool in_use = vmad_was_asked_since_last_look(nic);
 	struct pollfd fds[4] = {
 	        {.fd = nic->wake_fd, .events = POLLIN},
 	        {.fd = nic->vmad != NULL && !in_use ? vmad_client_fd(nic->vmad) : -1, .events = POLLIN},
@@ -371,7 +373,7 @@ static void sleep_until_due(struct nic_xdp *nic, int sleep_ms)
 	nic_drain_wake(nic);
 }
 
-static bool nic_thread_finished(struct nic_xdp *nic)
+static bool nic_thread_may_end(struct nic_xdp *nic)
 {
 	bool yes;
 
@@ -386,21 +388,21 @@ static void *nic_thread_main(void *arg)
 	struct nic_xdp *nic = arg;
 	int retry_ms = RETRY_FIRST_MS;
 
-	while (!nic_thread_finished(nic)) {
+	while (!nic_thread_may_end(nic)) {
 		int sleep_ms;
 
 		pthread_mutex_lock(&nic->events);
 		sleep_ms = nic_thread_work(nic);
 		pthread_mutex_unlock(&nic->events);
 		if (nic->kind == VMA_NIC_OWNER_VMAD && nic->vmad == NULL && !nic->closing) {
-			if (find_vmad(nic)) {
+			if (nic_connect_to_next_vmad(nic)) {
 				retry_ms = RETRY_FIRST_MS;
 				continue;
 			}
 			sleep_ms = retry_ms;
 			retry_ms = retry_ms * 2 < RETRY_LAST_MS ? retry_ms * 2 : RETRY_LAST_MS;
 		}
-		if (!nic_thread_finished(nic))
+		if (!nic_thread_may_end(nic))
 			sleep_until_due(nic, sleep_ms);
 	}
 	if (!nic->joined)

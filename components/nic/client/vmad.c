@@ -47,7 +47,7 @@ static int queue_revoked(struct vmad_client *client, const struct vmad_msg *msg)
 }
 
 /* What vmad says unasked. False: it is nothing that it may say. */
-static bool queue_event(struct vmad_client *client, const struct vmad_msg *msg)
+static bool queue_vmad_event(struct vmad_client *client, const struct vmad_msg *msg)
 {
 	if (msg->type == VMAD_REVOKED)
 		return queue_revoked(client, msg) == 0;
@@ -79,7 +79,7 @@ int vmad_client_request(struct vmad_client *client, struct vmad_msg *msg, const 
 		if (msg->type == type && msg->seq == seq)
 			return msg->result <= 0 ? msg->result : -EPROTO;
 		client_close_fds(fds, *nfds);
-		if (!queue_event(client, msg))
+		if (!queue_vmad_event(client, msg))
 			break;
 	}
 	/* A late answer would be taken for another one's. The connection stays: its end would say that this client has
@@ -111,7 +111,7 @@ static int client_request(struct vmad_client *client, struct vmad_msg *msg, int 
 int vmad_client_rent(struct vmad_client *client, uint32_t rx_wre, uint32_t tx_wre, struct xdp_rental *out)
 {
 	struct vmad_msg msg = {.type = VMAD_RENT, .rent = {.rx_wre = rx_wre, .tx_wre = tx_wre}};
-	const struct vmad_rental *rental = &msg.rental;
+	const struct vmad_msg_rental *rental = &msg.rental;
 	int fds[VMAD_FDS_MAX];
 	unsigned nfds = 0;
 	int rc = client_request(client, &msg, fds, &nfds);
@@ -160,12 +160,12 @@ int vmad_client_return(struct vmad_client *client, uint32_t slot, bool frames_to
 }
 
 /* What was taken back before it was granted anew: messages keep their order, so all of that is here by now. */
-static void drop_revoked(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key)
+static void drop_stale_revocations(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key)
 {
 	unsigned kept = 0;
 
 	for (unsigned i = 0; i < client->revoked; i++) {
-		const struct vmad_flow flow = client->revoked_flow[i];
+		const struct vmad_msg_flow flow = client->revoked_flow[i];
 
 		if (flow.slot != slot || memcmp(&flow.key, key, sizeof(*key)) != 0)
 			client->revoked_flow[kept++] = flow;
@@ -184,7 +184,7 @@ int vmad_client_flow_add(struct vmad_client *client, uint32_t slot, const struct
 
 	if (rc == 0) {
 		*generic = msg.rental.generic != 0;
-		drop_revoked(client, slot, &rule->key);
+		drop_stale_revocations(client, slot, &rule->key);
 	}
 	return rc;
 }
@@ -221,21 +221,21 @@ int vmad_client_flow_move(struct vmad_client *client, uint32_t from, uint32_t to
 	return client_request(client, &msg, NULL, NULL);
 }
 
-int vmad_client_flow_retire(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key)
+int vmad_client_flow_stop_new_conns(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key)
 {
 	struct vmad_msg msg = {.type = VMAD_FLOW_RETIRE, .flow = {.slot = slot, .key = *key}};
 
 	return client_request(client, &msg, NULL, NULL);
 }
 
-static struct vmad_minisock pack_minisock(const struct vma_flow_minisock *minisock)
+static struct vmad_msg_minisock pack_minisock(const struct vma_flow_minisock *minisock)
 {
-	struct vmad_minisock out = {.local_port_be = minisock->key.local_port_be,
-	                            .peer_port_be = minisock->key.peer_port_be,
-	                            .vlan = minisock->key.vlan,
-	                            .state = (uint16_t)minisock->state,
-	                            .snd_nxt = minisock->snd_nxt,
-	                            .rcv_nxt = minisock->rcv_nxt};
+	struct vmad_msg_minisock out = {.local_port_be = minisock->key.local_port_be,
+	                                .peer_port_be = minisock->key.peer_port_be,
+	                                .vlan = minisock->key.vlan,
+	                                .state = (uint16_t)minisock->state,
+	                                .snd_nxt = minisock->snd_nxt,
+	                                .rcv_nxt = minisock->rcv_nxt};
 
 	memcpy(out.local, minisock->key.local, sizeof(out.local));
 	memcpy(out.peer, minisock->key.peer, sizeof(out.peer));
@@ -284,14 +284,14 @@ int vmad_client_resume(struct vmad_client *client, uint32_t slot, uint64_t ticke
 	return client_request(client, &msg, NULL, NULL);
 }
 
-int vmad_client_resumed(struct vmad_client *client, uint32_t slot)
+int vmad_client_tell_resumed(struct vmad_client *client, uint32_t slot)
 {
 	struct vmad_msg msg = {.type = VMAD_RESUMED, .resume = {.slot = slot}};
 
 	return client_request(client, &msg, NULL, NULL);
 }
 
-int vmad_client_repair(struct vmad_client *client, int *fd)
+int vmad_client_open_repair(struct vmad_client *client, int *fd)
 {
 	struct vmad_msg msg = {.type = VMAD_REPAIR};
 	int fds[VMAD_FDS_MAX];
@@ -314,7 +314,7 @@ bool vmad_client_broken(const struct vmad_client *client)
 	return atomic_load_explicit(&client->broken, memory_order_acquire);
 }
 
-uint32_t vmad_client_requests(const struct vmad_client *client)
+uint32_t vmad_client_request_count(const struct vmad_client *client)
 {
 	return atomic_load_explicit(&client->seq, memory_order_relaxed);
 }
@@ -325,7 +325,7 @@ bool vmad_client_has_event(const struct vmad_client *client)
 }
 
 /* Takes in what has come: 0, -EPIPE. */
-static int client_take_events(struct vmad_client *client)
+static int client_receive_events(struct vmad_client *client)
 {
 	while (client->revoked < VMAD_REVOKED_MAX && client->adoptions < VMAD_ADOPTS_MAX) {
 		struct vmad_msg msg;
@@ -338,7 +338,7 @@ static int client_take_events(struct vmad_client *client)
 			return 0;
 		if (rc == 1)
 			client_close_fds(fds, nfds);
-		if (rc != 1 || !vmad_msg_ok(&msg, bytes) || !queue_event(client, &msg))
+		if (rc != 1 || !vmad_msg_ok(&msg, bytes) || !queue_vmad_event(client, &msg))
 			return -EPIPE;
 	}
 	return 0;
@@ -346,7 +346,7 @@ static int client_take_events(struct vmad_client *client)
 
 int vmad_client_next_event(struct vmad_client *client, uint32_t *slot, struct vma_flow_key *key)
 {
-	const int rc = client->revoked == 0 ? client_take_events(client) : 0;
+	const int rc = client->revoked == 0 ? client_receive_events(client) : 0;
 
 	if (client->revoked == 0)
 		return rc;

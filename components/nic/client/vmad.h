@@ -21,7 +21,7 @@
 
 struct vmad_client;
 
-struct vmad_connect {
+struct vmad_connect_attr {
 	unsigned ifindex;
 	const char *ifname;
 	const char *vmad_path; /* started when nobody answers; NULL: not */
@@ -35,12 +35,12 @@ struct vmad_connect {
 
 /* 0, -ECONNREFUSED (nobody there), -ECHILD (those that were started have ended; the next start is not yet due), -EPERM
  * (vmad does not let us), or why vmad cannot have the interface. */
-int vmad_client_connect(const struct vmad_connect *how, struct vmad_client **out);
+int vmad_client_connect(const struct vmad_connect_attr *how, struct vmad_client **out);
 /*
  * What connect would come to, for who only asks: 0, a vmad takes this process; -ECONNREFUSED, none runs and this
  * process may start one; else connect's refusal, which the log has.
  */
-int vmad_client_look(const struct vmad_connect *how);
+int vmad_client_probe(const struct vmad_connect_attr *how);
 void vmad_client_close(struct vmad_client *client);
 int vmad_client_fd(const struct vmad_client *client); /* readable: call next_event */
 
@@ -56,25 +56,25 @@ int vmad_client_flow_shadows(struct vmad_client *client, uint32_t slot, const st
 int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key);
 /* -EOPNOTSUPP: this vmad cannot. */
 int vmad_client_flow_move(struct vmad_client *client, uint32_t from, uint32_t to, const struct vma_flow_key *key);
-int vmad_client_flow_retire(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key);
+int vmad_client_flow_stop_new_conns(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key);
 
 /* Any number. -EOPNOTSUPP: this vmad has no minisocks. */
 int vmad_client_minisock_export(struct vmad_client *client, uint32_t slot, const struct vma_flow_minisock *minisocks,
                                 unsigned n);
 
 /* A channel to hand over connections by: xdp/repair.h. -EOPNOTSUPP: this vmad cannot. */
-int vmad_client_repair(struct vmad_client *client, int *fd);
+int vmad_client_open_repair(struct vmad_client *client, int *fd);
 
 /* Of a slot that another connection of this process had: it is this one's now. -ENOENT: vmad does not know it. */
 int vmad_client_resume(struct vmad_client *client, uint32_t slot, uint64_t ticket);
-int vmad_client_resumed(struct vmad_client *client, uint32_t slot); /* all its flows were added again */
+int vmad_client_tell_resumed(struct vmad_client *client, uint32_t slot); /* all its flows were added again */
 
 /* What vmad has: <vma/nic_state.h>. -EOPNOTSUPP: this vmad cannot tell. */
 int vmad_client_state(struct vmad_client *client, struct vma_vmad_state *out);
 
-bool vmad_client_broken(const struct vmad_client *client);       /* every request is -EPIPE; any thread may ask */
-uint32_t vmad_client_requests(const struct vmad_client *client); /* so many were made; any thread may ask */
-bool vmad_client_has_event(const struct vmad_client *client);    /* one is here already: the fd does not tell of it */
+bool vmad_client_broken(const struct vmad_client *client);            /* every request is -EPIPE; any thread may ask */
+uint32_t vmad_client_request_count(const struct vmad_client *client); /* so many were made; any thread may ask */
+bool vmad_client_has_event(const struct vmad_client *client); /* one is here already: the fd does not tell of it */
 /* A flow that vmad has taken back: 1 and what, 0 none now, -EPIPE. Never waits. */
 int vmad_client_next_event(struct vmad_client *client, uint32_t *slot, struct vma_flow_key *key);
 /* A connection that the slot is to make, of those that next_event has found on its way. */

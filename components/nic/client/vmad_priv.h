@@ -16,8 +16,8 @@ struct vmad_client {
 	_Atomic bool broken; /* no answer came: nothing more is said here */
 	_Atomic uint32_t seq;
 	unsigned revoked, adoptions;
-	struct vmad_flow revoked_flow[VMAD_REVOKED_MAX];
-	struct vmad_adopt adopt[VMAD_ADOPTS_MAX];
+	struct vmad_msg_flow revoked_flow[VMAD_REVOKED_MAX];
+	struct vmad_msg_adopt adopt[VMAD_ADOPTS_MAX];
 };
 
 /* Sends `msg` and replaces it by the answer. Its result, or -EPIPE; the answer's fds are the caller's. */

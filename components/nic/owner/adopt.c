@@ -29,9 +29,9 @@
 #include "owner.h"
 #include "../xdp/shared.h"
 
-static int adopt_take_fd(struct fdstore_fds *hand, uint32_t place)
+static int adopt_take_fdstore_fd(struct fdstore_fds *hand, uint32_t place)
 {
-	const int fd = nic_fd_keep(hand->fd[place]);
+	const int fd = nic_fd_move_high(hand->fd[place]);
 
 	hand->fd[place] = -1;
 	return fd;
@@ -39,7 +39,7 @@ static int adopt_take_fd(struct fdstore_fds *hand, uint32_t place)
 
 /* ---- the record ---- */
 
-static bool has_layout(const struct owner_record *record)
+static bool record_has_this_version_layout(const struct owner_record *record)
 {
 	return record->magic == OWNER_RECORD_MAGIC && record->version == OWNER_RECORD_VERSION &&
 	       record->bytes == sizeof(*record) && record->shared_bytes == XDP_OBJECT_BYTES &&
@@ -47,7 +47,7 @@ static bool has_layout(const struct owner_record *record)
 	       atomic_load(&record->whole) == 1;
 }
 
-static bool is_sane(const struct xdp_owner *owner, const struct owner_record *record)
+static bool record_matches_owner(const struct xdp_owner *owner, const struct owner_record *record)
 {
 	return record->ifindex == owner->ifindex && record->queues == owner->queues && record->queue_frames > 0 &&
 	       (record->queue_frames & (record->queue_frames - 1)) == 0 &&
@@ -60,9 +60,9 @@ static int adopt_record(struct xdp_owner *owner, struct fdstore_fds *hand)
 	struct owner_record *record;
 	struct stat st;
 
-	owner->record_fd = adopt_take_fd(hand, KEEP_RECORD);
-	owner->alive_fd = adopt_take_fd(hand, KEEP_ALIVE);
-	owner->alive_read_fd = adopt_take_fd(hand, KEEP_ALIVE_READ);
+	owner->record_fd = adopt_take_fdstore_fd(hand, KEEP_RECORD);
+	owner->alive_fd = adopt_take_fdstore_fd(hand, KEEP_ALIVE);
+	owner->alive_read_fd = adopt_take_fdstore_fd(hand, KEEP_ALIVE_READ);
 	if (owner->record_fd < 0 || owner->alive_fd < 0 || owner->alive_read_fd < 0 ||
 	    fstat(owner->record_fd, &st) < 0 || (size_t)st.st_size != sizeof(*record))
 		return -EPROTO;
@@ -71,7 +71,7 @@ static int adopt_record(struct xdp_owner *owner, struct fdstore_fds *hand)
 		return -errno;
 	madvise(record, sizeof(*record), MADV_DONTFORK);
 	owner->record = record;
-	if (!has_layout(record) || !is_sane(owner, record))
+	if (!record_has_this_version_layout(record) || !record_matches_owner(owner, record))
 		return -EPROTO;
 	owner->nframes = record->nframes;
 	owner->queue_frames = record->queue_frames;
@@ -96,7 +96,7 @@ static int adopt_prog(struct xdp_owner *owner, struct fdstore_fds *hand)
 
 /* ---- slots ---- */
 
-static int adopt_shares(struct xdp_owner *owner)
+static int adopt_slot_quotas(struct xdp_owner *owner)
 {
 	for (uint32_t index = 0; index < XDP_SLOTS_MAX; index++) {
 		const struct owner_record_slot *entry = &owner->record->slot[index];
@@ -127,9 +127,9 @@ static int adopt_sockets(struct xdp_owner *owner, struct fdstore_fds *hand, uint
 	struct owner_slot *slot = &owner->slot[index];
 	int rc = 0;
 
-	owner->process_fd[index] = adopt_take_fd(hand, KEEP_PROCESS + index);
+	owner->process_fd[index] = adopt_take_fdstore_fd(hand, KEEP_PROCESS + index);
 	for (uint32_t queue = 0; queue < owner->queues; queue++) {
-		slot->socket_fd[queue] = adopt_take_fd(hand, socket_place(index, queue));
+		slot->socket_fd[queue] = adopt_take_fdstore_fd(hand, fdstore_socket_place(index, queue));
 		if (slot->socket_fd[queue] < 0)
 			rc = -ENOENT;
 	}
@@ -155,9 +155,9 @@ static void adopt_slots(struct xdp_owner *owner, struct fdstore_fds *hand)
 		if (slot->state != SLOT_DRAINING)
 			vma_log_warn("%s: the sockets of slot %u are lost", owner->name, index);
 		xdp_owner_return(owner, index, true);
-		owner_frames_take_back(owner, index);
+		owner_reclaim_frames_of_slot(owner, index);
 	}
-	owner_count_processes(owner);
+	owner_count_client_processes(owner);
 }
 
 /* ---- flows ---- */
@@ -167,12 +167,12 @@ struct walk {
 	struct owner_flow *orphans; /* of slots that are free */
 };
 
-static bool has_flows(const struct xdp_owner *owner, uint32_t slot)
+static bool map_or_record_has_flows(const struct xdp_owner *owner, uint32_t slot)
 {
 	return slot < XDP_SLOTS_MAX && owner->slot[slot].state != SLOT_FREE;
 }
 
-static uint64_t slots_rented(const struct xdp_owner *owner)
+static uint64_t owner_rented_slots_mask(const struct xdp_owner *owner)
 {
 	uint64_t slots = 0;
 
@@ -182,7 +182,7 @@ static uint64_t slots_rented(const struct xdp_owner *owner)
 	return slots;
 }
 
-static int adopt_map_entry(void *arg, const struct xdp_prog_entry *entry)
+static int adopt_map_entry(void *arg, const struct xdp_flow_map_entry *entry)
 {
 	struct walk *walk = arg;
 	struct xdp_owner *owner = walk->owner;
@@ -197,20 +197,21 @@ static int adopt_map_entry(void *arg, const struct xdp_prog_entry *entry)
 		return -ENOMEM;
 	flow->rule = (struct vma_flow_rule){.key = entry->key, .flags = entry->is_listener ? VMA_FLOW_LISTENER : 0};
 	flow->slot = entry->slot;
-	if (!has_flows(owner, entry->slot)) {
+	if (!map_or_record_has_flows(owner, entry->slot)) {
 		flow->next = walk->orphans;
 		walk->orphans = flow;
 		return 0;
 	}
 	if (entry->group != 0 && entry->group < XDP_GROUPS) {
-		const uint64_t members = owner_record_load_group(owner, flow, entry->group) & slots_rented(owner);
+		const uint64_t members =
+		        owner_record_load_group(owner, flow, entry->group) & owner_rented_slots_mask(owner);
 
 		owner_group_adopt(owner, flow, entry->group, members | 1ull << flow->slot);
 	}
 	if (entry->spread != 0)
-		owner_spread_adopt(owner, flow, entry->spread, slots_rented(owner));
+		owner_spread_adopt(owner, flow, entry->spread, owner_rented_slots_mask(owner));
 	if (entry->in_grace)
-		owner_flow_adopt_fading(owner, flow);
+		owner_flow_adopt_in_grace(owner, flow);
 	else
 		owner_flow_adopt(owner, flow);
 	return 0;
@@ -231,15 +232,15 @@ static int adopt_flows(struct xdp_owner *owner)
 	}
 	owner_parked_adopt(owner);
 	owner_groups_adopt_moves(owner);
-	owner_parked_adopted(owner);
+	owner_parked_take_orphans(owner);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX && rc == 0; slot++)
 		if (owner->slot[slot].state == SLOT_LEAVING || owner->slot[slot].state == SLOT_DRAINING)
-			owner_flows_end_slot(owner, slot, owner->slot[slot].state == SLOT_DRAINING);
+			owner_end_flows_of_slot(owner, slot, owner->slot[slot].state == SLOT_DRAINING);
 	return rc;
 }
 
 /* The link may have been made, or cut, when the owner before was killed. */
-static int adopt_attachment(struct xdp_owner *owner)
+static int adopt_xdp_attachment(struct xdp_owner *owner)
 {
 	bool generic;
 	int rc = 0;
@@ -270,7 +271,7 @@ int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct fdstore *fdstore, 
 	if (rc == 0 && attr->minisocks)
 		rc = owner_minisocks_init(owner);
 	if (rc == 0)
-		rc = adopt_shares(owner);
+		rc = adopt_slot_quotas(owner);
 	if (rc == 0)
 		rc = owner_frames_adopt(owner, hand);
 	if (rc < 0) {
@@ -278,22 +279,22 @@ int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct fdstore *fdstore, 
 		return rc;
 	}
 	owner->adopted_ns = owner_now_ns();
-	xdp_prog_name_ports(owner->prog, owner->shared->named);
+	xdp_prog_set_port_bitmap(owner->prog, owner->shared->named);
 	owner_claims_init(owner);
 	owner->link_fd = owner_open_link_events();
 	owner->fdstore = fdstore;
 	owner->stored_link_fd = xdp_prog_link_fd(owner->prog);
 	adopt_slots(owner, hand);
-	owner_resets_adopt(owner); /* before more are noted */
+	owner_resets_load_record(owner); /* before more are noted */
 	rc = adopt_flows(owner);
 	if (rc == 0)
-		rc = adopt_attachment(owner);
+		rc = adopt_xdp_attachment(owner);
 	if (rc < 0) {
 		owner->fdstore = NULL;
 		xdp_owner_destroy(owner);
 		return rc;
 	}
-	owner_keep_link(owner);
+	owner_fdstore_keep_xdp_link(owner);
 	*out = owner;
 	return 0;
 }

@@ -28,8 +28,8 @@ bool owner_claims_close(struct xdp_owner *owner)
 	return false;
 }
 
-void owner_claims_end(struct xdp_owner *owner, uint32_t slot)
+void owner_claims_free_of_slot(struct xdp_owner *owner, uint32_t slot)
 {
 	if (owner->claims != NULL)
-		xdp_claims_sweep(owner->claims, slot);
+		xdp_claims_free_of_slot(owner->claims, slot);
 }

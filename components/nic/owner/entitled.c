@@ -40,13 +40,13 @@ static int open_routes(struct xdp_owner *owner)
 
 	if (owner->route_fd >= 0)
 		return owner->route_fd;
-	owner->route_fd = nic_fd_keep(os_socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+	owner->route_fd = nic_fd_move_high(os_socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
 	if (owner->route_fd >= 0)
 		os_setsockopt(owner->route_fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
 	return owner->route_fd;
 }
 
-static bool is_of_this_host(struct xdp_owner *owner, const struct vma_flow_key *key)
+static bool flow_key_is_local_address(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
 	const int fd = open_routes(owner);
 	const int type = fd >= 0 ? nic_route_type(fd, key->local) : fd;
@@ -60,65 +60,69 @@ static bool is_of_this_host(struct xdp_owner *owner, const struct vma_flow_key *
 
 /* ---- sockets ---- */
 
-struct socket_search {
+struct bound_socket_search {
 	const struct vma_flow_key *key;
 	uint64_t cookie;
 	bool seen;
 };
 
-static void entitled_check_socket(const struct kernel_sock *socket, void *arg)
+static void entitled_match_socket(const struct kernel_sock *socket, void *arg)
 {
 	static const uint8_t none[16];
-	struct socket_search *socket_search = arg;
+	struct bound_socket_search *bound_socket_search = arg;
 
-	if (socket->cookie == socket_search->cookie && socket->port_be == socket_search->key->local_port_be &&
+	if (socket->cookie == bound_socket_search->cookie &&
+	    socket->port_be == bound_socket_search->key->local_port_be &&
 	    (memcmp(socket->local, none, sizeof(none)) == 0 ||
-	     memcmp(socket->local, socket_search->key->local, sizeof(none)) == 0))
-		socket_search->seen = true;
+	     memcmp(socket->local, bound_socket_search->key->local, sizeof(none)) == 0))
+		bound_socket_search->seen = true;
 }
 
 /* A socket that has been shown is bound to the flow's port. */
-static bool is_bound(struct xdp_owner *owner, const struct vma_flow_key *key, const struct xdp_proof *proof)
+static bool socket_is_bound_to_key(struct xdp_owner *owner, const struct vma_flow_key *key,
+                                   const struct xdp_proof_socket *proof)
 {
-	struct socket_search socket_search = {.key = key, .cookie = proof->cookie};
+	struct bound_socket_search bound_socket_search = {.key = key, .cookie = proof->cookie};
 
 	return proof->cookie != 0 &&
 	       kernel_sock_bound(&owner->diag_fd, proof->family, key->proto, ntohs(key->local_port_be),
-	                         entitled_check_socket, &socket_search) == 0 &&
-	       socket_search.seen;
+	                         entitled_match_socket, &bound_socket_search) == 0 &&
+	       bound_socket_search.seen;
 }
 
-struct cookie_search {
+struct bound_cookie_search {
 	const struct vma_flow_key *key;
 	const uint64_t *cookies;
 	unsigned n;
 	bool any;
 };
 
-static void match_any_cookie(const struct kernel_sock *socket, void *arg)
+static void socket_matches_any_cookie(const struct kernel_sock *socket, void *arg)
 {
-	struct cookie_search *cookie_search = arg;
+	struct bound_cookie_search *bound_cookie_search = arg;
 
-	for (unsigned i = 0; i < cookie_search->n && !cookie_search->any; i++) {
-		struct socket_search socket_search = {.key = cookie_search->key, .cookie = cookie_search->cookies[i]};
+	for (unsigned i = 0; i < bound_cookie_search->n && !bound_cookie_search->any; i++) {
+		struct bound_socket_search bound_socket_search = {.key = bound_cookie_search->key,
+		                                                  .cookie = bound_cookie_search->cookies[i]};
 
-		entitled_check_socket(socket, &socket_search);
-		cookie_search->any = socket_search.seen;
+		entitled_match_socket(socket, &bound_socket_search);
+		bound_cookie_search->any = bound_socket_search.seen;
 	}
 }
 
-bool owner_any_is_bound(struct xdp_owner *owner, const struct vma_flow_key *key, const uint64_t *cookies, unsigned n)
+bool owner_any_socket_is_bound_to_key(struct xdp_owner *owner, const struct vma_flow_key *key, const uint64_t *cookies,
+                                      unsigned n)
 {
 	static const uint8_t families[] = {AF_INET, AF_INET6};
-	struct cookie_search cookie_search = {.key = key, .cookies = cookies, .n = n};
+	struct bound_cookie_search bound_cookie_search = {.key = key, .cookies = cookies, .n = n};
 
-	for (size_t i = 0; i < sizeof(families) && !cookie_search.any; i++)
-		kernel_sock_bound(&owner->diag_fd, families[i], key->proto, ntohs(key->local_port_be), match_any_cookie,
-		                  &cookie_search);
-	return cookie_search.any;
+	for (size_t i = 0; i < sizeof(families) && !bound_cookie_search.any; i++)
+		kernel_sock_bound(&owner->diag_fd, families[i], key->proto, ntohs(key->local_port_be),
+		                  socket_matches_any_cookie, &bound_cookie_search);
+	return bound_cookie_search.any;
 }
 
-static void check_listener(const struct kernel_sock *socket, void *arg)
+static void note_any_listener(const struct kernel_sock *socket, void *arg)
 {
 	bool *any = arg;
 
@@ -126,42 +130,42 @@ static void check_listener(const struct kernel_sock *socket, void *arg)
 }
 
 /* The kernel would give the connection's first segment to a socket that listens. */
-static bool has_listener(struct xdp_owner *owner, const struct vma_flow_key *key)
+static bool port_has_kernel_listener(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
 	bool any = false;
 
-	return kernel_sock_connection(&owner->diag_fd, key, owner->ifindex, check_listener, &any) < 0 || any;
+	return kernel_sock_connection(&owner->diag_fd, key, owner->ifindex, note_any_listener, &any) < 0 || any;
 }
 
 /* ---- flows ---- */
 
-static int may_have_connection(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
-                               const struct xdp_proof *proof)
+static int slot_may_have_connection_flow(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
+                                         const struct xdp_proof_socket *proof)
 {
-	switch (owner_flow_covers(owner, slot, key)) {
+	switch (owner_connection_covered_by(owner, slot, key)) {
 	case OWNER_COVERED_BY_LISTENER:
 		return 0;
 	case OWNER_COVERED_BY_ANOTHER:
 		return -EADDRINUSE;
 	case OWNER_COVERED_BY_BLOCK:
-		if (is_bound(owner, key, proof))
+		if (socket_is_bound_to_key(owner, key, proof))
 			return 0;
-		return has_listener(owner, key) ? -EPERM : 1;
+		return port_has_kernel_listener(owner, key) ? -EPERM : 1;
 	case OWNER_NOT_COVERED:
 		break;
 	}
-	return is_bound(owner, key, proof) ? 0 : -EPERM;
+	return socket_is_bound_to_key(owner, key, proof) ? 0 : -EPERM;
 }
 
-static int may_have_block(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+static int slot_may_have_port_block(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	if (ntohs(key->local_port_be) < PRIVILEGED_PORTS)
 		return -EPERM;
-	return owner_flow_blocks(owner, slot) < OWNER_BLOCKS_EACH ? 0 : -ENOSPC;
+	return owner_slot_port_block_count(owner, slot) < OWNER_BLOCKS_EACH ? 0 : -ENOSPC;
 }
 
-int owner_entitled(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
-                   const struct xdp_proof *proof)
+int owner_slot_is_entitled_to_flow(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
+                                   const struct xdp_proof_socket *proof)
 {
 	const struct vma_flow_key *key = &rule->key;
 	const bool connection = owner_flow_is_connection(key);
@@ -170,11 +174,11 @@ int owner_entitled(struct xdp_owner *owner, uint32_t slot, const struct vma_flow
 		return -EPERM;
 	if (proof->raw)
 		return 0;
-	if (!is_of_this_host(owner, key))
+	if (!flow_key_is_local_address(owner, key))
 		return -EADDRNOTAVAIL;
 	if (connection)
-		return may_have_connection(owner, slot, key, proof);
+		return slot_may_have_connection_flow(owner, slot, key, proof);
 	if (key->proto == VMA_FLOW_TCP_PORTS)
-		return may_have_block(owner, slot, key);
-	return is_bound(owner, key, proof) ? 0 : -EPERM;
+		return slot_may_have_port_block(owner, slot, key);
+	return socket_is_bound_to_key(owner, key, proof) ? 0 : -EPERM;
 }

@@ -42,7 +42,7 @@ static int fdstore_send_message(int fd, uint16_t type, uint32_t place, const int
 	int rc;
 
 	while ((rc = vmad_send(fd, &msg, with, with != NULL)) == -EAGAIN && os_now_ms() < until)
-		os_await(fd, POLLOUT, FDSTORE_MS);
+		os_poll_one_fd(fd, POLLOUT, FDSTORE_MS);
 	return rc;
 }
 
@@ -67,7 +67,7 @@ static void store_fd(uint32_t place, int fd)
 	keep.fd[place] = fd;
 }
 
-static void fdstore_leave_vmad(void)
+static void fdstore_note_vmad_gone(void)
 {
 	os_close(keep.vmad_fd);
 	keep.vmad_fd = -1;
@@ -87,7 +87,7 @@ static void fdstore_recv_vmad(void)
 		if (rc == -EAGAIN)
 			return;
 		if (rc <= 0 || !vmad_msg_ok(&msg, bytes)) {
-			fdstore_leave_vmad();
+			fdstore_note_vmad_gone();
 			return;
 		}
 		if (msg.type == FDSTORE_PUT && nfds == 1)
@@ -108,7 +108,7 @@ static bool is_root(int fd)
 }
 
 /* One that does not take what it is given is no vmad: what the fdstore holds stays here all the same. */
-static void meet_vmad(int listen_fd)
+static void fdstore_accept_vmad(int listen_fd)
 {
 	int fd = (int)syscall(SYS_accept4, listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	int rc = 0;
@@ -133,13 +133,13 @@ static void meet_vmad(int listen_fd)
 static bool has_living_clients(void)
 {
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
-		if (keep.fd[KEEP_PROCESS + slot] >= 0 && os_await(keep.fd[KEEP_PROCESS + slot], POLLIN, 0) == 0)
+		if (keep.fd[KEEP_PROCESS + slot] >= 0 && os_poll_one_fd(keep.fd[KEEP_PROCESS + slot], POLLIN, 0) == 0)
 			return true;
 	return false;
 }
 
 /* Nobody has come for too long. */
-static bool fdstore_is_over(void)
+static bool fdstore_should_exit(void)
 {
 	const uint64_t alone_ms = os_now_ms() - keep.left_ms;
 
@@ -189,7 +189,7 @@ static void detach_from_parent(int vmad_fd, const int listen_fd[2])
 		_exit(1);
 }
 
-static void serve_alone(void)
+static void fdstore_wait_for_vmad(void)
 {
 	struct pollfd what[2] = {{.fd = keep.listen_fd[0], .events = POLLIN},
 	                         {.fd = keep.listen_fd[1], .events = POLLIN}};
@@ -198,7 +198,7 @@ static void serve_alone(void)
 		return;
 	for (int i = 0; i < 2 && keep.vmad_fd < 0; i++)
 		if (what[i].revents != 0)
-			meet_vmad(what[i].fd);
+			fdstore_accept_vmad(what[i].fd);
 }
 
 static __attribute__((noreturn)) void fdstore_serve(int vmad_fd, const int listen_fd[2], uint32_t seconds)
@@ -208,11 +208,11 @@ static __attribute__((noreturn)) void fdstore_serve(int vmad_fd, const int liste
 	keep.seconds = seconds;
 	for (uint32_t place = 0; place < KEEP_PLACES; place++)
 		keep.fd[place] = -1;
-	while (!fdstore_is_over()) {
+	while (!fdstore_should_exit()) {
 		struct pollfd what = {.fd = keep.vmad_fd, .events = POLLIN};
 
 		if (keep.vmad_fd < 0)
-			serve_alone();
+			fdstore_wait_for_vmad();
 		else if (os_poll(&what, 1, -1) > 0)
 			fdstore_recv_vmad();
 	}
@@ -230,7 +230,7 @@ static int fdstore_listen_at(unsigned ifindex, bool path)
 	if (fd < 0)
 		return -errno;
 	if (path)
-		rc = vmad_folder_bind(fd, ifindex, "fdstore", 0600);
+		rc = vmad_bind_in_own_folder(fd, ifindex, "fdstore", 0600);
 	else
 		rc = os_bind(fd, (const struct sockaddr *)&address, len) < 0 ? -errno : 0;
 	if (rc == 0 && listen(fd, 4) == 0)
@@ -241,7 +241,7 @@ static int fdstore_listen_at(unsigned ifindex, bool path)
 	return rc;
 }
 
-static void close_both(const int fds[2])
+static void close_fd_pair(const int fds[2])
 {
 	for (int i = 0; i < 2; i++)
 		if (fds[i] >= 0)
@@ -261,7 +261,7 @@ int fdstore_start(struct fdstore *fdstore, unsigned ifindex, uint32_t seconds)
 	if (rc == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
 		rc = -errno;
 	if (rc < 0) {
-		close_both(listen_fd);
+		close_fd_pair(listen_fd);
 		return rc;
 	}
 	child = fork();
@@ -277,7 +277,7 @@ int fdstore_start(struct fdstore *fdstore, unsigned ifindex, uint32_t seconds)
 		while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
 			;
 	os_close(pair[1]);
-	close_both(listen_fd);
+	close_fd_pair(listen_fd);
 	if (rc < 0)
 		os_close(pair[0]);
 	else
@@ -298,7 +298,7 @@ static int fdstore_recv_fds(int fd, struct fdstore_fds *hand)
 		const bool is_put = rc == 1 && msg.type == FDSTORE_PUT && nfds == 1 && msg.keep.place < KEEP_PLACES;
 
 		if (rc == -EAGAIN && os_now_ms() < until) {
-			os_await(fd, POLLIN, FDSTORE_MS);
+			os_poll_one_fd(fd, POLLIN, FDSTORE_MS);
 			continue;
 		}
 		for (unsigned i = 0; i < nfds && !is_put; i++)
@@ -321,7 +321,7 @@ static int fdstore_connect(unsigned ifindex, bool path)
 	struct sockaddr_un address;
 	int fd = os_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	const int len = fd < 0 ? -errno
-	                : path ? vmad_folder_address(fd, ifindex, "fdstore", &address)
+	                : path ? vmad_socket_path_address(fd, ifindex, "fdstore", &address)
 	                       : (int)fdstore_address_of(ifindex, &address);
 
 	if (len >= 0 && os_connect(fd, (const struct sockaddr *)&address, (socklen_t)len) == 0 && is_root(fd))
@@ -331,7 +331,7 @@ static int fdstore_connect(unsigned ifindex, bool path)
 	return -ENOENT;
 }
 
-int fdstore_attach(struct fdstore *fdstore, unsigned ifindex, struct fdstore_fds *hand)
+int fdstore_connect_and_take_fds(struct fdstore *fdstore, unsigned ifindex, struct fdstore_fds *hand)
 {
 	int fd = fdstore_connect(ifindex, true), rc;
 
@@ -358,15 +358,15 @@ void fdstore_fds_close(struct fdstore_fds *hand)
 	}
 }
 
-void fdstore_end(struct fdstore *fdstore)
+void fdstore_ask_to_exit(struct fdstore *fdstore)
 {
 	if (fdstore->fd < 0)
 		return;
 	if (fdstore_send_message(fdstore->fd, FDSTORE_END, 0, NULL) == 0)
-		os_await(fdstore->fd, POLLHUP, FDSTORE_MS);
+		os_poll_one_fd(fdstore->fd, POLLHUP, FDSTORE_MS);
 	os_close(fdstore->fd);
 	fdstore->fd = -1;
-	vmad_folder_clear(fdstore->ifindex, "fdstore");
+	vmad_remove_own_folder(fdstore->ifindex, "fdstore");
 }
 
 static void fdstore_send(struct fdstore *fdstore, uint16_t type, uint32_t place, const int *with)
@@ -377,20 +377,20 @@ static void fdstore_send(struct fdstore *fdstore, uint16_t type, uint32_t place,
 		os_shutdown(fdstore->fd, SHUT_RDWR);
 }
 
-void fdstore_put(struct fdstore *fdstore, uint32_t place, int fd)
+void fdstore_keep_fd(struct fdstore *fdstore, uint32_t place, int fd)
 {
 	if (fd >= 0)
 		fdstore_send(fdstore, FDSTORE_PUT, place, &fd);
 }
 
-void fdstore_drop(struct fdstore *fdstore, uint32_t place)
+void fdstore_forget_fd(struct fdstore *fdstore, uint32_t place)
 {
 	fdstore_send(fdstore, FDSTORE_DROP, place, NULL);
 }
 
-bool fdstore_lost(struct fdstore *fdstore)
+bool fdstore_connection_is_lost(struct fdstore *fdstore)
 {
-	if (fdstore->fd < 0 || os_await(fdstore->fd, POLLHUP, 0) == 0)
+	if (fdstore->fd < 0 || os_poll_one_fd(fdstore->fd, POLLHUP, 0) == 0)
 		return false;
 	os_close(fdstore->fd);
 	fdstore->fd = -1;

@@ -44,7 +44,7 @@
 #define KEEP_PLACES (KEEP_SOCKET + XDP_SLOTS_MAX * XDP_QUEUES_MAX)
 _Static_assert(KEEP_PROG + XDP_PROG_FDS <= KEEP_BASE, "places of their own");
 
-static inline uint32_t socket_place(uint32_t slot, uint32_t queue)
+static inline uint32_t fdstore_socket_place(uint32_t slot, uint32_t queue)
 {
 	return KEEP_SOCKET + slot * XDP_QUEUES_MAX + queue;
 }
@@ -62,13 +62,14 @@ struct fdstore_fds {
 /* A new one, which holds nothing yet. -EADDRINUSE: the addresses of the interface's fdstore are taken. */
 int fdstore_start(struct fdstore *fdstore, unsigned ifindex, uint32_t seconds);
 /* The one that an earlier vmad has left, and what it holds; the descriptors become the caller's. -ENOENT: none. */
-int fdstore_attach(struct fdstore *fdstore, unsigned ifindex, struct fdstore_fds *hand);
+int fdstore_connect_and_take_fds(struct fdstore *fdstore, unsigned ifindex, struct fdstore_fds *hand);
 void fdstore_fds_close(struct fdstore_fds *hand); /* those that are left */
 /* The fdstore closes everything and ends: waits for that. */
-void fdstore_end(struct fdstore *fdstore);
-/* What cannot be said ends the connection: fdstore_lost then says so. */
-void fdstore_put(struct fdstore *fdstore, uint32_t place, int fd);
-void fdstore_drop(struct fdstore *fdstore, uint32_t place);
-bool fdstore_lost(struct fdstore *fdstore); /* there was one, and it has ended; from now on there is none */
+void fdstore_ask_to_exit(struct fdstore *fdstore);
+/* What cannot be said ends the connection: fdstore_connection_is_lost then says so. */
+void fdstore_keep_fd(struct fdstore *fdstore, uint32_t place, int fd);
+void fdstore_forget_fd(struct fdstore *fdstore, uint32_t place);
+bool fdstore_connection_is_lost(
+        struct fdstore *fdstore); /* there was one, and it has ended; from now on there is none */
 
 #endif

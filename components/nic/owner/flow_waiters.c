@@ -21,7 +21,8 @@
 
 #include "owner.h"
 
-static bool waiter_is_of(const struct owner_flow_waiter *waiter, uint32_t slot, const struct vma_flow_key *key)
+static bool waiter_is_of_slot_and_key(const struct owner_flow_waiter *waiter, uint32_t slot,
+                                      const struct vma_flow_key *key)
 {
 	return waiter->slot == slot && memcmp(&waiter->key, key, sizeof(*key)) == 0;
 }
@@ -42,13 +43,13 @@ struct owner_flow_waiter *owner_flow_waiter_find(const struct xdp_owner *owner, 
 {
 	struct owner_flow_waiter *waiter = owner->waiter[owner_flow_bucket(key)];
 
-	while (waiter != NULL && !waiter_is_of(waiter, slot, key))
+	while (waiter != NULL && !waiter_is_of_slot_and_key(waiter, slot, key))
 		waiter = waiter->next;
 	return waiter;
 }
 
-struct owner_flow_waiter *owner_flow_waiter_refresh(struct xdp_owner *owner, uint32_t slot,
-                                                    const struct vma_flow_key *key)
+struct owner_flow_waiter *owner_flow_waiter_get_or_create(struct xdp_owner *owner, uint32_t slot,
+                                                          const struct vma_flow_key *key)
 {
 	struct owner_flow_waiter *waiter = owner_flow_waiter_find(owner, slot, key),
 	                         **bucket = &owner->waiter[owner_flow_bucket(key)];
@@ -69,7 +70,7 @@ struct owner_flow_waiter *owner_flow_waiter_refresh(struct xdp_owner *owner, uin
 }
 
 /* Nobody is left who would read: with shadows named, and all of them closed. */
-static bool waiter_is_over(struct xdp_owner *owner, struct owner_flow_waiter *waiter, uint64_t now)
+static bool waiter_has_ended(struct xdp_owner *owner, struct owner_flow_waiter *waiter, uint64_t now)
 {
 	if (now - waiter->refreshed_ns > OWNER_FLOW_WAITER_NS)
 		return true;
@@ -79,15 +80,15 @@ static bool waiter_is_over(struct xdp_owner *owner, struct owner_flow_waiter *wa
 	return waiter->shadows.n == 0;
 }
 
-static bool may_share(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
-                      const struct owner_flow_waiter *waiter)
+static bool slot_may_share_with_waiter(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
+                                       const struct owner_flow_waiter *waiter)
 {
 	if (rule->flags & VMA_FLOW_REUSEPORT && owner_same_process(owner, slot, waiter->slot))
 		return true;
-	return rule->flags & VMA_FLOW_LISTENER && owner_conflicts_related(owner, rule, &waiter->shadows) == 0;
+	return rule->flags & VMA_FLOW_LISTENER && owner_check_same_service(owner, rule, &waiter->shadows) == 0;
 }
 
-bool owner_flow_waiter_of_another(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
+bool owner_flow_has_rival_waiter(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
 {
 	const struct vma_flow_key *key = &rule->key;
 	struct owner_flow_waiter **place = &owner->waiter[owner_flow_bucket(key)];
@@ -100,9 +101,9 @@ bool owner_flow_waiter_of_another(struct xdp_owner *owner, uint32_t slot, const 
 			place = &waiter->next;
 			continue;
 		}
-		if (waiter_is_over(owner, waiter, now))
+		if (waiter_has_ended(owner, waiter, now))
 			waiter_drop(owner, place);
-		else if (may_share(owner, slot, rule, waiter))
+		else if (slot_may_share_with_waiter(owner, slot, rule, waiter))
 			place = &waiter->next;
 		else
 			return true;
@@ -110,11 +111,11 @@ bool owner_flow_waiter_of_another(struct xdp_owner *owner, uint32_t slot, const 
 	return false;
 }
 
-bool owner_flow_waiter_end(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+bool owner_flow_waiter_remove(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	struct owner_flow_waiter **place = &owner->waiter[owner_flow_bucket(key)];
 
-	while (*place != NULL && !waiter_is_of(*place, slot, key))
+	while (*place != NULL && !waiter_is_of_slot_and_key(*place, slot, key))
 		place = &(*place)->next;
 	if (*place == NULL)
 		return false;
@@ -122,8 +123,8 @@ bool owner_flow_waiter_end(struct xdp_owner *owner, uint32_t slot, const struct 
 	return true;
 }
 
-static void drop_if(struct xdp_owner *owner, bool (*unwanted)(const struct owner_flow_waiter *, uint64_t),
-                    uint64_t what)
+static void drop_waiters_if(struct xdp_owner *owner, bool (*unwanted)(const struct owner_flow_waiter *, uint64_t),
+                            uint64_t what)
 {
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS && owner->waiters > 0; b++) {
 		struct owner_flow_waiter **place = &owner->waiter[b];
@@ -137,27 +138,27 @@ static void drop_if(struct xdp_owner *owner, bool (*unwanted)(const struct owner
 	}
 }
 
-static bool is_of_slot(const struct owner_flow_waiter *waiter, uint64_t slot)
+static bool waiter_is_of_slot(const struct owner_flow_waiter *waiter, uint64_t slot)
 {
 	return waiter->slot == slot;
 }
 
-static bool is_old(const struct owner_flow_waiter *waiter, uint64_t now)
+static bool waiter_is_expired(const struct owner_flow_waiter *waiter, uint64_t now)
 {
 	return now - waiter->refreshed_ns > OWNER_FLOW_WAITER_NS;
 }
 
-void owner_flow_waiters_end(struct xdp_owner *owner, uint32_t slot)
+void owner_flow_waiters_remove_of_slot(struct xdp_owner *owner, uint32_t slot)
 {
-	drop_if(owner, is_of_slot, slot);
+	drop_waiters_if(owner, waiter_is_of_slot, slot);
 }
 
 void owner_flow_waiters_expire(struct xdp_owner *owner)
 {
-	drop_if(owner, is_old, owner_now_ns());
+	drop_waiters_if(owner, waiter_is_expired, owner_now_ns());
 }
 
-bool owner_flow_waiter_names(const struct xdp_owner *owner, const struct vma_flow_key *key, uint64_t cookie)
+bool owner_flow_waiter_has_shadow(const struct xdp_owner *owner, const struct vma_flow_key *key, uint64_t cookie)
 {
 	const struct owner_flow_waiter *waiter = owner->waiter[owner_flow_bucket(key)];
 

@@ -31,7 +31,7 @@ bool owner_flow_is_connection(const struct vma_flow_key *key)
 }
 
 /* Of local ports: nobody's socket is in its way, as the program asks the kernel for each packet. */
-static bool key_is_block(const struct vma_flow_key *key)
+static bool flow_key_is_of_port_block(const struct vma_flow_key *key)
 {
 	return key->proto == VMA_FLOW_TCP_PORTS;
 }
@@ -70,7 +70,7 @@ static bool have_cookie(struct owner_flow *const *buckets, uint64_t cookie)
 	return false;
 }
 
-bool owner_flows_has_cookie(const struct xdp_owner *owner, uint64_t cookie)
+bool owner_has_shadow_cookie(const struct xdp_owner *owner, uint64_t cookie)
 {
 	return have_cookie(owner->flow, cookie) || have_cookie(owner->connection, cookie);
 }
@@ -103,23 +103,23 @@ static void owner_flow_free(struct owner_flow *flow)
 #define GRACE_NS 2000000000ULL
 
 /* Its group's number is free only when the map does not name it any more. */
-static void free_in_grace(struct xdp_owner *owner, struct owner_flow *flow)
+static void free_flow_in_grace(struct xdp_owner *owner, struct owner_flow *flow)
 {
 	owner_group_end(owner, flow);
 	owner_flow_free(flow);
 }
 
-static void end_grace(struct xdp_owner *owner, struct owner_flow **place)
+static void end_flow_in_grace(struct xdp_owner *owner, struct owner_flow **place)
 {
 	struct owner_flow *flow = *place;
 
 	xdp_prog_flow_del(owner->prog, &flow->rule.key);
 	*place = flow->next;
-	free_in_grace(owner, flow);
+	free_flow_in_grace(owner, flow);
 }
 
 /* What a group's slots share ends with the last of them. */
-static void end_grace_of(struct xdp_owner *owner, uint32_t slot)
+static void end_grace_of_slot(struct xdp_owner *owner, uint32_t slot)
 {
 	struct owner_flow **place = &owner->in_grace;
 
@@ -127,18 +127,18 @@ static void end_grace_of(struct xdp_owner *owner, uint32_t slot)
 		struct owner_flow *flow = *place;
 		const bool is_last = flow->group == 0 || flow->members == 1ull << slot;
 
-		if (owner_flow_has(flow, slot) && is_last) {
-			end_grace(owner, place);
+		if (owner_flow_has_slot(flow, slot) && is_last) {
+			end_flow_in_grace(owner, place);
 			continue;
 		}
-		if (owner_flow_has(flow, slot))
+		if (owner_flow_has_slot(flow, slot))
 			owner_group_leave(owner, flow, slot);
 		place = &flow->next;
 	}
 }
 
 /* Where the pointer to the one with `key` is, or the end. */
-static struct owner_flow **in_grace_of(struct xdp_owner *owner, const struct vma_flow_key *key)
+static struct owner_flow **find_flow_in_grace(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
 	struct owner_flow **place = &owner->in_grace;
 
@@ -149,9 +149,9 @@ static struct owner_flow **in_grace_of(struct xdp_owner *owner, const struct vma
 
 /* A flow is about to take its place in the map: what is in grace there, to be freed after that. Of a connection there
  * is none. */
-static struct owner_flow *yield_in_grace(struct xdp_owner *owner, const struct vma_flow_key *key)
+static struct owner_flow *unlink_grace_for_new_flow(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
-	struct owner_flow **place = owner_flow_is_connection(key) ? NULL : in_grace_of(owner, key);
+	struct owner_flow **place = owner_flow_is_connection(key) ? NULL : find_flow_in_grace(owner, key);
 	struct owner_flow *flow = place != NULL ? *place : NULL;
 
 	if (flow != NULL)
@@ -160,11 +160,11 @@ static struct owner_flow *yield_in_grace(struct xdp_owner *owner, const struct v
 }
 
 /* Has room made in the map. False: none is left. */
-static bool yield_any_in_grace(struct xdp_owner *owner)
+static bool end_oldest_grace_for_room(struct xdp_owner *owner)
 {
 	if (owner->in_grace == NULL)
 		return false;
-	end_grace(owner, &owner->in_grace); /* the oldest */
+	end_flow_in_grace(owner, &owner->in_grace); /* the oldest */
 	return true;
 }
 
@@ -172,7 +172,7 @@ static bool yield_any_in_grace(struct xdp_owner *owner)
 void owner_flows_end_grace(struct xdp_owner *owner, uint64_t now_ns)
 {
 	while (owner->in_grace != NULL && owner->in_grace->grace_end_ns <= now_ns)
-		end_grace(owner, &owner->in_grace);
+		end_flow_in_grace(owner, &owner->in_grace);
 }
 
 /* It is out of the table. Where there is no memory for that, it ends at once. Its group is in grace with it. */
@@ -200,26 +200,26 @@ static void flow_begin_grace(struct xdp_owner *owner, struct owner_flow *flow)
 	*end = in_grace;
 }
 
-static int refuse_contended(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
+static int refuse_flow_note_waiter(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule)
 {
-	struct owner_flow_waiter *waiter = owner_flow_waiter_refresh(owner, slot, &rule->key);
+	struct owner_flow_waiter *waiter = owner_flow_waiter_get_or_create(owner, slot, &rule->key);
 
 	if (waiter != NULL)
 		nic_cookies_add(&waiter->shadows, &rule->key, rule->shadow_cookie);
 	return -EADDRINUSE;
 }
 
-static uint64_t slots_of(const struct owner_flow *flow)
+static uint64_t flow_slots_mask(const struct owner_flow *flow)
 {
 	return flow->members != 0 ? flow->members : 1ull << flow->slot;
 }
 
 /* Each slot that has the flow still wants it: it gets a waiter. */
-static bool add_waiters_of_flow(struct xdp_owner *owner, const struct owner_flow *flow)
+static bool flow_add_waiters_for_slots(struct xdp_owner *owner, const struct owner_flow *flow)
 {
-	for (uint64_t left = slots_of(flow); left != 0; left &= left - 1) {
+	for (uint64_t left = flow_slots_mask(flow); left != 0; left &= left - 1) {
 		struct owner_flow_waiter *loser =
-		        owner_flow_waiter_refresh(owner, (uint32_t)__builtin_ctzll(left), &flow->rule.key);
+		        owner_flow_waiter_get_or_create(owner, (uint32_t)__builtin_ctzll(left), &flow->rule.key);
 
 		if (loser == NULL)
 			return false;
@@ -230,13 +230,13 @@ static bool add_waiters_of_flow(struct xdp_owner *owner, const struct owner_flow
 }
 
 /* The flow at `place` is another slot's: the kernel gets its packets, and both slots get a waiter. */
-static int flow_contend(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
-                        const struct vma_flow_rule *rule)
+static int flow_give_to_kernel_as_contended(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
+                                            const struct vma_flow_rule *rule)
 {
 	struct owner_flow *flow = *place;
 	char text[96];
 
-	if (!add_waiters_of_flow(owner, flow))
+	if (!flow_add_waiters_for_slots(owner, flow))
 		return -EADDRINUSE; /* it stays with who has it: better than a flow that goes to and fro */
 	unlink_flow(owner, place);
 	flow_begin_grace(owner, flow); /* its members are still known, to be told */
@@ -244,20 +244,20 @@ static int flow_contend(struct xdp_owner *owner, struct owner_flow **place, uint
 	owner->revoke_pending = flow;
 	owner_flow_describe(&rule->key, text, sizeof(text));
 	vma_log_warn("%s: %s goes back to the kernel: two processes (or queue pairs) want it", owner->name, text);
-	return refuse_contended(owner, slot, rule);
+	return refuse_flow_note_waiter(owner, slot, rule);
 }
 
-static void free_revoke_pending(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+static void flow_forget_pending_revocation(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	struct owner_flow **place = &owner->revoke_pending;
 
 	while (*place != NULL) {
 		struct owner_flow *flow = *place;
 
-		if ((slots_of(flow) >> slot & 1) == 0 ||
+		if ((flow_slots_mask(flow) >> slot & 1) == 0 ||
 		    (key != NULL && memcmp(&flow->rule.key, key, sizeof(*key)) != 0)) {
 			place = &flow->next;
-		} else if (slots_of(flow) != 1ull << slot) {
+		} else if (flow_slots_mask(flow) != 1ull << slot) {
 			flow->members &= ~(1ull << slot);
 			place = &flow->next;
 		} else {
@@ -267,14 +267,14 @@ static void free_revoke_pending(struct xdp_owner *owner, uint32_t slot, const st
 	}
 }
 
-void owner_flows_report(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
-                        void *arg)
+void owner_report_revoked_flows(struct xdp_owner *owner, void (*revoked)(uint32_t, const struct vma_flow_key *, void *),
+                                void *arg)
 {
 	while (owner->revoke_pending != NULL) {
 		struct owner_flow *flow = owner->revoke_pending;
 
 		owner->revoke_pending = flow->next;
-		for (uint64_t left = slots_of(flow); left != 0 && revoked != NULL; left &= left - 1)
+		for (uint64_t left = flow_slots_mask(flow); left != 0 && revoked != NULL; left &= left - 1)
 			revoked((uint32_t)__builtin_ctzll(left), &flow->rule.key, arg);
 		owner_flow_free(flow);
 	}
@@ -294,11 +294,12 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 	if (rc < 0)
 		return rc;
 	flow = *owner_flow_place(owner, key);
-	if (flow != NULL && !owner_flow_has(flow, slot))
+	if (flow != NULL && !owner_flow_has_slot(flow, slot))
 		flow = NULL;
-	if (flow == NULL && !owner_any_is_bound(owner, key, cookies, n)) /* a waiter would keep others from the flow */
+	if (flow == NULL &&
+	    !owner_any_socket_is_bound_to_key(owner, key, cookies, n)) /* a waiter would keep others from the flow */
 		return -EPERM;
-	waiter = flow != NULL ? NULL : owner_flow_waiter_refresh(owner, slot, key);
+	waiter = flow != NULL ? NULL : owner_flow_waiter_get_or_create(owner, slot, key);
 	if (waiter == NULL && flow == NULL)
 		return -ENOMEM;
 	shadows = waiter != NULL ? &waiter->shadows : &flow->shadows;
@@ -323,25 +324,25 @@ int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct 
 static int flow_put_in_map(struct xdp_owner *owner, const struct owner_flow *flow)
 {
 	const struct vma_flow_rule *rule = &flow->rule;
-	struct owner_flow *in_grace = yield_in_grace(owner, &rule->key);
+	struct owner_flow *in_grace = unlink_grace_for_new_flow(owner, &rule->key);
 	int rc;
 
-	if (in_grace != NULL || owner_minisocks_yield(owner, &rule->key)) {
+	if (in_grace != NULL || owner_minisock_end_for_key(owner, &rule->key)) {
 		rc = xdp_prog_flow_inherit(owner->prog, &rule->key, flow->slot, rule->flags);
 		if (in_grace != NULL)
-			free_in_grace(owner, in_grace);
+			free_flow_in_grace(owner, in_grace);
 		if (rc < 0)
 			xdp_prog_flow_del(owner->prog, &rule->key); /* of which nobody knows any more */
 		return rc;
 	}
 	rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);
-	if (rc == -ENOSPC && (owner_minisocks_yield_any(owner) || yield_any_in_grace(owner)))
+	if (rc == -ENOSPC && (owner_minisock_evict_one(owner) || end_oldest_grace_for_room(owner)))
 		rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);
 	return rc;
 }
 
 /* Into the program's map, and the program onto the interface. */
-static int flow_steer(struct xdp_owner *owner, const struct owner_flow *flow)
+static int flow_put_in_map_and_attach(struct xdp_owner *owner, const struct owner_flow *flow)
 {
 	const struct vma_flow_rule *rule = &flow->rule;
 	bool generic;
@@ -357,13 +358,13 @@ static int flow_steer(struct xdp_owner *owner, const struct owner_flow *flow)
 		return rc;
 	}
 	owner->generic = generic;
-	owner_keep_link(owner);
+	owner_fdstore_keep_xdp_link(owner);
 	owner->unused_since_ns = 0;
 	owner_claims_open(owner);
 	return 0;
 }
 
-bool owner_flows_linger(const struct xdp_owner *owner)
+bool owner_has_unused_program_attached(const struct xdp_owner *owner)
 {
 	return owner->unused_since_ns != 0;
 }
@@ -379,11 +380,11 @@ void owner_flows_detach_unused(struct xdp_owner *owner, uint64_t now_ns)
 	}
 	owner->unused_since_ns = 0;
 	xdp_prog_detach(owner->prog);
-	owner_keep_link(owner);
+	owner_fdstore_keep_xdp_link(owner);
 }
 
 /* A flow that its slot has waited for gets the waiter's shadows. */
-static void inherit_shadows(struct xdp_owner *owner, struct owner_flow *flow)
+static void flow_take_waiters_shadows(struct xdp_owner *owner, struct owner_flow *flow)
 {
 	struct owner_flow_waiter *waiter = owner_flow_waiter_find(owner, flow->slot, &flow->rule.key);
 
@@ -391,41 +392,41 @@ static void inherit_shadows(struct xdp_owner *owner, struct owner_flow *flow)
 		return;
 	flow->shadows = waiter->shadows;
 	waiter->shadows = (struct nic_cookies){0};
-	owner_flow_waiter_end(owner, flow->slot, &flow->rule.key);
+	owner_flow_waiter_remove(owner, flow->slot, &flow->rule.key);
 }
 
 /* A listener's, which the slot shares from now on if it may. */
-static int flow_share(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
-                      const struct vma_flow_rule *rule)
+static int flow_add_group_member(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
+                                 const struct vma_flow_rule *rule)
 {
 	struct owner_flow *flow = *place;
-	int rc = owner_conflicts_related(owner, rule, &flow->shadows);
+	int rc = owner_check_same_service(owner, rule, &flow->shadows);
 
 	if (rc == -EADDRINUSE)
-		return flow_contend(owner, place, slot, rule);
+		return flow_give_to_kernel_as_contended(owner, place, slot, rule);
 	if (rc == 0)
 		rc = owner_group_join(owner, flow, slot);
 	if (rc < 0)
-		return rc == -ENOSPC ? flow_contend(owner, place, slot, rule) : rc;
+		return rc == -ENOSPC ? flow_give_to_kernel_as_contended(owner, place, slot, rule) : rc;
 	flow->rule.flags |= rule->flags & VMA_FLOW_INHERITED;
-	owner_flow_waiter_end(owner, slot, &rule->key);
-	free_revoke_pending(owner, slot, &rule->key);
+	owner_flow_waiter_remove(owner, slot, &rule->key);
+	flow_forget_pending_revocation(owner, slot, &rule->key);
 	rc = nic_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
 	owner_record_group(owner, flow);
 	return rc;
 }
 
 /* A UDP flow of another queue pair of the same process. */
-static int flow_spread(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
-                       const struct vma_flow_rule *rule)
+static int flow_add_spread_slot(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
+                                const struct vma_flow_rule *rule)
 {
 	struct owner_flow *flow = *place;
 	const int rc = owner_spread_join(owner, flow, slot);
 
 	if (rc < 0)
-		return rc == -ENOSPC ? flow_contend(owner, place, slot, rule) : rc;
-	owner_flow_waiter_end(owner, slot, &rule->key);
-	free_revoke_pending(owner, slot, &rule->key);
+		return rc == -ENOSPC ? flow_give_to_kernel_as_contended(owner, place, slot, rule) : rc;
+	owner_flow_waiter_remove(owner, slot, &rule->key);
+	flow_forget_pending_revocation(owner, slot, &rule->key);
 	return nic_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
 }
 
@@ -439,12 +440,12 @@ void owner_flow_adopt(struct xdp_owner *owner, struct owner_flow *flow)
 	*place = flow;
 	owner->flows++;
 	owner->slot[flow->slot].flows++;
-	flow->unannounced = slots_of(flow);
+	flow->unannounced = flow_slots_mask(flow);
 	owner->unannounced++;
 }
 
 /* The last, as all have the same grace. */
-void owner_flow_adopt_fading(struct xdp_owner *owner, struct owner_flow *flow)
+void owner_flow_adopt_in_grace(struct xdp_owner *owner, struct owner_flow *flow)
 {
 	struct owner_flow **end = &owner->in_grace;
 
@@ -454,7 +455,7 @@ void owner_flow_adopt_fading(struct xdp_owner *owner, struct owner_flow *flow)
 	*end = flow;
 }
 
-void owner_flow_present(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
+void owner_flow_note_announced(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
 {
 	if ((flow->unannounced >> slot & 1) == 0)
 		return;
@@ -462,15 +463,15 @@ void owner_flow_present(struct xdp_owner *owner, struct owner_flow *flow, uint32
 	owner->unannounced -= flow->unannounced == 0;
 }
 
-static void present_again(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot,
-                          const struct vma_flow_rule *rule)
+static void flow_note_reannounced(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot,
+                                  const struct vma_flow_rule *rule)
 {
-	owner_flow_present(owner, flow, slot);
+	owner_flow_note_announced(owner, flow, slot);
 	flow->rule.flags |= rule->flags & (VMA_FLOW_INHERITED | VMA_FLOW_REUSEPORT);
 	if (flow->rule.shadow_cookie == 0)
 		flow->rule.shadow_cookie = rule->shadow_cookie;
 	if (rule->flags & VMA_FLOW_INHERITED && flow->group == 0)
-		owner_group_begin_alone(owner, flow);
+		owner_group_begin_with_one_slot(owner, flow);
 }
 
 /* The rule is its client's to have. */
@@ -480,44 +481,44 @@ static int slot_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vm
 	int rc;
 
 	place = owner_flow_place(owner, &rule->key);
-	if (*place != NULL && !owner_flow_has(*place, slot)) {
+	if (*place != NULL && !owner_flow_has_slot(*place, slot)) {
 		/* A connection is one process's: who has chosen the same port, or been given it, takes another. So
 		 * it is with a block. */
-		if (owner_flow_is_connection(&rule->key) || key_is_block(&rule->key))
+		if (owner_flow_is_connection(&rule->key) || flow_key_is_of_port_block(&rule->key))
 			return -EADDRINUSE;
-		if (owner_spread_may_join(owner, *place, slot, rule))
-			return flow_spread(owner, place, slot, rule);
-		return rule->flags & VMA_FLOW_LISTENER ? flow_share(owner, place, slot, rule)
-		                                       : flow_contend(owner, place, slot, rule);
+		if (owner_spread_allows_slot(owner, *place, slot, rule))
+			return flow_add_spread_slot(owner, place, slot, rule);
+		return rule->flags & VMA_FLOW_LISTENER ? flow_add_group_member(owner, place, slot, rule)
+		                                       : flow_give_to_kernel_as_contended(owner, place, slot, rule);
 	}
 	/* Several sockets of one queue pair (multicast members): none of their shadows conflicts. */
 	if (*place != NULL) {
 		if ((*place)->unannounced >> slot & 1)
-			present_again(owner, *place, slot, rule);
+			flow_note_reannounced(owner, *place, slot, rule);
 		rc = nic_cookies_add(&(*place)->shadows, &rule->key, rule->shadow_cookie);
 		owner_record_group(owner, *place);
 		return rc < 0 ? rc : -EEXIST;
 	}
-	if (owner_flow_waiter_of_another(owner, slot, rule))
-		return refuse_contended(owner, slot, rule);
+	if (owner_flow_has_rival_waiter(owner, slot, rule))
+		return refuse_flow_note_waiter(owner, slot, rule);
 	if (owner->flows >= OWNER_FLOWS_MAX)
 		return -ENOSPC;
-	rc = key_is_block(&rule->key) ? 0 : owner_conflicts_refuse(owner, slot, rule);
+	rc = flow_key_is_of_port_block(&rule->key) ? 0 : owner_refuse_flow_if_conflict(owner, slot, rule);
 	if (rc == -EADDRINUSE && rule->flags & VMA_FLOW_LISTENER)
-		return refuse_contended(owner, slot, rule); /* the other may be a worker's that asks next */
+		return refuse_flow_note_waiter(owner, slot, rule); /* the other may be a worker's that asks next */
 	if (rc < 0)
 		return rc;
 	flow = calloc(1, sizeof(*flow));
 	if (flow == NULL)
 		return -ENOMEM;
 	*flow = (struct owner_flow){.rule = *rule, .slot = slot};
-	rc = flow_steer(owner, flow);
+	rc = flow_put_in_map_and_attach(owner, flow);
 	if (rc < 0) {
 		owner_flow_free(flow);
 		return rc;
 	}
-	inherit_shadows(owner, flow);
-	free_revoke_pending(owner, slot, &rule->key);
+	flow_take_waiters_shadows(owner, flow);
+	flow_forget_pending_revocation(owner, slot, &rule->key);
 	*place = flow;
 	owner->flows++;
 	owner->slot[slot].flows++;
@@ -525,7 +526,7 @@ static int slot_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vm
 	if (rc < 0)
 		xdp_owner_flow_del(owner, slot, &rule->key); /* its own shadow would conflict */
 	else if (rule->flags & VMA_FLOW_INHERITED)
-		owner_group_begin_alone(owner, flow);
+		owner_group_begin_with_one_slot(owner, flow);
 	return rc;
 }
 
@@ -553,7 +554,7 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
  * not needed: it is bound, and the kernel has no connection of it that could be taken for a stranger's.
  */
 int xdp_owner_flow_request(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
-                           const struct xdp_proof *proof)
+                           const struct xdp_proof_socket *proof)
 {
 	struct vma_flow_rule asked = *rule;
 	struct owner_flow *flow;
@@ -564,9 +565,9 @@ int xdp_owner_flow_request(struct xdp_owner *owner, uint32_t slot, const struct 
 	flow = *owner_flow_place(owner, &rule->key);
 	if (owner_flow_is_connection(&rule->key))
 		asked.shadow_cookie = 0;
-	if (flow == NULL || !owner_flow_has(flow, slot) ||
+	if (flow == NULL || !owner_flow_has_slot(flow, slot) ||
 	    (asked.shadow_cookie != 0 && asked.shadow_cookie != proof->cookie))
-		rc = owner_entitled(owner, slot, rule, proof);
+		rc = owner_slot_is_entitled_to_flow(owner, slot, rule, proof);
 	if (rc > 0)
 		asked.flags |= XDP_PROG_YIELDS;
 	return rc < 0 ? rc : slot_flow_add(owner, slot, &asked);
@@ -577,7 +578,7 @@ bool xdp_owner_generic(const struct xdp_owner *owner)
 	return owner->generic;
 }
 
-void owner_flow_end(struct xdp_owner *owner, struct owner_flow **place)
+void owner_flow_end_with_grace(struct xdp_owner *owner, struct owner_flow **place)
 {
 	struct owner_flow *flow = *place;
 
@@ -587,8 +588,8 @@ void owner_flow_end(struct xdp_owner *owner, struct owner_flow **place)
 }
 
 /* The same, but what still comes of TCP is a minisock's; and a group's other members go on. */
-static void owner_release_flow(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
-                               enum owner_minisock_state state)
+static void owner_flow_release_to_minisock(struct xdp_owner *owner, struct owner_flow **place, uint32_t slot,
+                                           enum owner_minisock_state state)
 {
 	struct owner_flow *flow = *place;
 	const struct vma_flow_minisock minisock = {.key = flow->rule.key};
@@ -602,12 +603,12 @@ static void owner_release_flow(struct xdp_owner *owner, struct owner_flow **plac
 		return;
 	}
 	if (!owner_flow_is_connection(&minisock.key) && !(flow->rule.flags & VMA_FLOW_LISTENER)) {
-		owner_flow_end(owner, place);
+		owner_flow_end_with_grace(owner, place);
 		return;
 	}
-	owner_parked_prepare(owner, flow, slot);
+	owner_listener_end_prepare_parking(owner, flow, slot);
 	unlink_flow(owner, place);
-	owner_minisocks_put(owner, &minisock, state, true);
+	owner_minisock_create(owner, &minisock, state, true);
 	owner_group_end(owner, flow);
 	owner_flow_free(flow);
 }
@@ -619,23 +620,23 @@ static void delete_flow(struct xdp_owner *owner, struct owner_flow **place, uint
 	const uint32_t group = (*place)->group;
 
 	owner_record_set_group_leaving(owner, group, slot, true);
-	owner_release_flow(owner, place, slot, MINISOCK_DELETED);
+	owner_flow_release_to_minisock(owner, place, slot, MINISOCK_DELETED);
 	if (key.peer_port_be == 0) {
-		owner_group_move(owner, slot, &key);
+		owner_group_move_pending_away(owner, slot, &key);
 		owner_parked_close(owner, slot, &key);
 	}
 	owner_record_set_group_leaving(owner, group, slot, false);
 }
 
 /* The owner before had a member leave, and did not come to moving what waits there. */
-static void resume_leaving(struct xdp_owner *owner, uint32_t slot)
+static void resume_member_leaves(struct xdp_owner *owner, uint32_t slot)
 {
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
 		for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next) {
-			if (flow->group == 0 || !owner_slot_leaves_group(owner, flow->group, slot))
+			if (flow->group == 0 || !owner_record_slot_leaves_group(owner, flow->group, slot))
 				continue;
-			if (!owner_flow_has(flow, slot))
-				owner_group_move(owner, slot, &flow->rule.key);
+			if (!owner_flow_has_slot(flow, slot))
+				owner_group_move_pending_away(owner, slot, &flow->rule.key);
 			owner_record_set_group_leaving(owner, flow->group, slot, false);
 		}
 	}
@@ -645,7 +646,7 @@ int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_
 {
 	struct owner_flow **place = owner_flow_place(owner, key);
 
-	if (*place != NULL && owner_flow_has(*place, slot)) {
+	if (*place != NULL && owner_flow_has_slot(*place, slot)) {
 		delete_flow(owner, place, slot);
 		return 0;
 	}
@@ -653,7 +654,7 @@ int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_
 	if (key->peer_port_be == 0)
 		owner_parked_close(owner, slot, key);
 	/* It was taken back, and the client does not know yet: it does not want it any more. */
-	owner_flow_waiter_end(owner, slot, key);
+	owner_flow_waiter_remove(owner, slot, key);
 	return -ENOENT;
 }
 
@@ -679,21 +680,21 @@ int xdp_owner_flow_move(struct xdp_owner *owner, uint32_t from, uint32_t to, con
 	rc = xdp_prog_flow_move(owner->prog, key, to);
 	if (rc < 0)
 		return rc;
-	owner_flow_present(owner, flow, from);
-	owner_flow_waiter_end(owner, to, key);
+	owner_flow_note_announced(owner, flow, from);
+	owner_flow_waiter_remove(owner, to, key);
 	flow->slot = to;
 	owner->slot[from].flows--;
 	owner->slot[to].flows++;
 	return 0;
 }
 
-int xdp_owner_flow_retire(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+int xdp_owner_flow_stop_new_conns(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	struct owner_flow *flow = *owner_flow_place(owner, key);
 
-	if (flow == NULL || flow->group == 0 || !owner_flow_has(flow, slot))
+	if (flow == NULL || flow->group == 0 || !owner_flow_has_slot(flow, slot))
 		return -ENOENT;
-	return owner_group_retire(owner, flow, slot);
+	return owner_group_stop_new_connections(owner, flow, slot);
 }
 
 void owner_flow_drop_connection(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
@@ -707,7 +708,7 @@ void owner_flow_drop_connection(struct xdp_owner *owner, uint32_t slot, const st
 	owner_flow_free(flow);
 }
 
-struct owner_flow *owner_flow_listener(struct xdp_owner *owner, const struct vma_flow_key *key)
+struct owner_flow *owner_find_listener_flow(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
 	struct vma_flow_key wildcard = *key;
 
@@ -721,7 +722,7 @@ bool owner_flow_exists(struct xdp_owner *owner, const struct vma_flow_key *key)
 	return *owner_flow_place(owner, key) != NULL;
 }
 
-static void end_all(struct xdp_owner *owner, struct owner_flow **buckets, uint32_t slot, bool dead)
+static void end_all_flows_of_slot(struct xdp_owner *owner, struct owner_flow **buckets, uint32_t slot, bool dead)
 {
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
 		struct owner_flow **place = &buckets[b];
@@ -733,33 +734,33 @@ static void end_all(struct xdp_owner *owner, struct owner_flow **buckets, uint32
 			const bool listens = (*place)->rule.flags & VMA_FLOW_LISTENER && !shared;
 			struct owner_flow *flow = *place;
 
-			if (!owner_flow_has(flow, slot)) {
+			if (!owner_flow_has_slot(flow, slot)) {
 				place = &flow->next;
 				continue;
 			}
 			/* First: if this owner is killed in between, the next one finds the flow, and begins here. */
 			if (owner_flow_is_connection(&key) || (listens && !dead))
 				owner_resets_add(owner, slot, &key, dead);
-			owner_release_flow(owner, place, slot, dead ? MINISOCK_RESET : MINISOCK_WAITS);
+			owner_flow_release_to_minisock(owner, place, slot, dead ? MINISOCK_RESET : MINISOCK_WAITS);
 			if (shared)
 				place = &flow->next;
 		}
 	}
 }
 
-void owner_flows_end_slot(struct xdp_owner *owner, uint32_t slot, bool dead)
+void owner_end_flows_of_slot(struct xdp_owner *owner, uint32_t slot, bool dead)
 {
-	end_all(owner, owner->flow, slot, dead);
-	end_all(owner, owner->connection, slot, dead);
+	end_all_flows_of_slot(owner, owner->flow, slot, dead);
+	end_all_flows_of_slot(owner, owner->connection, slot, dead);
 	if (dead)
-		owner_group_move(owner, slot, NULL);
-	owner_claims_end(owner, slot);
-	end_grace_of(owner, slot);
-	free_revoke_pending(owner, slot, NULL);
-	owner_flow_waiters_end(owner, slot);
+		owner_group_move_pending_away(owner, slot, NULL);
+	owner_claims_free_of_slot(owner, slot);
+	end_grace_of_slot(owner, slot);
+	flow_forget_pending_revocation(owner, slot, NULL);
+	owner_flow_waiters_remove_of_slot(owner, slot);
 }
 
-static void end_unannounced(struct xdp_owner *owner, struct owner_flow **buckets, uint32_t slot)
+static void end_unannounced_flows(struct xdp_owner *owner, struct owner_flow **buckets, uint32_t slot)
 {
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
 		struct owner_flow **place = &buckets[b];
@@ -771,7 +772,7 @@ static void end_unannounced(struct xdp_owner *owner, struct owner_flow **buckets
 				place = &flow->next;
 				continue;
 			}
-			owner_flow_present(owner, flow, slot);
+			owner_flow_note_announced(owner, flow, slot);
 			delete_flow(owner, place, slot);
 		}
 	}
@@ -781,12 +782,12 @@ void xdp_owner_flows_reannounced(struct xdp_owner *owner, uint32_t slot)
 {
 	if (slot >= XDP_SLOTS_MAX || owner->slot[slot].state != SLOT_RENTED)
 		return;
-	resume_leaving(owner, slot);
-	owner_parked_after_reannounce(owner, slot);
+	resume_member_leaves(owner, slot);
+	owner_parked_finish_closed(owner, slot);
 	if (owner->unannounced == 0)
 		return;
-	end_unannounced(owner, owner->flow, slot);
-	end_unannounced(owner, owner->connection, slot);
+	end_unannounced_flows(owner, owner->flow, slot);
+	end_unannounced_flows(owner, owner->connection, slot);
 }
 
 /* ---- what a process leaves ---- */
@@ -794,13 +795,14 @@ void xdp_owner_flows_reannounced(struct xdp_owner *owner, uint32_t slot)
 /* The slot has the flow, or another one of its process. */
 static bool process_has_flow(const struct xdp_owner *owner, const struct owner_flow *flow, uint32_t slot)
 {
-	for (uint64_t left = slots_of(flow); left != 0; left &= left - 1)
+	for (uint64_t left = flow_slots_mask(flow); left != 0; left &= left - 1)
 		if (owner_same_process(owner, (uint32_t)__builtin_ctzll(left), slot))
 			return true;
 	return false;
 }
 
-enum owner_cover owner_flow_covers(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+enum owner_connection_cover owner_connection_covered_by(struct xdp_owner *owner, uint32_t slot,
+                                                        const struct vma_flow_key *key)
 {
 	struct vma_flow_key wildcard = *key;
 	const struct owner_flow *listener, *block;
@@ -809,7 +811,7 @@ enum owner_cover owner_flow_covers(struct xdp_owner *owner, uint32_t slot, const
 	memset(wildcard.peer, 0, sizeof(wildcard.peer));
 	listener = *owner_flow_place(owner, &wildcard);
 	if (listener == NULL)
-		listener = *in_grace_of(owner, &wildcard);
+		listener = *find_flow_in_grace(owner, &wildcard);
 	if (listener != NULL)
 		return process_has_flow(owner, listener, slot) && listener->rule.flags & VMA_FLOW_LISTENER
 		               ? OWNER_COVERED_BY_LISTENER
@@ -820,19 +822,19 @@ enum owner_cover owner_flow_covers(struct xdp_owner *owner, uint32_t slot, const
 	return block != NULL && process_has_flow(owner, block, slot) ? OWNER_COVERED_BY_BLOCK : OWNER_NOT_COVERED;
 }
 
-uint32_t owner_flow_blocks(const struct xdp_owner *owner, uint32_t slot)
+uint32_t owner_slot_port_block_count(const struct xdp_owner *owner, uint32_t slot)
 {
 	uint32_t n = 0;
 
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++)
 		for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next)
-			n += key_is_block(&flow->rule.key) && flow->slot == slot;
+			n += flow_key_is_of_port_block(&flow->rule.key) && flow->slot == slot;
 	return n;
 }
 
-static bool slot_covers_key(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+static bool slot_is_entitled_to_connection(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
-	const enum owner_cover cover = owner_flow_covers(owner, slot, key);
+	const enum owner_connection_cover cover = owner_connection_covered_by(owner, slot, key);
 
 	return cover == OWNER_COVERED_BY_LISTENER || cover == OWNER_COVERED_BY_BLOCK;
 }
@@ -845,10 +847,10 @@ bool xdp_owner_flow_is_of(struct xdp_owner *owner, uint32_t slot, const struct v
 	    !owner_flow_is_connection(key))
 		return false;
 	flow = *owner_flow_place(owner, key);
-	return flow != NULL ? flow->slot == slot : slot_covers_key(owner, slot, key);
+	return flow != NULL ? flow->slot == slot : slot_is_entitled_to_connection(owner, slot, key);
 }
 
-static int minisock_state_of_vmad(uint32_t state)
+static int minisock_state_from_message(uint32_t state)
 {
 	switch (state) {
 	case VMA_MINISOCK_RESET:
@@ -864,7 +866,7 @@ static int minisock_state_of_vmad(uint32_t state)
 
 int xdp_owner_minisock_export(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_minisock *minisock)
 {
-	const int state = minisock_state_of_vmad(minisock->state);
+	const int state = minisock_state_from_message(minisock->state);
 	struct owner_flow **place, *flow;
 	int rc = vma_flow_key_check(&minisock->key);
 
@@ -876,17 +878,17 @@ int xdp_owner_minisock_export(struct xdp_owner *owner, uint32_t slot, const stru
 		return -EOPNOTSUPP;
 	place = owner_flow_place(owner, &minisock->key);
 	flow = *place;
-	if (flow != NULL ? flow->slot != slot : !slot_covers_key(owner, slot, &minisock->key))
+	if (flow != NULL ? flow->slot != slot : !slot_is_entitled_to_connection(owner, slot, &minisock->key))
 		return -ENOENT;
 	if (flow == NULL) {
-		owner_minisocks_put(owner, minisock, (enum owner_minisock_state)state,
-		                    owner_minisocks_yield(owner, &minisock->key));
+		owner_minisock_create(owner, minisock, (enum owner_minisock_state)state,
+		                      owner_minisock_end_for_key(owner, &minisock->key));
 		return 0;
 	}
-	if (state == MINISOCK_RESET) /* the process has not told the peer: see vma_tcp_leave */
+	if (state == MINISOCK_RESET) /* the process has not told the peer: see vma_tcp_leave_at_exit */
 		owner_resets_add(owner, slot, &minisock->key, true);
 	unlink_flow(owner, place);
-	owner_minisocks_put(owner, minisock, (enum owner_minisock_state)state, true);
+	owner_minisock_create(owner, minisock, (enum owner_minisock_state)state, true);
 	owner_flow_free(flow);
 	return 0;
 }

@@ -51,17 +51,17 @@
 #define ALONE_MAX (XDP_GROUPS / 2)       /* groups, when one of a single member begins: there must be room for others */
 #define RECENT_NS 2000000000ull          /* a group in which there may be connections from before it was one */
 
-bool owner_flow_has(const struct owner_flow *flow, uint32_t slot)
+bool owner_flow_has_slot(const struct owner_flow *flow, uint32_t slot)
 {
 	return flow->group != 0 || flow->spread != 0 ? (flow->members >> slot & 1) != 0 : flow->slot == slot;
 }
 
-static uint32_t first_of(uint64_t slots)
+static uint32_t first_slot_of_mask(uint64_t slots)
 {
 	return (uint32_t)__builtin_ctzll(slots);
 }
 
-static struct vma_nic_accept_page *member_of(const struct xdp_owner *owner, uint32_t slot)
+static struct vma_nic_accept_page *accept_page_of_slot(const struct xdp_owner *owner, uint32_t slot)
 {
 	return &owner->members[slot];
 }
@@ -70,17 +70,17 @@ static struct vma_nic_accept_page *member_of(const struct xdp_owner *owner, uint
 
 static bool member_is_accepting(const struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
-	return atomic_load(&member_of(owner, slot)->sleeps) != 0 ||
+	return atomic_load(&accept_page_of_slot(owner, slot)->sleeps) != 0 ||
 	       now - owner->worker[slot].accept_call_ns < TIMEOUT_NS;
 }
 
-static uint64_t eligible_of(const struct xdp_owner *owner, uint64_t members, uint64_t now)
+static uint64_t eligible_members(const struct xdp_owner *owner, uint64_t members, uint64_t now)
 {
 	uint64_t eligible = 0;
 
 	for (uint64_t left = members; left != 0; left &= left - 1) {
-		const uint32_t slot = first_of(left);
-		const struct owner_worker *worker = &owner->worker[slot];
+		const uint32_t slot = first_slot_of_mask(left);
+		const struct owner_slot_accept_progress *worker = &owner->worker[slot];
 
 		if (!worker->stuck && now >= worker->backoff_until_ns && now - worker->rx_progress_ns < TIMEOUT_NS &&
 		    member_is_accepting(owner, slot, now))
@@ -90,7 +90,7 @@ static uint64_t eligible_of(const struct xdp_owner *owner, uint64_t members, uin
 }
 
 /* Those that are not about to leave, if there are any. */
-static uint64_t group_serving(const struct owner_flow *flow)
+static uint64_t group_members_not_leaving(const struct owner_flow *flow)
 {
 	const uint64_t serving = flow->members & ~flow->retired;
 
@@ -98,45 +98,45 @@ static uint64_t group_serving(const struct owner_flow *flow)
 }
 
 /* Buckets one after the other, so that the shares differ by one at most. */
-static void group_spread(struct xdp_owner *owner, const struct owner_flow *flow, uint64_t eligible)
+static void group_assign_hash_buckets(struct xdp_owner *owner, const struct owner_flow *flow, uint64_t eligible)
 {
 	struct xdp_group *group = &xdp_prog_groups(owner->prog)[flow->group];
 	uint64_t left = eligible;
 
 	for (uint32_t bucket = 0; bucket < XDP_GROUP_BUCKETS; bucket++) {
 		left = left != 0 ? left : eligible;
-		__atomic_store_n(&group->slot[bucket], (uint8_t)first_of(left), __ATOMIC_RELAXED);
+		__atomic_store_n(&group->slot[bucket], (uint8_t)first_slot_of_mask(left), __ATOMIC_RELAXED);
 		left &= left - 1;
 	}
 	__atomic_store_n(&group->eligible, eligible, __ATOMIC_RELEASE);
 }
 
 /* Where nobody may have any, who had them before has them still. */
-static void group_respread(struct xdp_owner *owner, const struct owner_flow *flow, uint64_t now)
+static void group_reassign_hash_buckets(struct xdp_owner *owner, const struct owner_flow *flow, uint64_t now)
 {
 	struct xdp_group *group = &xdp_prog_groups(owner->prog)[flow->group];
-	const uint64_t members = group_serving(flow);
-	uint64_t eligible = eligible_of(owner, members, now);
+	const uint64_t members = group_members_not_leaving(flow);
+	uint64_t eligible = eligible_members(owner, members, now);
 
 	if (eligible == 0)
 		eligible = group->eligible & members;
 	if (eligible == 0)
 		eligible = members;
 	if (eligible != group->eligible)
-		group_spread(owner, flow, eligible);
+		group_assign_hash_buckets(owner, flow, eligible);
 	if (group->default_slot != XDP_NO_SLOT && now - flow->grouped_ns >= RECENT_NS)
 		__atomic_store_n(&group->default_slot, XDP_NO_SLOT, __ATOMIC_RELAXED);
 }
 
 /* ---- members come and go ---- */
 
-static void stamp_members_changed(struct xdp_owner *owner, uint64_t members, uint64_t now)
+static void stamp_membership_change(struct xdp_owner *owner, uint64_t members, uint64_t now)
 {
 	for (; members != 0; members &= members - 1)
-		atomic_store(&member_of(owner, first_of(members))->changed_ns, now);
+		atomic_store(&accept_page_of_slot(owner, first_slot_of_mask(members))->changed_ns, now);
 }
 
-static uint32_t free_group(const struct xdp_owner *owner)
+static uint32_t first_free_group_number(const struct xdp_owner *owner)
 {
 	uint32_t group = 1;
 
@@ -145,18 +145,18 @@ static uint32_t free_group(const struct xdp_owner *owner)
 	return group;
 }
 
-uint32_t owner_group_number(const struct xdp_owner *owner)
+uint32_t owner_find_free_group_number(const struct xdp_owner *owner)
 {
-	const uint32_t group = xdp_prog_groups(owner->prog) != NULL ? free_group(owner) : XDP_GROUPS;
+	const uint32_t group = xdp_prog_groups(owner->prog) != NULL ? first_free_group_number(owner) : XDP_GROUPS;
 
 	return group < XDP_GROUPS ? group : 0;
 }
 
 /* One slot has had the flow; what it has got so far was not noted. */
-static int begin_group(struct xdp_owner *owner, struct owner_flow *flow, uint64_t now)
+static int begin_listener_group(struct xdp_owner *owner, struct owner_flow *flow, uint64_t now)
 {
 	struct xdp_group *groups = owner->members != NULL ? xdp_prog_groups(owner->prog) : NULL;
-	const uint32_t group = groups != NULL ? free_group(owner) : XDP_GROUPS;
+	const uint32_t group = groups != NULL ? first_free_group_number(owner) : XDP_GROUPS;
 	int rc;
 
 	if (group >= XDP_GROUPS)
@@ -174,15 +174,15 @@ static int begin_group(struct xdp_owner *owner, struct owner_flow *flow, uint64_
 	flow->group = group;
 	flow->members = 1ull << flow->slot;
 	flow->grouped_ns = now;
-	atomic_fetch_add(&member_of(owner, flow->slot)->groups, 1);
+	atomic_fetch_add(&accept_page_of_slot(owner, flow->slot)->groups, 1);
 	owner_record_group(owner, flow);
 	return 0;
 }
 
-static void worker_reset(struct xdp_owner *owner, uint32_t slot, uint64_t now)
+static void worker_restart_progress_watch(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
-	const struct vma_nic_accept_page *member = member_of(owner, slot);
-	struct owner_worker *worker = &owner->worker[slot];
+	const struct vma_nic_accept_page *member = accept_page_of_slot(owner, slot);
+	struct owner_slot_accept_progress *worker = &owner->worker[slot];
 
 	worker->accept_calls = atomic_load(&member->accept_calls);
 	worker->accepted = atomic_load(&member->accepted);
@@ -203,16 +203,16 @@ void owner_group_adopt(struct xdp_owner *owner, struct owner_flow *flow, uint32_
 	flow->members = members;
 	flow->grouped_ns = now;
 	for (uint64_t left = members; left != 0; left &= left - 1)
-		worker_reset(owner, first_of(left), now);
+		worker_restart_progress_watch(owner, first_slot_of_mask(left), now);
 	owner_record_group(owner, flow);
 }
 
-void owner_group_begin_alone(struct xdp_owner *owner, struct owner_flow *flow)
+void owner_group_begin_with_one_slot(struct xdp_owner *owner, struct owner_flow *flow)
 {
 	const uint64_t now = owner_now_ns();
 
-	if (owner->minisocks.on && owner->groups < ALONE_MAX && begin_group(owner, flow, now) == 0)
-		worker_reset(owner, flow->slot, now);
+	if (owner->minisocks.on && owner->groups < ALONE_MAX && begin_listener_group(owner, flow, now) == 0)
+		worker_restart_progress_watch(owner, flow->slot, now);
 }
 
 int owner_group_join(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
@@ -221,22 +221,22 @@ int owner_group_join(struct xdp_owner *owner, struct owner_flow *flow, uint32_t 
 	int rc = 0;
 
 	if (flow->group == 0) {
-		rc = begin_group(owner, flow, now);
+		rc = begin_listener_group(owner, flow, now);
 		if (rc < 0)
 			return rc;
-		worker_reset(owner, flow->slot, now);
+		worker_restart_progress_watch(owner, flow->slot, now);
 	}
 	flow->members |= 1ull << slot;
 	flow->retired &= ~(1ull << slot);
 	owner_record_group(owner, flow);
-	atomic_fetch_add(&member_of(owner, slot)->groups, 1);
-	worker_reset(owner, slot, now); /* it asks at this very moment */
-	stamp_members_changed(owner, flow->members, now);
-	group_respread(owner, flow, now);
+	atomic_fetch_add(&accept_page_of_slot(owner, slot)->groups, 1);
+	worker_restart_progress_watch(owner, slot, now); /* it asks at this very moment */
+	stamp_membership_change(owner, flow->members, now);
+	group_reassign_hash_buckets(owner, flow, now);
 	return 0;
 }
 
-static void free_number(struct xdp_owner *owner, struct owner_flow *flow)
+static void free_group_number(struct xdp_owner *owner, struct owner_flow *flow)
 {
 	owner->group_used[flow->group] = 0;
 	owner->groups--;
@@ -249,8 +249,8 @@ void owner_group_end(struct xdp_owner *owner, struct owner_flow *flow)
 	if (flow->group == 0)
 		return;
 	for (uint64_t left = flow->members; left != 0; left &= left - 1)
-		atomic_fetch_sub(&member_of(owner, first_of(left))->groups, 1);
-	free_number(owner, flow);
+		atomic_fetch_sub(&accept_page_of_slot(owner, first_slot_of_mask(left))->groups, 1);
+	free_group_number(owner, flow);
 }
 
 /*
@@ -265,40 +265,40 @@ void owner_group_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_
 
 	flow->members &= ~(1ull << slot);
 	flow->retired &= ~(1ull << slot);
-	owner_flow_present(owner, flow, slot);
+	owner_flow_note_announced(owner, flow, slot);
 	owner_record_group(owner, flow);
-	atomic_fetch_sub(&member_of(owner, slot)->groups, 1);
+	atomic_fetch_sub(&accept_page_of_slot(owner, slot)->groups, 1);
 	if (flow->slot == slot) {
 		owner->slot[slot].flows--;
-		flow->slot = first_of(flow->members);
+		flow->slot = first_slot_of_mask(flow->members);
 		owner->slot[flow->slot].flows++;
 		xdp_prog_flow_share(owner->prog, &flow->rule.key, flow->slot, flow->group);
 	}
 	if (group->default_slot == slot)
 		__atomic_store_n(&group->default_slot, XDP_NO_SLOT, __ATOMIC_RELAXED);
 	flow->grouped_ns = now;
-	stamp_members_changed(owner, flow->members, now);
-	group_respread(owner, flow, now);
+	stamp_membership_change(owner, flow->members, now);
+	group_reassign_hash_buckets(owner, flow, now);
 }
 
-int owner_group_retire(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
+int owner_group_stop_new_connections(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
 {
 	const uint64_t retired = flow->retired | 1ull << slot;
 
 	if ((flow->members & ~retired) == 0)
 		return -ENOENT;
 	flow->retired = retired;
-	group_respread(owner, flow, owner_now_ns());
+	group_reassign_hash_buckets(owner, flow, owner_now_ns());
 	return 0;
 }
 
-static void free_moves(struct xdp_owner *owner, struct owner_worker *worker)
+static void free_moves(struct xdp_owner *owner, struct owner_slot_accept_progress *worker)
 {
 	while (worker->moving != NULL) {
-		struct owner_move *move = worker->moving;
+		struct owner_pending_move *move = worker->moving;
 
 		worker->moving = move->next;
-		owner_record_free_waiting(owner, move->place);
+		owner_record_free_pending(owner, move->place);
 		free(move);
 	}
 }
@@ -309,25 +309,25 @@ void owner_groups_fini(struct xdp_owner *owner)
 		free_moves(owner, &owner->worker[slot]);
 }
 
-void owner_group_rented(struct xdp_owner *owner, uint32_t slot)
+void owner_reset_accept_page(struct xdp_owner *owner, uint32_t slot)
 {
 	const off_t at = (off_t)(XDP_MEMBERS_AT + slot * sizeof(struct vma_nic_accept_page));
 
 	free_moves(owner, &owner->worker[slot]);
-	owner->worker[slot] = (struct owner_worker){0};
+	owner->worker[slot] = (struct owner_slot_accept_progress){0};
 	if (owner->members == NULL)
 		return;
 	if (fallocate(owner->shared_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, at,
 	              (off_t)sizeof(struct vma_nic_accept_page)) < 0)
-		memset(member_of(owner, slot), 0, sizeof(struct vma_nic_accept_page));
-	member_of(owner, slot)->clock_ms = owner->clock_ms;
-	memcpy(member_of(owner, slot)->isn_key, owner->isn_key, sizeof(owner->isn_key));
+		memset(accept_page_of_slot(owner, slot), 0, sizeof(struct vma_nic_accept_page));
+	accept_page_of_slot(owner, slot)->clock_ms = owner->clock_ms;
+	memcpy(accept_page_of_slot(owner, slot)->isn_key, owner->isn_key, sizeof(owner->isn_key));
 	xdp_prog_slot_rented(owner->prog, slot);
 }
 
 /* ---- what waits for accept, and is moved ---- */
 
-struct vma_flow_key owner_pending_key(const struct vma_pending *pending)
+struct vma_flow_key pending_connection_key(const struct vma_pending *pending)
 {
 	struct vma_flow_key key = {.family = AF_INET,
 	                           .proto = IPPROTO_TCP,
@@ -341,54 +341,55 @@ struct vma_flow_key owner_pending_key(const struct vma_pending *pending)
 }
 
 /* Of several, those that have joined after `from`: when a service reloads, the others are about to leave as well. */
-static uint64_t prefer_successors(const struct xdp_owner *owner, uint64_t slots, uint32_t from)
+static uint64_t prefer_later_joined_members(const struct xdp_owner *owner, uint64_t slots, uint32_t from)
 {
 	uint64_t later = 0;
 
 	for (uint64_t left = slots; left != 0; left &= left - 1)
-		if (owner->worker[first_of(left)].joined_ns > owner->worker[from].joined_ns)
+		if (owner->worker[first_slot_of_mask(left)].joined_ns > owner->worker[from].joined_ns)
 			later |= left & -left;
 	return later != 0 ? later : slots;
 }
 
 enum takers { ANY, PROMPT, IDLE }; /* that ask; in which nothing waits for long; and that sleep, besides */
 
-static uint64_t takers_of(const struct xdp_owner *owner, uint64_t eligible, enum takers takers)
+static uint64_t filter_move_targets(const struct xdp_owner *owner, uint64_t eligible, enum takers takers)
 {
 	for (uint64_t left = takers != ANY ? eligible : 0; left != 0; left &= left - 1) {
-		const uint32_t slot = first_of(left);
+		const uint32_t slot = first_slot_of_mask(left);
 
-		if (owner->worker[slot].late || (takers == IDLE && atomic_load(&member_of(owner, slot)->sleeps) == 0))
+		if (owner->worker[slot].late ||
+		    (takers == IDLE && atomic_load(&accept_page_of_slot(owner, slot)->sleeps) == 0))
 			eligible &= ~(1ull << slot);
 	}
 	return eligible;
 }
 
-static uint32_t by_hash(uint64_t slots, const struct vma_flow_key *key)
+static uint32_t slot_by_key_hash(uint64_t slots, const struct vma_flow_key *key)
 {
 	unsigned n = owner_flow_bucket(key) % (unsigned)__builtin_popcountll(slots);
 
 	while (n-- > 0)
 		slots &= slots - 1;
-	return first_of(slots);
+	return first_slot_of_mask(slots);
 }
 
 /* By a hash again, among those that may have new ones; XDP_NO_SLOT: there is nobody but `from`. */
-static uint32_t next_member(const struct xdp_owner *owner, const struct owner_flow *flow, uint32_t from,
-                            enum takers takers, const struct vma_flow_key *key, uint64_t now)
+static uint32_t choose_next_member(const struct xdp_owner *owner, const struct owner_flow *flow, uint32_t from,
+                                   enum takers takers, const struct vma_flow_key *key, uint64_t now)
 {
-	uint64_t others = flow->group != 0 ? group_serving(flow) : 1ull << flow->slot;
+	uint64_t others = flow->group != 0 ? group_members_not_leaving(flow) : 1ull << flow->slot;
 	uint64_t eligible;
 
 	others &= ~(1ull << from);
-	eligible = flow->group != 0 ? takers_of(owner, eligible_of(owner, others, now), takers) : others;
-	if (eligible == 0 && !owner_flow_has(flow, from))
+	eligible = flow->group != 0 ? filter_move_targets(owner, eligible_members(owner, others, now), takers) : others;
+	if (eligible == 0 && !owner_flow_has_slot(flow, from))
 		eligible = others; /* `from` has gone */
 	if (eligible == 0)
 		return XDP_NO_SLOT;
-	if (!owner_flow_has(flow, from))
-		eligible = prefer_successors(owner, eligible, from);
-	return by_hash(eligible, key);
+	if (!owner_flow_has_slot(flow, from))
+		eligible = prefer_later_joined_members(owner, eligible, from);
+	return slot_by_key_hash(eligible, key);
 }
 
 /* With the number that it will have: the member says how far it has come. A place in the record. */
@@ -408,16 +409,17 @@ static uint32_t record_move(struct xdp_owner *owner, uint32_t from, uint32_t to,
 }
 
 /* False: if the member dies now, it is lost. */
-static bool record_pending_move(struct xdp_owner *owner, uint32_t to, struct vma_pending *pending, uint32_t place)
+static bool start_recorded_pending_move(struct xdp_owner *owner, uint32_t to, struct vma_pending *pending,
+                                        uint32_t place)
 {
-	struct owner_worker *worker = &owner->worker[to];
-	struct owner_move *move = NULL;
+	struct owner_slot_accept_progress *worker = &owner->worker[to];
+	struct owner_pending_move *move = NULL;
 
 	pending->number = ++worker->moves;
-	if (pending->number - atomic_load(&member_of(owner, to)->adopted) <= MOVING_MAX)
+	if (pending->number - atomic_load(&accept_page_of_slot(owner, to)->adopted) <= MOVING_MAX)
 		move = malloc(sizeof(*move));
 	if (move == NULL) {
-		owner_record_free_waiting(owner, place);
+		owner_record_free_pending(owner, place);
 		return false;
 	}
 	move->next = NULL;
@@ -431,13 +433,13 @@ static bool record_pending_move(struct xdp_owner *owner, uint32_t to, struct vma
 	return true;
 }
 
-void owner_group_send(struct xdp_owner *owner, uint32_t slot)
+void owner_send_moves_to_client(struct xdp_owner *owner, uint32_t slot)
 {
-	struct owner_worker *worker = &owner->worker[slot];
+	struct owner_slot_accept_progress *worker = &owner->worker[slot];
 
 	if (owner->on_adopt == NULL || worker->moving == NULL || worker->last_move->pending.number == worker->sent)
 		return;
-	for (const struct owner_move *move = worker->moving; move != NULL; move = move->next) {
+	for (const struct owner_pending_move *move = worker->moving; move != NULL; move = move->next) {
 		if ((int32_t)(move->pending.number - worker->sent) <= 0)
 			continue;
 		if (!owner->on_adopt(slot, &move->pending, owner->adopt_arg))
@@ -450,18 +452,18 @@ void xdp_owner_resumed(struct xdp_owner *owner, uint32_t slot)
 {
 	if (owner->members == NULL)
 		return;
-	owner->worker[slot].sent = atomic_load(&member_of(owner, slot)->adopted);
-	owner_group_send(owner, slot);
+	owner->worker[slot].sent = atomic_load(&accept_page_of_slot(owner, slot)->adopted);
+	owner_send_moves_to_client(owner, slot);
 }
 
 /* A minisock has kept its segments from the kernel meanwhile, if the member before it had left. */
-static void group_give_pending(struct xdp_owner *owner, const struct owner_flow *flow, uint32_t to,
-                               struct vma_pending *pending, uint32_t place, uint64_t now)
+static void group_hand_pending_to_member(struct xdp_owner *owner, const struct owner_flow *flow, uint32_t to,
+                                         struct vma_pending *pending, uint32_t place, uint64_t now)
 {
-	const struct vma_flow_key key = owner_pending_key(pending);
-	struct vma_nic_accept_page *member = member_of(owner, to);
+	const struct vma_flow_key key = pending_connection_key(pending);
+	struct vma_nic_accept_page *member = accept_page_of_slot(owner, to);
 	struct owner_minisock *minisock = owner_minisock_find(owner, &key);
-	const bool is_noted = record_pending_move(owner, to, pending, place);
+	const bool is_noted = start_recorded_pending_move(owner, to, pending, place);
 
 	atomic_store(&member->changed_ns, now); /* its segments may be there before it is */
 	if (flow->group != 0)
@@ -469,7 +471,7 @@ static void group_give_pending(struct xdp_owner *owner, const struct owner_flow 
 	if (minisock != NULL)
 		owner_minisock_end(owner, minisock);
 	if (is_noted)
-		owner_group_send(owner, to);
+		owner_send_moves_to_client(owner, to);
 	else
 		owner->on_adopt(to, pending, owner->adopt_arg);
 }
@@ -478,7 +480,7 @@ static void group_give_pending(struct xdp_owner *owner, const struct owner_flow 
 static struct owner_flow *group_listener_of(struct xdp_owner *owner, const struct vma_flow_key *key,
                                             const struct vma_flow_key *only)
 {
-	struct owner_flow *flow = owner_flow_listener(owner, key);
+	struct owner_flow *flow = owner_find_listener_flow(owner, key);
 
 	if (owner->on_adopt == NULL || flow == NULL || !(flow->rule.flags & VMA_FLOW_LISTENER) ||
 	    (only != NULL && memcmp(&flow->rule.key, only, sizeof(*only)) != 0))
@@ -487,17 +489,17 @@ static struct owner_flow *group_listener_of(struct xdp_owner *owner, const struc
 }
 
 /* `state`: that it is taken in. */
-static void copy_taken(const struct vma_pending *entry, uint32_t state, struct vma_pending *copy)
+static void copy_pending_entry(const struct vma_pending *entry, uint32_t state, struct vma_pending *copy)
 {
 	memcpy(copy, entry, sizeof(*copy));
 	copy->handshaken = state == VMA_PENDING_QUEUED;
 }
 
 /* True: it was moved. */
-static bool move_one(struct xdp_owner *owner, uint32_t from, struct vma_pending *entry, uint32_t state,
-                     const struct vma_flow_key *only, enum takers takers, uint64_t now)
+static bool move_pending_connection(struct xdp_owner *owner, uint32_t from, struct vma_pending *entry, uint32_t state,
+                                    const struct vma_flow_key *only, enum takers takers, uint64_t now)
 {
-	struct vma_flow_key key = owner_pending_key(entry);
+	struct vma_flow_key key = pending_connection_key(entry);
 	struct owner_flow *flow = group_listener_of(owner, &key, only);
 	struct owner_record_pending *recorded;
 	struct vma_pending copy;
@@ -505,32 +507,32 @@ static bool move_one(struct xdp_owner *owner, uint32_t from, struct vma_pending 
 
 	if (flow == NULL)
 		return false;
-	to = next_member(owner, flow, from, takers, &key, now);
+	to = choose_next_member(owner, flow, from, takers, &key, now);
 	if (to == XDP_NO_SLOT)
 		return false;
-	copy_taken(entry, state, &copy);
+	copy_pending_entry(entry, state, &copy);
 	place = record_move(owner, from, to, &copy);
 	if (!atomic_compare_exchange_strong(&entry->state, &state, VMA_PENDING_MOVED)) {
-		owner_record_free_waiting(owner, place);
+		owner_record_free_pending(owner, place);
 		return false;
 	}
-	copy_taken(entry, state, &copy); /* it may have been another one until then */
-	recorded = owner_recorded_waiting(owner, place);
+	copy_pending_entry(entry, state, &copy); /* it may have been another one until then */
+	recorded = owner_record_pending_at(owner, place);
 	if (recorded != NULL) {
 		copy.number = recorded->pending.number;
 		memcpy(&recorded->pending, &copy, sizeof(copy));
 	}
-	key = owner_pending_key(&copy);
+	key = pending_connection_key(&copy);
 	owner_flow_drop_connection(owner, from, &key); /* of a connection before this one, with the same names */
-	group_give_pending(owner, flow, to, &copy, place, now);
+	group_hand_pending_to_member(owner, flow, to, &copy, place, now);
 	return true;
 }
 
 /* Entries that have been in their state since before `before_ns`. */
-static unsigned move_some(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *only, bool half_open,
-                          enum takers takers, uint64_t before_ns, uint64_t now)
+static unsigned move_pending_connections(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *only,
+                                         bool half_open, enum takers takers, uint64_t before_ns, uint64_t now)
 {
-	struct vma_nic_accept_page *member = member_of(owner, slot);
+	struct vma_nic_accept_page *member = accept_page_of_slot(owner, slot);
 	unsigned moved = 0;
 
 	for (uint32_t i = 0; i < VMA_PENDING_MAX; i++) {
@@ -540,34 +542,34 @@ static unsigned move_some(struct xdp_owner *owner, uint32_t slot, const struct v
 		if (state != VMA_PENDING_QUEUED && !(half_open && state == VMA_PENDING_HALF_OPEN))
 			continue;
 		if (entry->since_ns <= before_ns)
-			moved += move_one(owner, slot, entry, state, only, takers, now);
+			moved += move_pending_connection(owner, slot, entry, state, only, takers, now);
 	}
 	return moved;
 }
 
 /* ---- what was on its way to a member that has gone ---- */
 
-static void free_adopted_moves(struct xdp_owner *owner, uint32_t slot)
+static void free_completed_moves(struct xdp_owner *owner, uint32_t slot)
 {
-	const uint32_t made = atomic_load(&member_of(owner, slot)->adopted);
-	struct owner_worker *worker = &owner->worker[slot];
+	const uint32_t made = atomic_load(&accept_page_of_slot(owner, slot)->adopted);
+	struct owner_slot_accept_progress *worker = &owner->worker[slot];
 
 	while (worker->moving != NULL && (int32_t)(made - worker->moving->pending.number) >= 0) {
-		struct owner_move *move = worker->moving;
+		struct owner_pending_move *move = worker->moving;
 
 		worker->moving = move->next;
-		owner_record_free_waiting(owner, move->place);
+		owner_record_free_pending(owner, move->place);
 		free(move);
 	}
 }
 
 /* It has made it, and did not come to say so. (One that was moved away from there may have come back since.) */
-bool owner_group_has_waiting(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+bool owner_slot_has_waiting_connection(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
-	const struct vma_nic_accept_page *member = member_of(owner, slot);
+	const struct vma_nic_accept_page *member = accept_page_of_slot(owner, slot);
 
 	for (uint32_t i = 0; owner->members != NULL && i < VMA_PENDING_MAX; i++) {
-		const struct vma_flow_key other = owner_pending_key(&member->pending[i]);
+		const struct vma_flow_key other = pending_connection_key(&member->pending[i]);
 		const uint32_t state = atomic_load(&member->pending[i].state);
 
 		if ((state == VMA_PENDING_QUEUED || state == VMA_PENDING_HALF_OPEN) &&
@@ -577,140 +579,141 @@ bool owner_group_has_waiting(const struct xdp_owner *owner, uint32_t slot, const
 	return false;
 }
 
-static void move_again(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *only, uint64_t now)
+static void resend_moves_elsewhere(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *only,
+                                   uint64_t now)
 {
-	struct owner_move **place = &owner->worker[slot].moving;
+	struct owner_pending_move **place = &owner->worker[slot].moving;
 
-	free_adopted_moves(owner, slot);
+	free_completed_moves(owner, slot);
 	owner->worker[slot].last_move = NULL;
 	while (*place != NULL) {
-		struct owner_move *move = *place;
-		const struct vma_flow_key key = owner_pending_key(&move->pending);
+		struct owner_pending_move *move = *place;
+		const struct vma_flow_key key = pending_connection_key(&move->pending);
 		struct owner_flow *flow = group_listener_of(owner, &key, only);
 		const uint32_t to =
-		        flow != NULL ? next_member(owner, flow, slot, ANY, &key, now) : (uint32_t)XDP_NO_SLOT;
+		        flow != NULL ? choose_next_member(owner, flow, slot, ANY, &key, now) : (uint32_t)XDP_NO_SLOT;
 
 		if (to == XDP_NO_SLOT) {
 			owner->worker[slot].last_move = move;
 			place = &move->next;
 			continue;
 		}
-		if (!owner_group_has_waiting(owner, slot, &key))
-			group_give_pending(owner, flow, to, &move->pending,
-			                   record_move(owner, slot, to, &move->pending), now);
+		if (!owner_slot_has_waiting_connection(owner, slot, &key))
+			group_hand_pending_to_member(owner, flow, to, &move->pending,
+			                             record_move(owner, slot, to, &move->pending), now);
 		*place = move->next;
-		owner_record_free_waiting(owner, move->place);
+		owner_record_free_pending(owner, move->place);
 		free(move);
 	}
 }
 
-void owner_group_move(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+void owner_group_move_pending_away(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	const uint64_t now = owner_now_ns();
 
 	if (owner->members == NULL)
 		return;
-	move_again(owner, slot, key, now); /* first: what it has made waits in its page */
-	move_some(owner, slot, key, true, ANY, UINT64_MAX, now);
+	resend_moves_elsewhere(owner, slot, key, now); /* first: what it has made waits in its page */
+	move_pending_connections(owner, slot, key, true, ANY, UINT64_MAX, now);
 	if (key == NULL)
-		owner_parked_take(owner, slot);
+		owner_park_pending_of_dead_slot(owner, slot);
 }
 
 /* ---- what is left when the last member dies ---- */
 
-static bool is_waiting(uint32_t state)
+static bool pending_state_is_waiting(uint32_t state)
 {
 	return state == VMA_PENDING_QUEUED || state == VMA_PENDING_HALF_OPEN;
 }
 
-void owner_group_each_waiting(struct xdp_owner *owner, uint32_t slot, owner_waiting_fn *each, void *arg)
+void owner_each_pending_of_slot(struct xdp_owner *owner, uint32_t slot, owner_pending_visit_fn *each, void *arg)
 {
-	for (const struct owner_move *move = owner->worker[slot].moving; move != NULL; move = move->next)
+	for (const struct owner_pending_move *move = owner->worker[slot].moving; move != NULL; move = move->next)
 		each(&move->pending, arg);
 	for (uint32_t i = 0; i < VMA_PENDING_MAX; i++) {
 		struct vma_pending copy;
 
-		if (!is_waiting(atomic_load(&member_of(owner, slot)->pending[i].state)))
+		if (!pending_state_is_waiting(atomic_load(&accept_page_of_slot(owner, slot)->pending[i].state)))
 			continue;
-		memcpy(&copy, &member_of(owner, slot)->pending[i], sizeof(copy));
+		memcpy(&copy, &accept_page_of_slot(owner, slot)->pending[i], sizeof(copy));
 		each(&copy, arg);
 	}
 }
 
-bool owner_connection_is_at(const struct vma_flow_key *connection, const struct vma_flow_key *listener)
+bool owner_connection_is_of_listener(const struct vma_flow_key *connection, const struct vma_flow_key *listener)
 {
 	return connection->peer_port_be != 0 && connection->local_port_be == listener->local_port_be &&
 	       connection->vlan == listener->vlan &&
 	       memcmp(connection->local, listener->local, sizeof(listener->local)) == 0;
 }
 
-static void take_moves(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener, owner_take_fn *take,
-                       void *arg)
+static void take_moves_of_slot(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener,
+                               owner_pending_take_fn *take, void *arg)
 {
-	struct owner_move **place = &owner->worker[slot].moving;
+	struct owner_pending_move **place = &owner->worker[slot].moving;
 
-	free_adopted_moves(owner, slot);
+	free_completed_moves(owner, slot);
 	owner->worker[slot].last_move = NULL;
 	while (*place != NULL) {
-		struct owner_move *move = *place;
-		const struct vma_flow_key key = owner_pending_key(&move->pending);
+		struct owner_pending_move *move = *place;
+		const struct vma_flow_key key = pending_connection_key(&move->pending);
 
-		if (!owner_connection_is_at(&key, listener)) {
+		if (!owner_connection_is_of_listener(&key, listener)) {
 			owner->worker[slot].last_move = move;
 			place = &move->next;
 			continue;
 		}
-		if (!owner_group_has_waiting(owner, slot, &key))
+		if (!owner_slot_has_waiting_connection(owner, slot, &key))
 			take(&move->pending, PENDING_TAKE_DONE, arg);
 		*place = move->next;
-		owner_record_free_waiting(owner, move->place);
+		owner_record_free_pending(owner, move->place);
 		free(move);
 	}
 }
 
-void owner_group_take_waiting(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener,
-                              owner_take_fn *take, void *arg)
+void owner_move_pending_of_dead(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener,
+                                owner_pending_take_fn *take, void *arg)
 {
-	take_moves(owner, slot, listener, take, arg);
+	take_moves_of_slot(owner, slot, listener, take, arg);
 	for (uint32_t i = 0; i < VMA_PENDING_MAX; i++) {
-		struct vma_pending *entry = &member_of(owner, slot)->pending[i], copy;
+		struct vma_pending *entry = &accept_page_of_slot(owner, slot)->pending[i], copy;
 		uint32_t state = atomic_load(&entry->state);
-		const struct vma_flow_key key = owner_pending_key(entry);
+		const struct vma_flow_key key = pending_connection_key(entry);
 
-		if (!is_waiting(state) || !owner_connection_is_at(&key, listener))
+		if (!pending_state_is_waiting(state) || !owner_connection_is_of_listener(&key, listener))
 			continue;
-		copy_taken(entry, state, &copy);
+		copy_pending_entry(entry, state, &copy);
 		take(&copy, PENDING_TAKE_BEGINS, arg);
 		if (!atomic_compare_exchange_strong(&entry->state, &state, VMA_PENDING_MOVED)) {
 			take(&copy, PENDING_TAKE_LOST, arg);
 			continue;
 		}
-		copy_taken(entry, state, &copy);
+		copy_pending_entry(entry, state, &copy);
 		take(&copy, PENDING_TAKE_DONE, arg);
 	}
 }
 
-bool owner_group_give(struct xdp_owner *owner, const struct owner_flow *flow, struct vma_pending *pending,
-                      uint32_t most, uint64_t now)
+bool owner_group_hand_to_any_member(struct xdp_owner *owner, const struct owner_flow *flow, struct vma_pending *pending,
+                                    uint32_t most, uint64_t now)
 {
-	const struct vma_flow_key key = owner_pending_key(pending);
-	const uint64_t members = flow->group != 0 ? group_serving(flow) : 1ull << flow->slot;
-	const uint64_t eligible = eligible_of(owner, members, now);
-	const uint32_t to = by_hash(eligible != 0 ? eligible : members, &key);
+	const struct vma_flow_key key = pending_connection_key(pending);
+	const uint64_t members = flow->group != 0 ? group_members_not_leaving(flow) : 1ull << flow->slot;
+	const uint64_t eligible = eligible_members(owner, members, now);
+	const uint32_t to = slot_by_key_hash(eligible != 0 ? eligible : members, &key);
 
-	if (owner->worker[to].moves - atomic_load(&member_of(owner, to)->adopted) >= most)
+	if (owner->worker[to].moves - atomic_load(&accept_page_of_slot(owner, to)->adopted) >= most)
 		return false;
-	group_give_pending(owner, flow, to, pending, record_move(owner, XDP_NO_SLOT, to, pending), now);
+	group_hand_pending_to_member(owner, flow, to, pending, record_move(owner, XDP_NO_SLOT, to, pending), now);
 	return true;
 }
 
 /* ---- what the owner before has left ---- */
 
 /* By number: places are taken one after the other, so it is mostly the last. */
-static void insert_move(struct owner_worker *worker, struct owner_move *move)
+static void insert_move(struct owner_slot_accept_progress *worker, struct owner_pending_move *move)
 {
 	const uint32_t number = move->pending.number;
-	struct owner_move **at = &worker->moving;
+	struct owner_pending_move **at = &worker->moving;
 
 	if (worker->moving != NULL && (int32_t)(number - worker->last_move->pending.number) > 0)
 		at = &worker->last_move->next;
@@ -725,30 +728,30 @@ static void insert_move(struct owner_worker *worker, struct owner_move *move)
 }
 
 /* It was made, or has not begun, or its slot has gone. */
-static bool is_no_move(struct xdp_owner *owner, const struct owner_record_pending *entry)
+static bool recorded_move_is_void(struct xdp_owner *owner, const struct owner_record_pending *entry)
 {
-	const struct vma_flow_key key = owner_pending_key(&entry->pending);
+	const struct vma_flow_key key = pending_connection_key(&entry->pending);
 	const enum owner_slot_state state = entry->to < XDP_SLOTS_MAX ? owner->slot[entry->to].state : SLOT_FREE;
 
 	return (state != SLOT_RENTED && state != SLOT_LEAVING) ||
-	       (int32_t)(entry->pending.number - atomic_load(&member_of(owner, entry->to)->adopted)) <= 0 ||
-	       (entry->from < XDP_SLOTS_MAX && owner_group_has_waiting(owner, entry->from, &key)) ||
-	       owner_parked_is_over(owner, &key, entry->to);
+	       (int32_t)(entry->pending.number - atomic_load(&accept_page_of_slot(owner, entry->to)->adopted)) <= 0 ||
+	       (entry->from < XDP_SLOTS_MAX && owner_slot_has_waiting_connection(owner, entry->from, &key)) ||
+	       owner_connection_is_parked_at_slot(owner, &key, entry->to);
 }
 
 /* Moved on from a member that has died, and the move there was not forgotten any more. */
-static void drop_earlier(struct xdp_owner *owner, const struct owner_record_pending *entry)
+static void drop_superseded_move(struct xdp_owner *owner, const struct owner_record_pending *entry)
 {
-	struct owner_worker *worker = entry->from < XDP_SLOTS_MAX ? &owner->worker[entry->from] : NULL;
-	const struct vma_flow_key key = owner_pending_key(&entry->pending);
-	struct owner_move **place = worker != NULL ? &worker->moving : NULL;
+	struct owner_slot_accept_progress *worker = entry->from < XDP_SLOTS_MAX ? &owner->worker[entry->from] : NULL;
+	const struct vma_flow_key key = pending_connection_key(&entry->pending);
+	struct owner_pending_move **place = worker != NULL ? &worker->moving : NULL;
 
 	if (worker == NULL)
 		return;
 	worker->last_move = NULL;
 	while (*place != NULL) {
-		struct owner_move *move = *place;
-		const struct vma_flow_key other = owner_pending_key(&move->pending);
+		struct owner_pending_move *move = *place;
+		const struct vma_flow_key other = pending_connection_key(&move->pending);
 
 		if (memcmp(&key, &other, sizeof(key)) != 0) {
 			worker->last_move = move;
@@ -756,7 +759,7 @@ static void drop_earlier(struct xdp_owner *owner, const struct owner_record_pend
 			continue;
 		}
 		*place = move->next;
-		owner_record_free_waiting(owner, move->place);
+		owner_record_free_pending(owner, move->place);
 		free(move);
 	}
 }
@@ -764,33 +767,34 @@ static void drop_earlier(struct xdp_owner *owner, const struct owner_record_pend
 void owner_groups_adopt_moves(struct xdp_owner *owner)
 {
 	for (uint32_t slot = 0; owner->members != NULL && slot < XDP_SLOTS_MAX; slot++)
-		owner->worker[slot].moves = owner->worker[slot].sent = atomic_load(&member_of(owner, slot)->adopted);
+		owner->worker[slot].moves = owner->worker[slot].sent =
+		        atomic_load(&accept_page_of_slot(owner, slot)->adopted);
 	for (uint32_t place = 0; owner->members != NULL && place < OWNER_RECORD_WAITING; place++) {
 		struct owner_record_pending *entry = &owner->record->waiting[place];
-		struct owner_move *move = NULL;
+		struct owner_pending_move *move = NULL;
 
 		if (atomic_load(&entry->state) != RECORD_MOVING)
 			continue;
-		if (!is_no_move(owner, entry))
+		if (!recorded_move_is_void(owner, entry))
 			move = malloc(sizeof(*move));
 		if (move == NULL) {
 			atomic_store(&entry->state, RECORD_NO_WAITING);
 			continue;
 		}
-		owner_place_mark(&owner->waiting_places, place);
+		owner_place_bitmap_set(&owner->waiting_places, place);
 		move->place = place;
 		memcpy(&move->pending, &entry->pending, sizeof(move->pending));
 		insert_move(&owner->worker[entry->to], move);
 	}
 	for (uint32_t place = 0; owner->members != NULL && place < OWNER_RECORD_WAITING; place++)
 		if (atomic_load(&owner->record->waiting[place].state) == RECORD_MOVING)
-			drop_earlier(owner, &owner->record->waiting[place]);
+			drop_superseded_move(owner, &owner->record->waiting[place]);
 }
 
 /* ---- what members say of themselves ---- */
 
 /* Whether packets lie in the slot's receive rings, and how many were ever taken out. */
-static bool has_packets(const struct owner_slot *slot, uint32_t queues, uint32_t *taken)
+static bool slot_has_rx_packets(const struct owner_slot *slot, uint32_t queues, uint32_t *taken)
 {
 	bool any = false;
 
@@ -805,7 +809,7 @@ static bool has_packets(const struct owner_slot *slot, uint32_t queues, uint32_t
 }
 
 /* Whether a connection has waited for accept since before `before_ns`. */
-static bool member_is_late(const struct vma_nic_accept_page *member, uint64_t before_ns)
+static bool member_has_late_connection(const struct vma_nic_accept_page *member, uint64_t before_ns)
 {
 	bool late = false;
 
@@ -815,13 +819,13 @@ static bool member_is_late(const struct vma_nic_accept_page *member, uint64_t be
 	return late;
 }
 
-static void check_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
+static void check_member_progress(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
-	const struct vma_nic_accept_page *member = member_of(owner, slot);
-	struct owner_worker *worker = &owner->worker[slot];
+	const struct vma_nic_accept_page *member = accept_page_of_slot(owner, slot);
+	struct owner_slot_accept_progress *worker = &owner->worker[slot];
 	const uint32_t accept_calls = atomic_load(&member->accept_calls), accepted = atomic_load(&member->accepted);
 	uint32_t taken;
-	bool waits = has_packets(&owner->slot[slot], owner->queues, &taken);
+	bool waits = slot_has_rx_packets(&owner->slot[slot], owner->queues, &taken);
 
 	if (accept_calls != worker->accept_calls) {
 		worker->accept_calls = accept_calls;
@@ -837,30 +841,31 @@ static void check_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 		worker->rx_consumed = taken;
 		worker->rx_progress_ns = now;
 	}
-	worker->late = member_is_late(member, now - TIMEOUT_NS);
-	free_adopted_moves(owner, slot);
+	worker->late = member_has_late_connection(member, now - TIMEOUT_NS);
+	free_completed_moves(owner, slot);
 }
 
 /* Of one that works for each connection for a while, what waits is late, too: that alone is no reason to move it. */
-static void help_accepting(struct xdp_owner *owner, uint32_t slot, uint64_t now)
+static void relieve_accepting_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
-	struct owner_worker *worker = &owner->worker[slot];
+	struct owner_slot_accept_progress *worker = &owner->worker[slot];
 	const bool accepted = now - worker->accepted_ns < TIMEOUT_NS;
 
-	if (worker->late && move_some(owner, slot, NULL, false, accepted ? IDLE : PROMPT, now - TIMEOUT_NS, now) > 0 &&
+	if (worker->late &&
+	    move_pending_connections(owner, slot, NULL, false, accepted ? IDLE : PROMPT, now - TIMEOUT_NS, now) > 0 &&
 	    !accepted)
 		worker->backoff_until_ns = now + BACKOFF_NS;
 }
 
-static void help_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
+static void relieve_stuck_member(struct xdp_owner *owner, uint32_t slot, uint64_t now)
 {
-	struct owner_worker *worker = &owner->worker[slot];
+	struct owner_slot_accept_progress *worker = &owner->worker[slot];
 	const bool stopped = now - worker->rx_progress_ns >= TIMEOUT_NS;
 	const uint64_t before = stopped ? UINT64_MAX : now - TIMEOUT_NS;
 
 	if (!stopped && now - worker->accept_call_ns < TIMEOUT_NS)
-		help_accepting(owner, slot, now);
-	else if (move_some(owner, slot, NULL, stopped, ANY, before, now) > 0)
+		relieve_accepting_member(owner, slot, now);
+	else if (move_pending_connections(owner, slot, NULL, stopped, ANY, before, now) > 0)
 		worker->stuck = true;
 }
 
@@ -884,14 +889,14 @@ void owner_groups_tick(struct xdp_owner *owner, uint64_t now)
 		for (const struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next)
 			members |= flow->members;
 	for (uint64_t left = members; left != 0; left &= left - 1)
-		check_member(owner, first_of(left), now);
+		check_member_progress(owner, first_slot_of_mask(left), now);
 	for (uint64_t left = members; left != 0; left &= left - 1)
-		help_member(owner, first_of(left), now);
+		relieve_stuck_member(owner, first_slot_of_mask(left), now);
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
 		for (struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next) {
 			if (flow->group == 0)
 				continue;
-			group_respread(owner, flow, now);
+			group_reassign_hash_buckets(owner, flow, now);
 			end_single_member_group(owner, flow, now);
 		}
 	}

@@ -28,7 +28,7 @@
 #define TOKENS_PER_MS 100
 #define TOKENS_MAX 1000
 
-static bool take_reply_token(struct owner_minisocks *minisocks, uint64_t now)
+static bool minisock_reply_rate_permits(struct owner_minisocks *minisocks, uint64_t now)
 {
 	const uint64_t ms = (now - minisocks->tokens_ns) / MS;
 
@@ -45,7 +45,7 @@ static bool take_reply_token(struct owner_minisocks *minisocks, uint64_t now)
 	return true;
 }
 
-static bool has_socket(struct xdp_owner *owner)
+static bool minisocks_have_raw_socket(struct xdp_owner *owner)
 {
 	struct owner_minisocks *minisocks = &owner->minisocks;
 	int fd;
@@ -64,11 +64,11 @@ static bool has_socket(struct xdp_owner *owner)
 }
 
 /* One that cannot be sent is lost, as on the way: the peer says it again. */
-static void minisock_reply(struct xdp_owner *owner, const struct vma_flow_key *key, const struct owner_segment *segment,
-                           uint64_t now)
+static void minisock_reply(struct xdp_owner *owner, const struct vma_flow_key *key,
+                           const struct owner_tcp_segment *segment, uint64_t now)
 {
-	if (take_reply_token(&owner->minisocks, now) && has_socket(owner))
-		owner_segment_send(owner->minisocks.fd, owner->ifindex, key, segment);
+	if (minisock_reply_rate_permits(&owner->minisocks, now) && minisocks_have_raw_socket(owner))
+		owner_send_raw_segment(owner->minisocks.fd, owner->ifindex, key, segment);
 }
 
 static struct vma_flow_key minisock_segment_key(const struct xdp_minisock_segment *segment)
@@ -88,8 +88,8 @@ static struct vma_flow_key minisock_segment_key(const struct xdp_minisock_segmen
 
 /* What a peer had on its way when its connection was cut: the first RST is enough, and another one after a
  * millisecond, should that be lost. */
-static bool minisock_rst_was_sent(struct owner_minisock *minisock, const struct xdp_minisock_segment *segment,
-                                  uint64_t now)
+static bool minisock_rst_is_recent(struct owner_minisock *minisock, const struct xdp_minisock_segment *segment,
+                                   uint64_t now)
 {
 	if (segment->payload_bytes == 0)
 		return false;
@@ -102,7 +102,7 @@ static bool minisock_rst_was_sent(struct owner_minisock *minisock, const struct 
 	return false;
 }
 
-static uint32_t data_end(const struct xdp_minisock_segment *segment)
+static uint32_t segment_payload_end_seq(const struct xdp_minisock_segment *segment)
 {
 	return segment->seq + segment->payload_bytes;
 }
@@ -111,14 +111,15 @@ static void minisock_reset_peer(struct xdp_owner *owner, struct owner_minisock *
                                 const struct xdp_minisock_segment *segment, uint64_t now)
 {
 	const struct vma_flow_key key = minisock_segment_key(segment);
-	struct owner_segment out = {.rst = true, .seq = segment->ack};
+	struct owner_tcp_segment out = {.rst = true, .seq = segment->ack};
 
-	if (minisock_rst_was_sent(minisock, segment, now))
+	if (minisock_rst_is_recent(minisock, segment, now))
 		return;
 	if (!(segment->tcp_flags & ACK)) {
 		out.seq = 0;
 		out.has_ack = true;
-		out.ack = data_end(segment) + !!(segment->tcp_flags & SYN) + !!(segment->tcp_flags & FIN);
+		out.ack =
+		        segment_payload_end_seq(segment) + !!(segment->tcp_flags & SYN) + !!(segment->tcp_flags & FIN);
 	}
 	minisock_reply(owner, &key, &out, now);
 }
@@ -128,12 +129,12 @@ static void minisock_reset_peer(struct xdp_owner *owner, struct owner_minisock *
 static void minisock_acknowledge(struct xdp_owner *owner, const struct owner_minisock *minisock,
                                  const struct xdp_minisock_segment *segment, uint64_t now)
 {
-	const struct owner_segment out = {.seq = minisock->snd_nxt,
-	                                  .ack = minisock->rcv_nxt,
-	                                  .has_ack = true,
-	                                  .has_ts = segment->has_ts,
-	                                  .ts_val = segment->ts_ecr,
-	                                  .ts_ecr = segment->ts_val};
+	const struct owner_tcp_segment out = {.seq = minisock->snd_nxt,
+	                                      .ack = minisock->rcv_nxt,
+	                                      .has_ack = true,
+	                                      .has_ts = segment->has_ts,
+	                                      .ts_val = segment->ts_ecr,
+	                                      .ts_ecr = segment->ts_val};
 
 	minisock_reply(owner, &minisock->key, &out, now);
 }
@@ -144,30 +145,30 @@ static bool is_keep_alive(const struct owner_minisock *minisock, const struct xd
 }
 
 /* Our FIN is acknowledged, the peer's has not come. Data that nobody will read is worth a RST. */
-static void in_fin_wait(struct xdp_owner *owner, struct owner_minisock *minisock,
-                        const struct xdp_minisock_segment *segment, uint64_t now)
+static void minisock_in_fin_wait_rx(struct xdp_owner *owner, struct owner_minisock *minisock,
+                                    const struct xdp_minisock_segment *segment, uint64_t now)
 {
 	const bool fin = segment->tcp_flags & FIN;
 
-	if (segment->payload_bytes > 0 && (int32_t)(data_end(segment) - minisock->rcv_nxt) > 0) {
-		owner_minisock_live_on(owner, minisock, MINISOCK_RESET, now);
+	if (segment->payload_bytes > 0 && (int32_t)(segment_payload_end_seq(segment) - minisock->rcv_nxt) > 0) {
+		owner_minisock_set_state(owner, minisock, MINISOCK_RESET, now);
 		minisock_reset_peer(owner, minisock, segment, now);
 		return;
 	}
-	if (fin && data_end(segment) == minisock->rcv_nxt) {
+	if (fin && segment_payload_end_seq(segment) == minisock->rcv_nxt) {
 		minisock->rcv_nxt++;
-		owner_minisock_live_on(owner, minisock, MINISOCK_TIME_WAIT, now);
+		owner_minisock_set_state(owner, minisock, MINISOCK_TIME_WAIT, now);
 	}
 	if (fin || segment->payload_bytes > 0 || is_keep_alive(minisock, segment))
 		minisock_acknowledge(owner, minisock, segment, now);
 }
 
-static void in_time_wait(struct xdp_owner *owner, struct owner_minisock *minisock,
-                         const struct xdp_minisock_segment *segment, uint64_t now)
+static void minisock_in_time_wait_rx(struct xdp_owner *owner, struct owner_minisock *minisock,
+                                     const struct xdp_minisock_segment *segment, uint64_t now)
 {
 	if (!(segment->tcp_flags & FIN) && segment->payload_bytes == 0 && !is_keep_alive(minisock, segment))
 		return;
-	owner_minisock_live_on(owner, minisock, MINISOCK_TIME_WAIT, now);
+	owner_minisock_set_state(owner, minisock, MINISOCK_TIME_WAIT, now);
 	minisock_acknowledge(owner, minisock, segment, now);
 }
 
@@ -175,7 +176,7 @@ static void in_time_wait(struct xdp_owner *owner, struct owner_minisock *minisoc
 
 /* RFC 1122, 3.2.1.3: not a source. The kernel has not looked at it yet, and an answer would go to many, or to a
  * connection within this host. */
-static bool is_from_nobody(const struct xdp_minisock_segment *segment)
+static bool segment_source_is_invalid(const struct xdp_minisock_segment *segment)
 {
 	uint8_t first;
 
@@ -183,7 +184,7 @@ static bool is_from_nobody(const struct xdp_minisock_segment *segment)
 	return first == 0 || first == IN_LOOPBACKNET || first >= 224 || segment->key.peer == segment->key.local;
 }
 
-static struct owner_minisock *minisock_of(struct xdp_owner *owner, const struct xdp_minisock_segment *segment)
+static struct owner_minisock *minisock_of_segment(struct xdp_owner *owner, const struct xdp_minisock_segment *segment)
 {
 	struct vma_flow_key key = minisock_segment_key(segment);
 	struct owner_minisock *minisock = owner_minisock_find(owner, &key);
@@ -206,34 +207,35 @@ static bool rst_is_valid(const struct owner_minisock *minisock, const struct xdp
 	       (!is_known || segment->seq == minisock->rcv_nxt);
 }
 
-static void minisock_take_segment(struct xdp_owner *owner, struct owner_minisock *minisock,
-                                  const struct xdp_minisock_segment *segment, uint64_t now)
+static void minisock_process_segment(struct xdp_owner *owner, struct owner_minisock *minisock,
+                                     const struct xdp_minisock_segment *segment, uint64_t now)
 {
-	if (minisock->state == MINISOCK_WAITS || minisock->state == MINISOCK_PARKED || is_from_nobody(segment))
+	if (minisock->state == MINISOCK_WAITS || minisock->state == MINISOCK_PARKED ||
+	    segment_source_is_invalid(segment))
 		return;
 	if (segment->tcp_flags & RST) {
 		if (rst_is_valid(minisock, segment))
-			owner_minisock_live_on(owner, minisock, MINISOCK_DELETED,
-			                       now); /* as many come as there were segments */
+			owner_minisock_set_state(owner, minisock, MINISOCK_DELETED,
+			                         now); /* as many come as there were segments */
 	} else if (minisock->state == MINISOCK_DELETED || minisock->state == MINISOCK_RESET ||
 	           segment->tcp_flags & SYN) {
 		minisock_reset_peer(owner, minisock, segment, now);
 	} else if (!(segment->tcp_flags & ACK)) {
 		return;
 	} else if (minisock->state == MINISOCK_FIN_WAIT) {
-		in_fin_wait(owner, minisock, segment, now);
+		minisock_in_fin_wait_rx(owner, minisock, segment, now);
 	} else {
-		in_time_wait(owner, minisock, segment, now);
+		minisock_in_time_wait_rx(owner, minisock, segment, now);
 	}
 }
 
 int owner_minisocks_handle_segment(struct xdp_owner *owner, const struct xdp_minisock_segment *segment, uint64_t now)
 {
-	struct owner_minisock *minisock = minisock_of(owner, segment);
+	struct owner_minisock *minisock = minisock_of_segment(owner, segment);
 
 	if (minisock != NULL && segment->is_over)
 		owner_minisock_end(owner, minisock);
 	else if (minisock != NULL)
-		minisock_take_segment(owner, minisock, segment, now);
+		minisock_process_segment(owner, minisock, segment, now);
 	return --owner->minisocks.reads > 0 ? 0 : -EAGAIN;
 }

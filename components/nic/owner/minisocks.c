@@ -36,16 +36,16 @@
 #define EXPIRE_AT_ONCE 1024 /* each is a system call */
 #define MS 1000000ull
 
-static const uint64_t life_ns[MINISOCK_STATES] = {
+static const uint64_t minisock_lifetime_ns[MINISOCK_STATES] = {
         [MINISOCK_DELETED] = 1500 * MS,
-        [MINISOCK_WAITS] = 3000 * MS,        /* longer than owner_resets waits for it to come back */
+        [MINISOCK_WAITS] = 3000 * MS,        /* longer than owner_reset_queue waits for it to come back */
         [MINISOCK_PARKED] = OWNER_PARKED_NS, /* for a service to start a process anew */
         [MINISOCK_RESET] = 3000 * MS,
         [MINISOCK_FIN_WAIT] = 60000 * MS, /* as the kernel's tcp_fin_timeout */
         [MINISOCK_TIME_WAIT] = 2000 * MS,
 };
 
-static struct owner_minisock **minisock_place_of(struct xdp_owner *owner, const struct vma_flow_key *key)
+static struct owner_minisock **minisock_find_link(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
 	struct owner_minisock **place = &owner->minisocks.bucket[owner_flow_bucket(key)];
 
@@ -56,7 +56,7 @@ static struct owner_minisock **minisock_place_of(struct xdp_owner *owner, const 
 
 struct owner_minisock *owner_minisock_find(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
-	return *minisock_place_of(owner, key);
+	return *minisock_find_link(owner, key);
 }
 
 /* Out of all lists; the map is not touched. */
@@ -64,7 +64,7 @@ static void minisock_unlink(struct xdp_owner *owner, struct owner_minisock *mini
 {
 	struct owner_minisocks *minisocks = &owner->minisocks;
 
-	*minisock_place_of(owner, &minisock->key) = minisock->next;
+	*minisock_find_link(owner, &minisock->key) = minisock->next;
 	TAILQ_REMOVE(&minisocks->list[minisock->state], minisock, link);
 	minisocks->count--;
 	owner_record_free_minisock(owner, minisock->number);
@@ -82,25 +82,25 @@ static void minisock_list_append(struct xdp_owner *owner, struct owner_minisock 
                                  enum owner_minisock_state state, uint64_t now)
 {
 	minisock->state = state;
-	minisock->due_ns = now + life_ns[state];
+	minisock->due_ns = now + minisock_lifetime_ns[state];
 	owner_record_minisock(owner, minisock);
 	TAILQ_INSERT_TAIL(&owner->minisocks.list[state], minisock, link);
 }
 
-void owner_minisock_live_on(struct xdp_owner *owner, struct owner_minisock *minisock, enum owner_minisock_state state,
-                            uint64_t now)
+void owner_minisock_set_state(struct xdp_owner *owner, struct owner_minisock *minisock, enum owner_minisock_state state,
+                              uint64_t now)
 {
 	TAILQ_REMOVE(&owner->minisocks.list[minisock->state], minisock, link);
 	minisock_list_append(owner, minisock, state, now);
 }
 
 /* Not later than it would have been: connections are kept for ten seconds, however many owners there are. */
-void owner_minisock_park_until(struct xdp_owner *owner, struct owner_minisock *minisock, uint64_t due_ns)
+void owner_minisock_set_parked_until(struct xdp_owner *owner, struct owner_minisock *minisock, uint64_t due_ns)
 {
 	struct owner_minisock_list *list = &owner->minisocks.list[MINISOCK_PARKED];
 	struct owner_minisock *before;
 
-	owner_minisock_live_on(owner, minisock, MINISOCK_PARKED, owner_now_ns());
+	owner_minisock_set_state(owner, minisock, MINISOCK_PARKED, owner_now_ns());
 	if (due_ns >= minisock->due_ns)
 		return;
 	minisock->due_ns = due_ns;
@@ -124,13 +124,13 @@ static uint32_t next_minisock_number(struct owner_minisocks *minisocks)
 }
 
 /* NULL: no memory. */
-static struct owner_minisock *new_minisock(struct xdp_owner *owner, const struct vma_flow_minisock *what)
+static struct owner_minisock *minisock_alloc(struct xdp_owner *owner, const struct vma_flow_minisock *what)
 {
 	struct owner_minisocks *minisocks = &owner->minisocks;
 	struct owner_minisock *minisock;
 
 	if (minisocks->count >= OWNER_MINISOCKS_MAX)
-		owner_minisocks_yield_any(owner);
+		owner_minisock_evict_one(owner);
 	minisock = calloc(1, sizeof(*minisock));
 	if (minisock == NULL)
 		return NULL;
@@ -151,11 +151,11 @@ static bool minisock_put_in_map(struct xdp_owner *owner, const struct owner_mini
 	return rc == 0;
 }
 
-void owner_minisocks_put(struct xdp_owner *owner, const struct vma_flow_minisock *what, enum owner_minisock_state state,
-                         bool in_map)
+void owner_minisock_create(struct xdp_owner *owner, const struct vma_flow_minisock *what,
+                           enum owner_minisock_state state, bool in_map)
 {
 	struct owner_minisocks *minisocks = &owner->minisocks;
-	struct owner_minisock *minisock = minisocks->on ? new_minisock(owner, what) : NULL;
+	struct owner_minisock *minisock = minisocks->on ? minisock_alloc(owner, what) : NULL;
 	struct owner_minisock **place;
 
 	if (minisock != NULL) {
@@ -180,7 +180,7 @@ void owner_minisocks_put(struct xdp_owner *owner, const struct vma_flow_minisock
 /* Its life begins again. */
 void owner_minisock_adopt(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t number)
 {
-	const struct owner_record_minisock *recorded = owner_recorded_minisock(owner, number);
+	const struct owner_record_minisock *recorded = owner_record_find_minisock(owner, number);
 	enum owner_minisock_state state = MINISOCK_DELETED;
 	struct owner_minisocks *minisocks = &owner->minisocks;
 	struct owner_minisock *minisock = calloc(1, sizeof(*minisock)), **place;
@@ -207,7 +207,7 @@ void owner_minisock_adopt(struct xdp_owner *owner, const struct vma_flow_key *ke
 	minisock_list_append(owner, minisock, state, owner_now_ns());
 }
 
-bool owner_minisocks_yield(struct xdp_owner *owner, const struct vma_flow_key *key)
+bool owner_minisock_end_for_key(struct xdp_owner *owner, const struct vma_flow_key *key)
 {
 	struct owner_minisock *minisock = owner_minisock_find(owner, key);
 
@@ -218,7 +218,7 @@ bool owner_minisocks_yield(struct xdp_owner *owner, const struct vma_flow_key *k
 }
 
 /* Whose life is the shortest first, and of those the oldest: they have the least to expect. */
-bool owner_minisocks_yield_any(struct xdp_owner *owner)
+bool owner_minisock_evict_one(struct xdp_owner *owner)
 {
 	static const enum owner_minisock_state order[] = {MINISOCK_DELETED,  MINISOCK_TIME_WAIT, MINISOCK_RESET,
 	                                                  MINISOCK_FIN_WAIT, MINISOCK_WAITS,     MINISOCK_PARKED};
@@ -241,7 +241,7 @@ void owner_minisocks_cut(struct xdp_owner *owner, const struct vma_flow_key *key
 	struct owner_minisock *minisock = owner_minisock_find(owner, key);
 
 	if (minisock != NULL && minisock->state == MINISOCK_WAITS)
-		owner_minisock_live_on(owner, minisock, MINISOCK_RESET, owner_now_ns());
+		owner_minisock_set_state(owner, minisock, MINISOCK_RESET, owner_now_ns());
 }
 
 bool owner_minisocks_last(struct xdp_owner *owner, const struct vma_flow_key *key)
@@ -267,7 +267,7 @@ static unsigned minisocks_expire(struct xdp_owner *owner, struct owner_minisock_
 
 	while (left > 0 && (minisock = TAILQ_FIRST(list)) != NULL && minisock->due_ns <= now) {
 		if (minisock->state == MINISOCK_PARKED)
-			owner_parked_reset(owner, minisock, now);
+			owner_parked_reset_connection(owner, minisock, now);
 		else
 			owner_minisock_end(owner, minisock);
 		left--;
@@ -305,7 +305,7 @@ uint64_t owner_minisocks_due_ns(const struct xdp_owner *owner)
 
 /* ---- life ---- */
 
-static int minisocks_on_segment(void *arg, void *segment, size_t bytes)
+static int minisocks_ringbuf_callback(void *arg, void *segment, size_t bytes)
 {
 	struct xdp_owner *owner = arg;
 
@@ -316,7 +316,7 @@ static int minisocks_on_segment(void *arg, void *segment, size_t bytes)
 
 int owner_minisocks_init(struct xdp_owner *owner)
 {
-	int rc = xdp_prog_segments_open(owner->prog, minisocks_on_segment, owner);
+	int rc = xdp_prog_segments_open(owner->prog, minisocks_ringbuf_callback, owner);
 
 	if (rc < 0)
 		return rc;

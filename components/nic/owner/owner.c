@@ -34,7 +34,7 @@ uint64_t owner_now_ns(void)
 
 /* ---- the device ---- */
 
-static uint32_t receive_queues(int fd, const char *name)
+static uint32_t count_receive_queues(int fd, const char *name)
 {
 	struct ethtool_channels channels = {.cmd = ETHTOOL_GCHANNELS};
 	struct ifreq req = {0};
@@ -77,7 +77,7 @@ int owner_read_device(struct xdp_owner *owner)
 	rc = read_mtu(owner);
 	if (rc < 0)
 		goto out;
-	queues = receive_queues(fd, owner->name);
+	queues = count_receive_queues(fd, owner->name);
 	if (queues > XDP_QUEUES_MAX) {
 		vma_log_error("%s: %u receive queues, at most %u can be covered: reduce them with ethtool -L",
 		              owner->name, queues, XDP_QUEUES_MAX);
@@ -102,7 +102,7 @@ int owner_open_link_events(void)
 		os_close(fd);
 		return -1;
 	}
-	return fd < 0 ? -1 : nic_fd_keep(fd);
+	return fd < 0 ? -1 : nic_fd_move_high(fd);
 }
 
 /* What has happened is not read: that something has is enough. */
@@ -117,7 +117,7 @@ static bool links_have_changed(const struct xdp_owner *owner)
 	return any;
 }
 
-static void follow_mac(struct xdp_owner *owner, uint64_t now)
+static void owner_follow_mac_change(struct xdp_owner *owner, uint64_t now)
 {
 	const bool changed = links_have_changed(owner);
 
@@ -161,10 +161,11 @@ struct xdp_owner *owner_new(unsigned ifindex)
 	owner->umem_fd = owner->shared_fd = owner->claims_fd = owner->link_fd = owner->diag_fd = -1;
 	owner->route_fd = -1;
 	owner->record_fd = owner->alive_fd = owner->alive_read_fd = -1;
-	owner->reset_places = (struct owner_places){.words = OWNER_RECORD_RESETS / 64, .used = owner->reset_used};
+	owner->reset_places = (struct owner_place_bitmap){.words = OWNER_RECORD_RESETS / 64, .used = owner->reset_used};
 	owner->listener_places =
-	        (struct owner_places){.words = OWNER_RECORD_LISTENERS / 64, .used = owner->listener_used};
-	owner->waiting_places = (struct owner_places){.words = OWNER_RECORD_WAITING / 64, .used = owner->waiting_used};
+	        (struct owner_place_bitmap){.words = OWNER_RECORD_LISTENERS / 64, .used = owner->listener_used};
+	owner->waiting_places =
+	        (struct owner_place_bitmap){.words = OWNER_RECORD_WAITING / 64, .used = owner->waiting_used};
 	for (uint32_t queue = 0; queue < XDP_QUEUES_MAX; queue++)
 		owner->queue[queue].base_fd = -1;
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
@@ -186,7 +187,7 @@ static int check_mtu(const struct xdp_owner *owner)
 	return -EOPNOTSUPP;
 }
 
-int xdp_owner_look(unsigned ifindex)
+int xdp_owner_probe(unsigned ifindex)
 {
 	struct xdp_owner *owner = owner_new(ifindex);
 	int rc;
@@ -195,11 +196,11 @@ int xdp_owner_look(unsigned ifindex)
 		return -ENOMEM;
 	rc = owner_read_device(owner);
 	if (rc == 0) {
-		owner->multi_buffer = xdp_sock_takes_frags();
+		owner->multi_buffer = xdp_sock_supports_multi_buffer();
 		rc = check_mtu(owner);
 	}
 	if (rc == 0)
-		rc = owner_frames_look(owner);
+		rc = owner_frames_probe_memlock(owner);
 	xdp_owner_destroy(owner);
 	return rc;
 }
@@ -222,10 +223,10 @@ int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 	if (rc == 0)
 		rc = owner_frames_init(owner, attr->window_bytes, attr->huge_pages);
 	if (rc == 0) {
-		xdp_prog_name_ports(owner->prog, owner->shared->named);
+		xdp_prog_set_port_bitmap(owner->prog, owner->shared->named);
 		owner_claims_init(owner);
 		owner->link_fd = owner_open_link_events();
-		owner_record_whole(owner);
+		owner_record_mark_complete(owner);
 	}
 	if (rc == 0)
 		rc = check_mtu(owner);
@@ -249,7 +250,7 @@ void owner_close_sockets(struct xdp_owner *owner, uint32_t index)
 			nic_fd_close(slot->socket_fd[queue]);
 	}
 	slot->sockets_open = false;
-	owner_drop_sockets(owner, index);
+	owner_fdstore_drop_slot_sockets(owner, index);
 }
 
 void xdp_owner_destroy(struct xdp_owner *owner)
@@ -258,7 +259,7 @@ void xdp_owner_destroy(struct xdp_owner *owner)
 		return;
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++) {
 		if (owner->prog != NULL)
-			owner_flows_end_slot(owner, slot, false);
+			owner_end_flows_of_slot(owner, slot, false);
 		owner_close_sockets(owner, slot);
 	}
 	owner_groups_fini(owner);
@@ -308,7 +309,7 @@ void xdp_owner_close_in_child(struct xdp_owner *owner)
 
 /* ---- slots ---- */
 
-static int slot_open_sockets(struct xdp_owner *owner, uint32_t index)
+static int slot_open_xdp_sockets(struct xdp_owner *owner, uint32_t index)
 {
 	struct owner_slot *slot = &owner->slot[index];
 	int rc = 0;
@@ -317,8 +318,8 @@ static int slot_open_sockets(struct xdp_owner *owner, uint32_t index)
 		slot->socket_fd[queue] = -1;
 	slot->sockets_open = true;
 	for (uint32_t queue = 0; queue < owner->queues && rc == 0; queue++) {
-		int fd = xdp_sock_queue(owner->queue[queue].base_fd, owner->ifindex, queue, slot->rx_size,
-		                        slot->tx_size);
+		int fd = xdp_sock_open_for_slot(owner->queue[queue].base_fd, owner->ifindex, queue, slot->rx_size,
+		                                slot->tx_size);
 
 		if (fd < 0)
 			return fd;
@@ -368,7 +369,7 @@ int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, st
 	if (rc < 0)
 		return rc;
 	read_mtu(owner); /* if it cannot be seen now, what was known before */
-	rc = slot_open_sockets(owner, index);
+	rc = slot_open_xdp_sockets(owner, index);
 	if (rc < 0) {
 		for (uint32_t queue = 0; queue < owner->queues; queue++)
 			xdp_prog_clear_socket(owner->prog, index, queue);
@@ -376,12 +377,12 @@ int xdp_owner_rent(struct xdp_owner *owner, uint32_t rx_wre, uint32_t tx_wre, st
 		owner_frames_ungrant(owner, index);
 		return rc;
 	}
-	owner_group_rented(owner, index);
-	xdp_shared_rent(owner->shared, index, owner->slot[index].tx_first, owner->slot[index].tx_count);
+	owner_reset_accept_page(owner, index);
+	xdp_shared_set_tx_range_of_slot(owner->shared, index, owner->slot[index].tx_first, owner->slot[index].tx_count);
 	owner->slot[index].state = SLOT_RENTED;
 	owner->slots_used++;
 	owner->process[index] = 0; /* until it is named */
-	owner_count_processes(owner);
+	owner_count_client_processes(owner);
 	fill_rental(owner, index, out);
 	return 0;
 }
@@ -393,7 +394,7 @@ void xdp_owner_return(struct xdp_owner *owner, uint32_t index, bool frames_too)
 	if (slot == NULL || slot->state == SLOT_FREE || slot->state == SLOT_DRAINING)
 		return;
 	if (slot->state == SLOT_RENTED) {
-		owner_flows_end_slot(owner, index, frames_too);
+		owner_end_flows_of_slot(owner, index, frames_too);
 		for (uint32_t queue = 0; queue < owner->queues; queue++)
 			xdp_prog_clear_socket(owner->prog, index, queue);
 		slot->state = SLOT_LEAVING;
@@ -402,48 +403,48 @@ void xdp_owner_return(struct xdp_owner *owner, uint32_t index, bool frames_too)
 	}
 	if (!frames_too)
 		return;
-	owner_resets_dead(owner, index);
-	owner_group_move(owner, index, NULL);
+	owner_resets_process_died(owner, index);
+	owner_group_move_pending_away(owner, index, NULL);
 	/* At once: what it had locked stands in everybody's way. Its frames come when its RX rings can be read for
 	 * good: one that is held and still lies in a ring must not be taken twice. */
-	xdp_shared_recover(owner->driver, owner->queues, index);
-	owner_frames_unpromise(owner, index);
+	xdp_shared_release_dead_locks(owner->driver, owner->queues, index);
+	owner_slot_drop_frame_quota(owner, index);
 	slot->state = SLOT_DRAINING;
 	owner_record_slot(owner, index);
 }
 
 /* What lies in the rings of a slot that has left the maps for long enough; then the sockets may go. */
-static void slot_settle(struct xdp_owner *owner, uint32_t index)
+static void slot_settle_rings(struct xdp_owner *owner, uint32_t index)
 {
 	struct owner_slot *slot = &owner->slot[index];
 
 	for (uint32_t queue = 0; queue < owner->queues; queue++) {
-		xdp_shared_claim_rx(owner->shared, index, &slot->rx[queue]);
-		xdp_shared_settle_tx(owner->shared, slot->tx_first, slot->tx_count, queue,
-		                     atomic_load_explicit(slot->tx[queue].consumer, memory_order_acquire));
+		xdp_shared_hold_frames_in_rx_ring(owner->shared, index, &slot->rx[queue]);
+		xdp_shared_end_untaken_tx(owner->shared, slot->tx_first, slot->tx_count, queue,
+		                          atomic_load_explicit(slot->tx[queue].consumer, memory_order_acquire));
 	}
 	owner_close_sockets(owner, index);
-	owner_frames_take_back(owner, index);
+	owner_reclaim_frames_of_slot(owner, index);
 }
 
-static void slot_drain(struct xdp_owner *owner, uint32_t index, uint64_t now)
+static void slot_drain_step(struct xdp_owner *owner, uint32_t index, uint64_t now)
 {
 	struct owner_slot *slot = &owner->slot[index];
 
 	if (slot->sockets_open) {
 		if (now - slot->drain_since_ns < SETTLE_NS)
 			return;
-		slot_settle(owner, index);
+		slot_settle_rings(owner, index);
 		slot->drain_since_ns = now;
 	}
-	if (xdp_shared_in_flight_among(owner->shared, slot->tx_first, slot->tx_count) > 0 &&
+	if (xdp_shared_count_in_flight(owner->shared, slot->tx_first, slot->tx_count) > 0 &&
 	    now - slot->drain_since_ns < DRAIN_TIMEOUT_NS)
 		return;
 	owner_frames_ungrant(owner, index);
 	slot->state = SLOT_FREE;
 	owner_record_slot(owner, index);
 	owner->slots_used--;
-	owner_count_processes(owner);
+	owner_count_client_processes(owner);
 }
 
 void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, const struct vma_flow_key *key, void *arg),
@@ -452,16 +453,16 @@ void xdp_owner_tick(struct xdp_owner *owner, void (*revoked)(uint32_t slot, cons
 	const uint64_t now = owner_now_ns();
 
 	owner_frames_tick(owner);
-	follow_mac(owner, now);
+	owner_follow_mac_change(owner, now);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
 		if (owner->slot[slot].state == SLOT_DRAINING)
-			slot_drain(owner, slot, now);
-	owner_flows_report(owner, revoked, arg);
+			slot_drain_step(owner, slot, now);
+	owner_report_revoked_flows(owner, revoked, arg);
 	owner_flows_end_grace(owner, now);
 	owner_groups_tick(owner, now);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
 		if (owner->worker[slot].moving != NULL)
-			owner_group_send(owner, slot);
+			owner_send_moves_to_client(owner, slot);
 	owner_parked_tick(owner, now);
 	owner_resets_tick(owner, now);
 	owner_minisocks_tick(owner, now);
@@ -497,7 +498,7 @@ void xdp_owner_describe(const struct xdp_owner *owner)
 	vma_log_info("%s: queue pairs: %u; flows: %u; connections of ended processes: %u; receive frames missing: %u "
 	             "of %u",
 	             owner->name, owner->slots_used, owner->flows, owner->minisocks.count + owner->resets.count,
-	             owner_frames_missing(owner), owner->rx_frames * owner->queues);
+	             owner_missing_frame_count(owner), owner->rx_frames * owner->queues);
 }
 
 int xdp_owner_fd(const struct xdp_owner *owner)
@@ -505,32 +506,32 @@ int xdp_owner_fd(const struct xdp_owner *owner)
 	return xdp_prog_segments_fd(owner->prog);
 }
 
-static int ms_until(uint64_t at_ns)
+static int ns_deadline_to_poll_ms(uint64_t at_ns)
 {
 	const uint64_t now = owner_now_ns();
 
 	return at_ns <= now ? 0 : (int)((at_ns - now) / 1000000 + 1);
 }
 
-static int clients_next_due_ms(const struct xdp_owner *owner)
+static int owner_next_client_work_ms(const struct xdp_owner *owner)
 {
 	if (owner->revoke_pending != NULL)
 		return 0;
-	if (owner_frames_spare(owner) || owner_has_held_locks(owner))
+	if (owner_has_spare_frames(owner) || owner_has_suspect_ring_locks(owner))
 		return 10;
 	if (owner->groups > 0)
 		return (int)(OWNER_GROUPS_NS / 1000000);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
 		if (owner->slot[slot].state == SLOT_DRAINING)
 			return 25;
-	return owner->flows + owner->waiters + owner->slots_used > 0 || owner_flows_linger(owner)
+	return owner->flows + owner->waiters + owner->slots_used > 0 || owner_has_unused_program_attached(owner)
 	               ? (int)(KERNEL_SOCK_NS / 1000000)
 	               : -1;
 }
 
 int xdp_owner_next_tick_ms(const struct xdp_owner *owner)
 {
-	const int others = clients_next_due_ms(owner);
+	const int others = owner_next_client_work_ms(owner);
 	const uint64_t resets_ns = owner_resets_due_ns(owner), minisocks_ns = owner_minisocks_due_ns(owner);
 	const uint64_t parked_ns = owner_parked_due_ns(owner);
 	uint64_t due_ns = resets_ns < minisocks_ns ? resets_ns : minisocks_ns;
@@ -540,6 +541,6 @@ int xdp_owner_next_tick_ms(const struct xdp_owner *owner)
 
 	if (due_ns == UINT64_MAX)
 		return others;
-	of_the_dead = ms_until(due_ns);
+	of_the_dead = ns_deadline_to_poll_ms(due_ns);
 	return others >= 0 && others < of_the_dead ? others : of_the_dead;
 }

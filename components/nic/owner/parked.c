@@ -57,14 +57,14 @@ struct owner_parked {
 
 /* ---- before the flow ends ---- */
 
-struct parked_walk {
+struct parked_pending_walk {
 	struct xdp_owner *owner;
 	struct owner_parked_listener *listener;
 };
 
 /* Whatever else has these names is of a connection before, or this one's: it is noted twice. */
-static bool parked_evict(struct xdp_owner *owner, const struct owner_parked_listener *listener,
-                         const struct vma_flow_key *key)
+static bool parked_evict_other_minisock(struct xdp_owner *owner, const struct owner_parked_listener *listener,
+                                        const struct vma_flow_key *key)
 {
 	struct owner_minisock *minisock = owner_minisock_find(owner, key);
 
@@ -77,8 +77,8 @@ static bool parked_evict(struct xdp_owner *owner, const struct owner_parked_list
 }
 
 /* As a connection that may still be accepted. */
-static void parked_record(struct xdp_owner *owner, const struct owner_minisock *minisock,
-                          const struct vma_pending *pending)
+static void parked_write_record(struct xdp_owner *owner, const struct owner_minisock *minisock,
+                                const struct vma_pending *pending)
 {
 	struct owner_parked *parked = minisock->parked;
 	struct owner_record_pending *entry =
@@ -94,20 +94,20 @@ static void parked_record(struct xdp_owner *owner, const struct owner_minisock *
 
 static void parked_prepare_pending(const struct vma_pending *pending, void *arg)
 {
-	const struct parked_walk *walk = arg;
+	const struct parked_pending_walk *walk = arg;
 	struct xdp_owner *owner = walk->owner;
 	struct owner_parked_listener *listener = walk->listener;
-	const struct vma_flow_minisock what = {.key = owner_pending_key(pending)};
+	const struct vma_flow_minisock what = {.key = pending_connection_key(pending)};
 	struct owner_parked *parked;
 	struct owner_minisock *minisock;
 
-	if (!owner_connection_is_at(&what.key, &listener->key) || vma_flow_key_check(&what.key) < 0 ||
-	    owner->parked >= PARKED_MAX || !parked_evict(owner, listener, &what.key))
+	if (!owner_connection_is_of_listener(&what.key, &listener->key) || vma_flow_key_check(&what.key) < 0 ||
+	    owner->parked >= PARKED_MAX || !parked_evict_other_minisock(owner, listener, &what.key))
 		return;
 	parked = calloc(1, sizeof(*parked));
 	if (parked == NULL)
 		return;
-	owner_minisocks_put(owner, &what, MINISOCK_WAITS, false);
+	owner_minisock_create(owner, &what, MINISOCK_WAITS, false);
 	minisock = owner_minisock_find(owner, &what.key);
 	if (minisock == NULL) {
 		free(parked);
@@ -118,12 +118,12 @@ static void parked_prepare_pending(const struct vma_pending *pending, void *arg)
 	parked->place = OWNER_NO_PLACE;
 	listener->count++;
 	owner->parked++;
-	parked_record(owner, minisock, pending);
+	parked_write_record(owner, minisock, pending);
 }
 
-void owner_parked_prepare(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
+void owner_listener_end_prepare_parking(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
 {
-	struct parked_walk of = {.owner = owner};
+	struct parked_pending_walk of = {.owner = owner};
 
 	if (!owner->minisocks.on || !(flow->rule.flags & VMA_FLOW_INHERITED) || flow->group == 0)
 		return;
@@ -133,7 +133,7 @@ void owner_parked_prepare(struct xdp_owner *owner, struct owner_flow *flow, uint
 	of.listener->key = flow->rule.key;
 	of.listener->slot = slot;
 	of.listener->place = owner_record_listener(owner, slot, &of.listener->key, &flow->shadows);
-	owner_group_each_waiting(owner, slot, parked_prepare_pending, &of);
+	owner_each_pending_of_slot(owner, slot, parked_prepare_pending, &of);
 	if (of.listener->count == 0) {
 		owner_record_free_listener(owner, of.listener->place);
 		free(of.listener);
@@ -147,7 +147,7 @@ void owner_parked_prepare(struct xdp_owner *owner, struct owner_flow *flow, uint
 
 /* ---- whether the kernel's listeners are open ---- */
 
-static void parked_check_socket(const struct kernel_sock *socket, void *arg)
+static void parked_note_listener_open(const struct kernel_sock *socket, void *arg)
 {
 	struct xdp_owner *owner = arg;
 
@@ -158,27 +158,28 @@ static void parked_check_socket(const struct kernel_sock *socket, void *arg)
 }
 
 /* If the kernel does not say, none is. */
-static void parked_check(struct xdp_owner *owner, uint64_t now)
+static void parked_check_listeners_open(struct xdp_owner *owner, uint64_t now)
 {
 	owner->parked_checked_ns = now;
 	for (struct owner_parked_listener *listener = owner->parked_listeners; listener != NULL;
 	     listener = listener->next)
 		listener->open = false;
-	kernel_sock_walk(&owner->diag_fd, IPPROTO_TCP, 0, true, parked_check_socket, owner);
+	kernel_sock_walk(&owner->diag_fd, IPPROTO_TCP, 0, true, parked_note_listener_open, owner);
 }
 
 /* ---- the process is dead, or has closed the listener ---- */
 
-struct take_search {
+struct parked_take_walk {
 	struct xdp_owner *owner;
 	struct owner_parked_listener *listener;
 	uint64_t now;
 };
 
 /* The copy, with how long it is kept; and then whether it counts. */
-static void record_parked(struct xdp_owner *owner, uint32_t place, const struct vma_pending *pending, uint64_t now)
+static void record_store_parked_pending(struct xdp_owner *owner, uint32_t place, const struct vma_pending *pending,
+                                        uint64_t now)
 {
-	struct owner_record_pending *entry = owner_recorded_waiting(owner, place);
+	struct owner_record_pending *entry = owner_record_pending_at(owner, place);
 
 	if (entry == NULL)
 		return;
@@ -187,37 +188,38 @@ static void record_parked(struct xdp_owner *owner, uint32_t place, const struct 
 	atomic_store(&entry->state, RECORD_PARKED);
 }
 
-static void record_not_parked(struct xdp_owner *owner, uint32_t place)
+static void record_unpark_pending(struct xdp_owner *owner, uint32_t place)
 {
-	struct owner_record_pending *entry = owner_recorded_waiting(owner, place);
+	struct owner_record_pending *entry = owner_record_pending_at(owner, place);
 
 	if (entry != NULL)
 		atomic_store(&entry->state, RECORD_WAITS);
 }
 
-static void park_pending(const struct vma_pending *pending, enum pending_take_stage taking, void *arg)
+static void park_pending_connection(const struct vma_pending *pending, enum pending_take_stage taking, void *arg)
 {
-	const struct take_search *take_search = arg;
-	const struct vma_flow_key key = owner_pending_key(pending);
-	struct owner_minisock *minisock = owner_minisock_find(take_search->owner, &key);
+	const struct parked_take_walk *parked_take_walk = arg;
+	const struct vma_flow_key key = pending_connection_key(pending);
+	struct owner_minisock *minisock = owner_minisock_find(parked_take_walk->owner, &key);
 
 	if (minisock == NULL || minisock->state != MINISOCK_WAITS || minisock->parked == NULL ||
-	    minisock->parked->listener != take_search->listener)
+	    minisock->parked->listener != parked_take_walk->listener)
 		return;
 	if (taking == PENDING_TAKE_LOST)
-		record_not_parked(take_search->owner, minisock->parked->place);
+		record_unpark_pending(parked_take_walk->owner, minisock->parked->place);
 	else
-		record_parked(take_search->owner, minisock->parked->place, pending, take_search->now);
+		record_store_parked_pending(parked_take_walk->owner, minisock->parked->place, pending,
+		                            parked_take_walk->now);
 	if (taking != PENDING_TAKE_DONE)
 		return;
 	memcpy(&minisock->parked->pending, pending, sizeof(*pending));
-	owner_minisock_live_on(take_search->owner, minisock, MINISOCK_PARKED, take_search->now);
+	owner_minisock_set_state(parked_take_walk->owner, minisock, MINISOCK_PARKED, parked_take_walk->now);
 }
 
 /* The listener is closed, or it was accepted in the last moment: by a client that has died since, or by one that lives.
  */
-static void parked_end_others(struct xdp_owner *owner, const struct owner_parked_listener *listener, bool dead,
-                              uint64_t now)
+static void parked_end_waiting_minisocks(struct xdp_owner *owner, const struct owner_parked_listener *listener,
+                                         bool dead, uint64_t now)
 {
 	struct owner_minisock *minisock = TAILQ_FIRST(&owner->minisocks.list[MINISOCK_WAITS]), *next;
 
@@ -226,29 +228,30 @@ static void parked_end_others(struct xdp_owner *owner, const struct owner_parked
 		if (minisock->parked == NULL || minisock->parked->listener != listener)
 			continue;
 		if (dead)
-			owner_parked_reset(owner, minisock, now);
+			owner_parked_reset_connection(owner, minisock, now);
 		else
 			owner_minisock_end(owner, minisock);
 	}
 }
 
-static void parked_take_listener(struct xdp_owner *owner, struct owner_parked_listener *listener, bool dead,
-                                 uint64_t now)
+static void park_listener_of_slot(struct xdp_owner *owner, struct owner_parked_listener *listener, bool dead,
+                                  uint64_t now)
 {
-	struct take_search take_search = {.owner = owner, .listener = listener, .now = now};
+	struct parked_take_walk parked_take_walk = {.owner = owner, .listener = listener, .now = now};
 
 	listener->client_left = true;
 	if (listener->open)
-		owner_group_take_waiting(owner, listener->slot, &listener->key, park_pending, &take_search);
-	parked_end_others(owner, listener, dead, now);
-	owner_record_listener_closed(owner, listener->place);
+		owner_move_pending_of_dead(owner, listener->slot, &listener->key, park_pending_connection,
+		                           &parked_take_walk);
+	parked_end_waiting_minisocks(owner, listener, dead, now);
+	owner_record_set_listener_closed(owner, listener->place);
 	if (listener->count > 0)
 		vma_log_debug("%s: %u connections wait for the next process that serves port %u", owner->name,
 		              listener->count, ntohs(listener->key.local_port_be));
 }
 
 /* Of one listener, or of all (NULL). */
-static void parked_take_listeners(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+static void park_listeners_of_slot(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	const uint64_t now = owner_now_ns();
 	bool looked = false;
@@ -259,20 +262,20 @@ static void parked_take_listeners(struct xdp_owner *owner, uint32_t slot, const 
 		    (key != NULL && memcmp(&listener->key, key, sizeof(*key)) != 0))
 			continue;
 		if (!looked)
-			parked_check(owner, now);
+			parked_check_listeners_open(owner, now);
 		looked = true;
-		parked_take_listener(owner, listener, key == NULL, now);
+		park_listener_of_slot(owner, listener, key == NULL, now);
 	}
 }
 
-void owner_parked_take(struct xdp_owner *owner, uint32_t slot)
+void owner_park_pending_of_dead_slot(struct xdp_owner *owner, uint32_t slot)
 {
-	parked_take_listeners(owner, slot, NULL);
+	park_listeners_of_slot(owner, slot, NULL);
 }
 
 void owner_parked_close(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
-	parked_take_listeners(owner, slot, key);
+	park_listeners_of_slot(owner, slot, key);
 }
 
 /* ---- the next process, or none ---- */
@@ -283,20 +286,20 @@ void owner_parked_free(struct xdp_owner *owner, struct owner_minisock *minisock)
 		return;
 	minisock->parked->listener->count--;
 	owner->parked--;
-	owner_record_free_waiting(owner, minisock->parked->place);
+	owner_record_free_pending(owner, minisock->parked->place);
 	free(minisock->parked);
 	minisock->parked = NULL;
 }
 
 /* In this order each step is known before the one before it is forgotten. */
-void owner_parked_reset(struct xdp_owner *owner, struct owner_minisock *minisock, uint64_t now)
+void owner_parked_reset_connection(struct xdp_owner *owner, struct owner_minisock *minisock, uint64_t now)
 {
 	owner_resets_add(owner, minisock->parked->listener->slot, &minisock->key, true);
-	owner_minisock_live_on(owner, minisock, MINISOCK_RESET, now);
+	owner_minisock_set_state(owner, minisock, MINISOCK_RESET, now);
 	owner_parked_free(owner, minisock);
 }
 
-static bool is_same_service(const struct owner_parked_listener *listener, const struct owner_flow *flow)
+static bool parked_listener_is_of_service(const struct owner_parked_listener *listener, const struct owner_flow *flow)
 {
 	for (uint32_t i = 0; i < flow->shadows.n; i++)
 		if (nic_cookies_has(&listener->shadows, flow->shadows.list[i]))
@@ -305,8 +308,8 @@ static bool is_same_service(const struct owner_parked_listener *listener, const 
 }
 
 /* `flow` NULL: to nobody. */
-static void end_parked(struct xdp_owner *owner, const struct owner_parked_listener *listener, struct owner_flow *flow,
-                       uint64_t now)
+static void unpark_connections_of_listener(struct xdp_owner *owner, const struct owner_parked_listener *listener,
+                                           struct owner_flow *flow, uint64_t now)
 {
 	struct owner_minisock *minisock = TAILQ_FIRST(&owner->minisocks.list[MINISOCK_PARKED]), *next;
 	uint32_t client_left = listener->count;
@@ -319,28 +322,28 @@ static void end_parked(struct xdp_owner *owner, const struct owner_parked_listen
 			continue;
 		client_left--;
 		if (flow == NULL) {
-			owner_parked_reset(owner, minisock, now);
+			owner_parked_reset_connection(owner, minisock, now);
 			continue;
 		}
 		memcpy(&pending, &minisock->parked->pending, sizeof(pending));
-		if (!owner_group_give(owner, flow, &pending, BURST, now))
+		if (!owner_group_hand_to_any_member(owner, flow, &pending, BURST, now))
 			return;
 	}
 }
 
-static bool pass_to_listener(struct xdp_owner *owner, struct owner_parked_listener *listener, uint64_t now)
+static bool parked_give_to_new_listener(struct xdp_owner *owner, struct owner_parked_listener *listener, uint64_t now)
 {
-	struct owner_flow *flow = owner_flow_listener(owner, &listener->key);
+	struct owner_flow *flow = owner_find_listener_flow(owner, &listener->key);
 
 	if (!listener->client_left)
 		return listener->count > 0; /* until its minisocks have waited for long enough */
 	/* Of an adopted flow not all shadows are known before its clients have named it. */
-	if (listener->open && flow != NULL && flow->unannounced != 0 && !is_same_service(listener, flow))
+	if (listener->open && flow != NULL && flow->unannounced != 0 && !parked_listener_is_of_service(listener, flow))
 		return listener->count > 0;
-	if (!listener->open || (flow != NULL && !is_same_service(listener, flow)))
-		end_parked(owner, listener, NULL, now);
+	if (!listener->open || (flow != NULL && !parked_listener_is_of_service(listener, flow)))
+		unpark_connections_of_listener(owner, listener, NULL, now);
 	else if (flow != NULL)
-		end_parked(owner, listener, flow, now);
+		unpark_connections_of_listener(owner, listener, flow, now);
 	return listener->count > 0;
 }
 
@@ -356,11 +359,11 @@ void owner_parked_tick(struct xdp_owner *owner, uint64_t now)
 	struct owner_parked_listener **place = &owner->parked_listeners;
 
 	if (owner->parked_listeners != NULL && now - owner->parked_checked_ns >= CHECK_INTERVAL_NS)
-		parked_check(owner, now);
+		parked_check_listeners_open(owner, now);
 	while (*place != NULL) {
 		struct owner_parked_listener *listener = *place;
 
-		if (pass_to_listener(owner, listener, now)) {
+		if (parked_give_to_new_listener(owner, listener, now)) {
 			place = &listener->next;
 			continue;
 		}
@@ -403,11 +406,11 @@ static void adopt_parked_listener(struct xdp_owner *owner, uint32_t place)
 		free(listener);
 		return;
 	}
-	owner_place_mark(&owner->listener_places, place);
+	owner_place_bitmap_set(&owner->listener_places, place);
 	owner->parked_listeners = listener;
 }
 
-static struct owner_parked_listener *parked_listener_at(const struct xdp_owner *owner, uint32_t place)
+static struct owner_parked_listener *parked_listener_by_place(const struct xdp_owner *owner, uint32_t place)
 {
 	struct owner_parked_listener *listener = owner->parked_listeners;
 
@@ -420,15 +423,15 @@ static struct owner_parked_listener *parked_listener_at(const struct xdp_owner *
  * False: the entry is of nothing. A connection was on its way from here if the record says so; and if that was to be
  * undone, as its process accepted it first, the page has it.
  */
-static bool adopt_parked(struct xdp_owner *owner, uint32_t place, struct owner_parked_listener *listener)
+static bool adopt_parked_connection(struct xdp_owner *owner, uint32_t place, struct owner_parked_listener *listener)
 {
 	const struct owner_record_pending *entry = &owner->record->waiting[place];
-	const struct vma_flow_key key = owner_pending_key(&entry->pending);
+	const struct vma_flow_key key = pending_connection_key(&entry->pending);
 	struct owner_minisock *minisock = owner_minisock_find(owner, &key);
 	struct owner_parked *parked;
-	const bool is_parked =
-	        atomic_load(&entry->state) == RECORD_PARKED &&
-	        (listener == NULL || listener->client_left || !owner_group_has_waiting(owner, listener->slot, &key));
+	const bool is_parked = atomic_load(&entry->state) == RECORD_PARKED &&
+	                       (listener == NULL || listener->client_left ||
+	                        !owner_slot_has_waiting_connection(owner, listener->slot, &key));
 
 	if (listener == NULL || minisock == NULL || minisock->number != entry->minisock || minisock->parked != NULL ||
 	    (minisock->state != MINISOCK_WAITS && minisock->state != MINISOCK_RESET))
@@ -442,17 +445,17 @@ static bool adopt_parked(struct xdp_owner *owner, uint32_t place, struct owner_p
 	minisock->parked = parked;
 	listener->count++;
 	owner->parked++;
-	owner_place_mark(&owner->waiting_places, place);
+	owner_place_bitmap_set(&owner->waiting_places, place);
 	if (is_parked) {
-		owner_minisock_park_until(owner, minisock, entry->due_ns);
+		owner_minisock_set_parked_until(owner, minisock, entry->due_ns);
 	} else {
-		owner_minisock_live_on(owner, minisock, MINISOCK_WAITS, owner_now_ns());
-		record_not_parked(owner, place);
+		owner_minisock_set_state(owner, minisock, MINISOCK_WAITS, owner_now_ns());
+		record_unpark_pending(owner, place);
 	}
 	return true;
 }
 
-bool owner_parked_is_over(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t to)
+bool owner_connection_is_parked_at_slot(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t to)
 {
 	struct owner_minisock *minisock = owner_minisock_find(owner, key);
 
@@ -465,7 +468,7 @@ bool owner_parked_is_over(struct xdp_owner *owner, const struct vma_flow_key *ke
 }
 
 /* The client of such a slot is dead, and nobody will say so again. */
-static bool parked_is_orphan(const struct xdp_owner *owner, const struct owner_parked_listener *listener)
+static bool parked_listener_client_is_dead(const struct xdp_owner *owner, const struct owner_parked_listener *listener)
 {
 	const enum owner_slot_state state = owner->slot[listener->slot].state;
 
@@ -483,24 +486,25 @@ void owner_parked_adopt(struct xdp_owner *owner)
 		const uint32_t state = atomic_load(&entry->state);
 
 		if ((state == RECORD_WAITS || state == RECORD_PARKED) &&
-		    !adopt_parked(owner, place, parked_listener_at(owner, entry->listener)))
+		    !adopt_parked_connection(owner, place, parked_listener_by_place(owner, entry->listener)))
 			atomic_store(&entry->state, RECORD_NO_WAITING);
 	}
 }
 
-void owner_parked_adopted(struct xdp_owner *owner)
+void owner_parked_take_orphans(struct xdp_owner *owner)
 {
 	for (struct owner_parked_listener *listener = owner->parked_listeners; listener != NULL;
 	     listener = listener->next)
-		if (parked_is_orphan(owner, listener))
-			parked_take_listeners(owner, listener->slot, NULL);
+		if (parked_listener_client_is_dead(owner, listener))
+			park_listeners_of_slot(owner, listener->slot, NULL);
 }
 
-/* Of a client that lives, a parked listener is one whose close the last owner had not finished, or that was closed again. */
-void owner_parked_after_reannounce(struct xdp_owner *owner, uint32_t slot)
+/* Of a client that lives, a parked listener is one whose close the last owner had not finished, or that was closed
+ * again. */
+void owner_parked_finish_closed(struct xdp_owner *owner, uint32_t slot)
 {
 	for (struct owner_parked_listener *listener = owner->parked_listeners; listener != NULL;
 	     listener = listener->next)
 		if (listener->slot == slot && !listener->client_left)
-			parked_take_listeners(owner, slot, &listener->key);
+			park_listeners_of_slot(owner, slot, &listener->key);
 }

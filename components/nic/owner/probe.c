@@ -39,7 +39,7 @@ int owner_probe_open(void)
 }
 
 /* RFC 1071, over 16-bit words as they lie in memory. */
-static uint32_t add_words(uint32_t sum, const void *data, size_t bytes)
+static uint32_t checksum_add_words(uint32_t sum, const void *data, size_t bytes)
 {
 	for (size_t i = 0; i < bytes; i += 2) {
 		uint16_t word;
@@ -53,16 +53,16 @@ static uint32_t add_words(uint32_t sum, const void *data, size_t bytes)
 static uint16_t tcp_sum(const struct probe *probe, size_t tcp_bytes)
 {
 	const uint16_t rest[2] = {htons(IPPROTO_TCP), htons((uint16_t)tcp_bytes)};
-	uint32_t sum = add_words(0, &probe->ip.saddr, 8);
+	uint32_t sum = checksum_add_words(0, &probe->ip.saddr, 8);
 
-	sum = add_words(sum, rest, sizeof(rest));
-	sum = add_words(sum, &probe->tcp, tcp_bytes);
+	sum = checksum_add_words(sum, rest, sizeof(rest));
+	sum = checksum_add_words(sum, &probe->tcp, tcp_bytes);
 	sum = (sum & 0xffff) + (sum >> 16);
 	return (uint16_t) ~(sum + (sum >> 16));
 }
 
 /* The TCP header's length, options included. */
-static size_t build_probe(struct probe *probe, const struct vma_flow_key *key, const struct owner_segment *segment)
+static size_t build_probe(struct probe *probe, const struct vma_flow_key *key, const struct owner_tcp_segment *segment)
 {
 	const size_t tcp_bytes = sizeof(probe->tcp) + (segment->has_ts ? sizeof(probe->stamps) : 0);
 
@@ -86,7 +86,8 @@ static size_t build_probe(struct probe *probe, const struct vma_flow_key *key, c
 }
 
 /* By the interface itself, whatever routes say by now; by a VLAN's, whose number is not known here, as these say. */
-int owner_segment_send(int fd, unsigned ifindex, const struct vma_flow_key *key, const struct owner_segment *segment)
+int owner_send_raw_segment(int fd, unsigned ifindex, const struct vma_flow_key *key,
+                           const struct owner_tcp_segment *segment)
 {
 	struct sockaddr_in to = {.sin_family = AF_INET};
 	struct probe probe;
@@ -109,7 +110,7 @@ int owner_segment_send(int fd, unsigned ifindex, const struct vma_flow_key *key,
 
 int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, bool syn, uint32_t seq)
 {
-	const struct owner_segment segment = {.seq = seq, .syn = syn, .has_ack = !syn};
+	const struct owner_tcp_segment segment = {.seq = seq, .syn = syn, .has_ack = !syn};
 
-	return owner_segment_send(fd, ifindex, key, &segment);
+	return owner_send_raw_segment(fd, ifindex, key, &segment);
 }

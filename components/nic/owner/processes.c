@@ -13,7 +13,7 @@ bool owner_same_process(const struct xdp_owner *owner, uint32_t a, uint32_t b)
 }
 
 /* The first slot of a process that is not free counts. */
-void owner_count_processes(struct xdp_owner *owner)
+void owner_count_client_processes(struct xdp_owner *owner)
 {
 	uint32_t n = 0;
 
@@ -28,8 +28,8 @@ void owner_count_processes(struct xdp_owner *owner)
 	atomic_store(&owner->shared->tenants, n);
 }
 
-void owner_name_process(struct xdp_owner *owner, uint32_t slot, int32_t pid)
+void owner_set_process_of_slot(struct xdp_owner *owner, uint32_t slot, int32_t pid)
 {
 	owner->process[slot] = pid > 0 ? pid : -(int32_t)slot - 1;
-	owner_count_processes(owner);
+	owner_count_client_processes(owner);
 }

@@ -64,8 +64,9 @@ static bool is_shadow(const struct recheck *check, uint64_t cookie)
 	return check->cookie[at] != 0;
 }
 
-static void each_flow(struct xdp_owner *owner, void (*see)(struct recheck *, struct owner_flow *, bool connection),
-                      struct recheck *check)
+static void recheck_each_flow(struct xdp_owner *owner,
+                              void (*see)(struct recheck *, struct owner_flow *, bool connection),
+                              struct recheck *check)
 {
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {
 		for (struct owner_flow *flow = owner->flow[b]; flow != NULL; flow = flow->next)
@@ -104,12 +105,12 @@ static struct recheck *recheck_new(struct xdp_owner *owner)
 	if (check == NULL)
 		return NULL;
 	check->owner = owner;
-	each_flow(owner, recheck_count_flow, check);
+	recheck_each_flow(owner, recheck_count_flow, check);
 	check->cookies = power_of_two_above(check->cookies * 2);
 	check->entry = malloc((check->flows + 1) * sizeof(*check->entry));
 	check->cookie = calloc(check->cookies, sizeof(*check->cookie));
 	if (check->entry != NULL && check->cookie != NULL) {
-		each_flow(owner, recheck_add_flow, check);
+		recheck_each_flow(owner, recheck_add_flow, check);
 		return check;
 	}
 	free(check->entry);
@@ -126,7 +127,7 @@ static void recheck_free(struct recheck *check)
 }
 
 /* Those of one protocol, by port: how many. */
-static uint32_t index_ports(struct recheck *check)
+static uint32_t recheck_index_flows_by_port(struct recheck *check)
 {
 	uint32_t n = 0;
 
@@ -157,7 +158,7 @@ static void recheck_revoke(struct recheck *check, struct owner_flow *flow, const
 
 	while (*place != flow)
 		place = &(*place)->next;
-	owner_flow_end(check->owner, place);
+	owner_flow_end_with_grace(check->owner, place);
 	owner_flow_describe(&key, text, sizeof(text));
 	vma_log_warn("%s: %s goes back to the kernel: another socket (inode %u of user %u) receives on that port now",
 	             check->owner->name, text, socket->inode, socket->uid);
@@ -176,7 +177,7 @@ static void recheck_socket(const struct kernel_sock *socket, void *arg)
 		struct owner_flow *flow = check->entry[at].flow;
 
 		if (flow == NULL || !kernel_sock_conflicts(&flow->rule, socket, check->owner->ifindex) ||
-		    !kernel_sock_suspect(&flow->suspect, socket, check->owner->looks))
+		    !kernel_sock_suspected_before(&flow->suspect, socket, check->owner->looks))
 			continue;
 		recheck_revoke(check, flow, socket);
 		check->entry[at].flow = NULL;
@@ -190,7 +191,7 @@ static void recheck_walk_proto(struct recheck *check, uint8_t proto)
 	struct port_ranges ranges;
 
 	check->proto = proto;
-	if (index_ports(check) == 0)
+	if (recheck_index_flows_by_port(check) == 0)
 		return;
 	port_ranges_of(check->ports, &ranges);
 	kernel_sock_walk_ranges(&check->owner->diag_fd, proto, &ranges, proto == IPPROTO_TCP, recheck_socket, check);

@@ -20,9 +20,9 @@ int owner_record_init(struct xdp_owner *owner)
 
 	if (pipe2(ends, O_CLOEXEC) < 0)
 		return -errno;
-	owner->alive_read_fd = nic_fd_keep(ends[0]);
-	owner->alive_fd = nic_fd_keep(ends[1]);
-	owner->record_fd = nic_fd_keep(memfd_create("vma-record", MFD_CLOEXEC));
+	owner->alive_read_fd = nic_fd_move_high(ends[0]);
+	owner->alive_fd = nic_fd_move_high(ends[1]);
+	owner->record_fd = nic_fd_move_high(memfd_create("vma-record", MFD_CLOEXEC));
 	if (owner->record_fd < 0 || ftruncate(owner->record_fd, sizeof(struct owner_record)) < 0)
 		return -errno;
 	owner->record =
@@ -35,7 +35,7 @@ int owner_record_init(struct xdp_owner *owner)
 	return 0;
 }
 
-void owner_record_whole(struct xdp_owner *owner)
+void owner_record_mark_complete(struct xdp_owner *owner)
 {
 	struct owner_record *record = owner->record;
 
@@ -98,14 +98,14 @@ void owner_record_slot(struct xdp_owner *owner, uint32_t index)
  * From the front: of those that were there and still are, each has moved to the front or not at all, so it is there at
  * any moment.
  */
-static void record_shadows(struct owner_record_shadows *to, const struct nic_cookies *from)
+static void record_store_shadows(struct owner_record_shadows *to, const struct nic_cookies *from)
 {
 	for (uint32_t i = 0; i < from->n; i++)
 		to->cookie[i] = from->list[i];
 	atomic_store(&to->n, from->n);
 }
 
-static int recall_shadows(const struct owner_record_shadows *from, struct nic_cookies *to)
+static int record_load_shadows(const struct owner_record_shadows *from, struct nic_cookies *to)
 {
 	const uint32_t n = atomic_load(&from->n);
 
@@ -127,7 +127,7 @@ void owner_record_group(struct xdp_owner *owner, const struct owner_flow *flow)
 	if (owner->record == NULL || flow->group == 0)
 		return;
 	group = &owner->record->group[flow->group];
-	record_shadows(&group->shadows, &flow->shadows);
+	record_store_shadows(&group->shadows, &flow->shadows);
 	atomic_store(&group->inherited, (flow->rule.flags & VMA_FLOW_INHERITED) != 0);
 	atomic_store(&group->members, flow->members);
 }
@@ -140,7 +140,7 @@ void owner_record_set_group_leaving(struct xdp_owner *owner, uint32_t group, uin
 		atomic_fetch_and(&owner->record->group[group].leaving, ~(1ull << slot));
 }
 
-bool owner_slot_leaves_group(const struct xdp_owner *owner, uint32_t group, uint32_t slot)
+bool owner_record_slot_leaves_group(const struct xdp_owner *owner, uint32_t group, uint32_t slot)
 {
 	return owner->record != NULL && (atomic_load(&owner->record->group[group].leaving) >> slot & 1) != 0;
 }
@@ -151,7 +151,7 @@ uint64_t owner_record_load_group(const struct xdp_owner *owner, struct owner_flo
 
 	if (atomic_load(&group->inherited) != 0)
 		flow->rule.flags |= VMA_FLOW_INHERITED;
-	recall_shadows(&group->shadows, &flow->shadows); /* without them the client's word has to do */
+	record_load_shadows(&group->shadows, &flow->shadows); /* without them the client's word has to do */
 	return atomic_load(&group->members);
 }
 
@@ -159,7 +159,7 @@ uint64_t owner_record_load_group(const struct xdp_owner *owner, struct owner_flo
  * By number: those of two minisocks that live at once share a place only if so many others have come between them. The
  * one that has lived for longer is then adopted as one of which nothing is known.
  */
-static struct owner_record_minisock *minisock_entry(const struct xdp_owner *owner, uint32_t number)
+static struct owner_record_minisock *record_minisock_entry(const struct xdp_owner *owner, uint32_t number)
 {
 	return owner->record != NULL ? &owner->record->minisock[number % OWNER_RECORD_MINISOCKS] : NULL;
 }
@@ -167,7 +167,7 @@ static struct owner_record_minisock *minisock_entry(const struct xdp_owner *owne
 /* One that is there already goes on with other numbers: in one step. */
 void owner_record_minisock(struct xdp_owner *owner, const struct owner_minisock *minisock)
 {
-	struct owner_record_minisock *entry = minisock_entry(owner, minisock->number);
+	struct owner_record_minisock *entry = record_minisock_entry(owner, minisock->number);
 	const uint64_t state = minisock->state | (uint64_t)minisock->rcv_nxt << 32;
 
 	if (entry == NULL)
@@ -181,27 +181,27 @@ void owner_record_minisock(struct xdp_owner *owner, const struct owner_minisock 
 
 void owner_record_free_minisock(struct xdp_owner *owner, uint32_t number)
 {
-	struct owner_record_minisock *entry = minisock_entry(owner, number);
+	struct owner_record_minisock *entry = record_minisock_entry(owner, number);
 
 	if (entry != NULL && atomic_load(&entry->number) == number)
 		atomic_store(&entry->number, 0);
 }
 
-const struct owner_record_minisock *owner_recorded_minisock(const struct xdp_owner *owner, uint32_t number)
+const struct owner_record_minisock *owner_record_find_minisock(const struct xdp_owner *owner, uint32_t number)
 {
-	const struct owner_record_minisock *entry = minisock_entry(owner, number);
+	const struct owner_record_minisock *entry = record_minisock_entry(owner, number);
 
 	return entry != NULL && atomic_load(&entry->number) == number ? entry : NULL;
 }
 
 /* ---- places ---- */
 
-void owner_place_mark(struct owner_places *places, uint32_t place)
+void owner_place_bitmap_set(struct owner_place_bitmap *places, uint32_t place)
 {
 	places->used[place / 64] |= 1ull << place % 64;
 }
 
-uint32_t owner_place_take(struct owner_places *places)
+uint32_t owner_place_bitmap_alloc(struct owner_place_bitmap *places)
 {
 	for (uint32_t i = 0; i < places->words; i++) {
 		const uint32_t word = (places->next + i) % places->words;
@@ -216,7 +216,7 @@ uint32_t owner_place_take(struct owner_places *places)
 	return OWNER_NO_PLACE;
 }
 
-void owner_place_free(struct owner_places *places, uint32_t place)
+void owner_place_bitmap_clear(struct owner_place_bitmap *places, uint32_t place)
 {
 	if (place != OWNER_NO_PLACE)
 		places->used[place / 64] &= ~(1ull << place % 64);
@@ -226,7 +226,7 @@ void owner_place_free(struct owner_places *places, uint32_t place)
 
 uint32_t owner_record_reset(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t slot, unsigned list)
 {
-	const uint32_t place = owner->record != NULL ? owner_place_take(&owner->reset_places) : OWNER_NO_PLACE;
+	const uint32_t place = owner->record != NULL ? owner_place_bitmap_alloc(&owner->reset_places) : OWNER_NO_PLACE;
 	struct owner_record_reset *entry;
 
 	if (place == OWNER_NO_PLACE)
@@ -238,7 +238,7 @@ uint32_t owner_record_reset(struct xdp_owner *owner, const struct vma_flow_key *
 	return place;
 }
 
-void owner_record_reset_list(struct xdp_owner *owner, uint32_t place, unsigned list)
+void owner_record_set_reset_list(struct xdp_owner *owner, uint32_t place, unsigned list)
 {
 	if (place != OWNER_NO_PLACE)
 		atomic_store(&owner->record->reset[place].list, list + 1);
@@ -249,7 +249,7 @@ void owner_record_free_reset(struct xdp_owner *owner, uint32_t place)
 	if (place == OWNER_NO_PLACE)
 		return;
 	atomic_store(&owner->record->reset[place].list, 0);
-	owner_place_free(&owner->reset_places, place);
+	owner_place_bitmap_clear(&owner->reset_places, place);
 }
 
 /* ---- connections that wait ---- */
@@ -257,7 +257,8 @@ void owner_record_free_reset(struct xdp_owner *owner, uint32_t place)
 uint32_t owner_record_listener(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
                                const struct nic_cookies *shadows)
 {
-	const uint32_t place = owner->record != NULL ? owner_place_take(&owner->listener_places) : OWNER_NO_PLACE;
+	const uint32_t place =
+	        owner->record != NULL ? owner_place_bitmap_alloc(&owner->listener_places) : OWNER_NO_PLACE;
 	struct owner_record_listener *entry;
 
 	if (place == OWNER_NO_PLACE)
@@ -265,12 +266,12 @@ uint32_t owner_record_listener(struct xdp_owner *owner, uint32_t slot, const str
 	entry = &owner->record->listener[place];
 	entry->slot = slot;
 	entry->key = *key;
-	record_shadows(&entry->shadows, shadows);
+	record_store_shadows(&entry->shadows, shadows);
 	atomic_store(&entry->state, RECORD_LISTENER);
 	return place;
 }
 
-void owner_record_listener_closed(struct xdp_owner *owner, uint32_t place)
+void owner_record_set_listener_closed(struct xdp_owner *owner, uint32_t place)
 {
 	if (place != OWNER_NO_PLACE)
 		atomic_store(&owner->record->listener[place].state, RECORD_LISTENER_CLOSED);
@@ -281,50 +282,50 @@ void owner_record_free_listener(struct xdp_owner *owner, uint32_t place)
 	if (place == OWNER_NO_PLACE)
 		return;
 	atomic_store(&owner->record->listener[place].state, RECORD_NO_LISTENER);
-	owner_place_free(&owner->listener_places, place);
+	owner_place_bitmap_clear(&owner->listener_places, place);
 }
 
 int owner_record_load_listener(const struct xdp_owner *owner, uint32_t place, struct nic_cookies *shadows)
 {
-	return recall_shadows(&owner->record->listener[place].shadows, shadows);
+	return record_load_shadows(&owner->record->listener[place].shadows, shadows);
 }
 
 struct owner_record_pending *owner_record_pending(struct xdp_owner *owner, uint32_t *place)
 {
-	*place = owner->record != NULL ? owner_place_take(&owner->waiting_places) : OWNER_NO_PLACE;
-	return owner_recorded_waiting(owner, *place);
+	*place = owner->record != NULL ? owner_place_bitmap_alloc(&owner->waiting_places) : OWNER_NO_PLACE;
+	return owner_record_pending_at(owner, *place);
 }
 
-struct owner_record_pending *owner_recorded_waiting(const struct xdp_owner *owner, uint32_t place)
+struct owner_record_pending *owner_record_pending_at(const struct xdp_owner *owner, uint32_t place)
 {
 	return place != OWNER_NO_PLACE ? &owner->record->waiting[place] : NULL;
 }
 
-void owner_record_free_waiting(struct xdp_owner *owner, uint32_t place)
+void owner_record_free_pending(struct xdp_owner *owner, uint32_t place)
 {
 	if (place == OWNER_NO_PLACE)
 		return;
 	atomic_store(&owner->record->waiting[place].state, RECORD_NO_WAITING);
-	owner_place_free(&owner->waiting_places, place);
+	owner_place_bitmap_clear(&owner->waiting_places, place);
 }
 
 /* ---- tenants ---- */
 
 /* The fdstore has what keeps the slot alive before the record says that it is rented. */
-void xdp_owner_name_tenant(struct xdp_owner *owner, uint32_t slot, const struct owner_tenant *tenant, int pidfd)
+void xdp_owner_name_tenant(struct xdp_owner *owner, uint32_t slot, const struct owner_slot_tenant *tenant, int pidfd)
 {
-	owner_name_process(owner, slot, tenant->pid);
+	owner_set_process_of_slot(owner, slot, tenant->pid);
 	if (owner->record == NULL)
 		return;
 	if (owner->process_fd[slot] >= 0)
 		nic_fd_close(owner->process_fd[slot]);
 	owner->process_fd[slot] = pidfd >= 0 ? nic_fd_dup(pidfd) : -1;
-	owner_keep_sockets(owner, slot);
+	owner_fdstore_keep_slot_sockets(owner, slot);
 	owner->record->slot[slot].tenant = *tenant;
 	owner_record_slot(owner, slot);
 }
 
-bool xdp_owner_tenant(const struct xdp_owner *owner, uint32_t slot, struct owner_tenant *tenant, bool *leaves)
+bool xdp_owner_tenant(const struct xdp_owner *owner, uint32_t slot, struct owner_slot_tenant *tenant, bool *leaves)
 {
 	if (owner->record == NULL || slot >= XDP_SLOTS_MAX ||
 	    (owner->slot[slot].state != SLOT_RENTED && owner->slot[slot].state != SLOT_LEAVING))
@@ -341,7 +342,7 @@ int xdp_owner_tenant_process(const struct xdp_owner *owner, uint32_t slot)
 
 /* ---- the fdstore ---- */
 
-void owner_keep_link(struct xdp_owner *owner)
+void owner_fdstore_keep_xdp_link(struct xdp_owner *owner)
 {
 	const int fd = owner->fdstore != NULL ? xdp_prog_link_fd(owner->prog) : -1;
 
@@ -351,30 +352,30 @@ void owner_keep_link(struct xdp_owner *owner)
 		return;
 	owner->stored_link_fd = fd;
 	if (fd >= 0)
-		fdstore_put(owner->fdstore, KEEP_LINK, fd);
+		fdstore_keep_fd(owner->fdstore, KEEP_LINK, fd);
 	else
-		fdstore_drop(owner->fdstore, KEEP_LINK);
+		fdstore_forget_fd(owner->fdstore, KEEP_LINK);
 }
 
-void owner_keep_sockets(struct xdp_owner *owner, uint32_t slot)
+void owner_fdstore_keep_slot_sockets(struct xdp_owner *owner, uint32_t slot)
 {
 	if (owner->fdstore == NULL || !owner->slot[slot].sockets_open)
 		return;
-	fdstore_put(owner->fdstore, KEEP_PROCESS + slot, owner->process_fd[slot]);
+	fdstore_keep_fd(owner->fdstore, KEEP_PROCESS + slot, owner->process_fd[slot]);
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
-		fdstore_put(owner->fdstore, socket_place(slot, queue), owner->slot[slot].socket_fd[queue]);
+		fdstore_keep_fd(owner->fdstore, fdstore_socket_place(slot, queue), owner->slot[slot].socket_fd[queue]);
 }
 
-void owner_drop_sockets(struct xdp_owner *owner, uint32_t slot)
+void owner_fdstore_drop_slot_sockets(struct xdp_owner *owner, uint32_t slot)
 {
 	if (owner->process_fd[slot] >= 0)
 		nic_fd_close(owner->process_fd[slot]);
 	owner->process_fd[slot] = -1;
 	if (owner->fdstore == NULL)
 		return;
-	fdstore_drop(owner->fdstore, KEEP_PROCESS + slot);
+	fdstore_forget_fd(owner->fdstore, KEEP_PROCESS + slot);
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
-		fdstore_drop(owner->fdstore, socket_place(slot, queue));
+		fdstore_forget_fd(owner->fdstore, fdstore_socket_place(slot, queue));
 }
 
 void xdp_owner_keep(struct xdp_owner *owner, struct fdstore *fdstore)
@@ -383,18 +384,18 @@ void xdp_owner_keep(struct xdp_owner *owner, struct fdstore *fdstore)
 
 	owner->fdstore = fdstore;
 	owner->stored_link_fd = -1;
-	fdstore_put(fdstore, KEEP_ALIVE, owner->alive_fd);
-	fdstore_put(fdstore, KEEP_ALIVE_READ, owner->alive_read_fd);
-	fdstore_put(fdstore, KEEP_UMEM, owner->umem_fd);
-	fdstore_put(fdstore, KEEP_SHARED, owner->shared_fd);
+	fdstore_keep_fd(fdstore, KEEP_ALIVE, owner->alive_fd);
+	fdstore_keep_fd(fdstore, KEEP_ALIVE_READ, owner->alive_read_fd);
+	fdstore_keep_fd(fdstore, KEEP_UMEM, owner->umem_fd);
+	fdstore_keep_fd(fdstore, KEEP_SHARED, owner->shared_fd);
 	xdp_prog_fds(owner->prog, fds);
 	for (unsigned i = 0; i < XDP_PROG_FDS; i++)
-		fdstore_put(fdstore, KEEP_PROG + i, fds[i]);
+		fdstore_keep_fd(fdstore, KEEP_PROG + i, fds[i]);
 	for (uint32_t queue = 0; queue < owner->queues; queue++)
-		fdstore_put(fdstore, KEEP_BASE + queue, owner->queue[queue].base_fd);
+		fdstore_keep_fd(fdstore, KEEP_BASE + queue, owner->queue[queue].base_fd);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++)
-		owner_keep_sockets(owner, slot);
-	owner_keep_link(owner);
+		owner_fdstore_keep_slot_sockets(owner, slot);
+	owner_fdstore_keep_xdp_link(owner);
 	/* The last: without it the rest is of no use. */
-	fdstore_put(fdstore, KEEP_RECORD, owner->record_fd);
+	fdstore_keep_fd(fdstore, KEEP_RECORD, owner->record_fd);
 }

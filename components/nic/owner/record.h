@@ -38,7 +38,7 @@
 #define OWNER_NO_PLACE UINT32_MAX
 
 /* The process that rents a slot. `ticket` is known to it and to vmad only. */
-struct owner_tenant {
+struct owner_slot_tenant {
 	int32_t pid;
 	uint32_t uid, gid, reserved;
 	uint64_t ticket;
@@ -47,7 +47,7 @@ struct owner_tenant {
 struct owner_record_slot {
 	_Atomic uint32_t state; /* enum owner_slot_state */
 	uint32_t rx_size, rx_quota, rx_promised, tx_size, tx_first, tx_count;
-	struct owner_tenant tenant;
+	struct owner_slot_tenant tenant;
 };
 
 struct owner_record_minisock {
@@ -91,7 +91,7 @@ struct owner_record_listener {
  * MOVING: on its way to a slot, until that one's client says that it has made it. PARKED and MOVING are recorded before
  * the entry in the slot's page that it comes from is taken: if that one still waits there, they do not count.
  */
-enum owner_record_waiting_state { RECORD_NO_WAITING, RECORD_WAITS, RECORD_PARKED, RECORD_MOVING };
+enum owner_record_pending_state { RECORD_NO_WAITING, RECORD_WAITS, RECORD_PARKED, RECORD_MOVING };
 struct owner_record_pending {
 	_Atomic uint32_t state;
 	uint32_t minisock, listener; /* the number of its minisock; its parked listener's place */

@@ -37,15 +37,16 @@
 
 enum { NOW, LATER, AGAIN }; /* lists: in each the delay is the same, so they are in order */
 
-struct owner_reset {
-	struct owner_reset *next;
+struct owner_pending_reset {
+	struct owner_pending_reset *next;
 	struct vma_flow_key key;
 	uint32_t slot;
 	uint32_t place; /* in the record */
 	uint64_t due_ns;
 };
 
-static void resets_append(struct owner_resets *resets, unsigned list, struct owner_reset *reset, uint64_t due_ns)
+static void resets_append(struct owner_reset_queue *resets, unsigned list, struct owner_pending_reset *reset,
+                          uint64_t due_ns)
 {
 	reset->next = NULL;
 	reset->due_ns = due_ns;
@@ -56,7 +57,7 @@ static void resets_append(struct owner_resets *resets, unsigned list, struct own
 	resets->last[list] = reset;
 }
 
-static void reset_drop(struct xdp_owner *owner, struct owner_reset *reset)
+static void reset_free_entry(struct xdp_owner *owner, struct owner_pending_reset *reset)
 {
 	owner->resets.count--;
 	owner_record_free_reset(owner, reset->place);
@@ -64,16 +65,17 @@ static void reset_drop(struct xdp_owner *owner, struct owner_reset *reset)
 }
 
 /* To another list. */
-static void resets_pass(struct xdp_owner *owner, unsigned list, struct owner_reset *reset, uint64_t due_ns)
+static void resets_move_to_list(struct xdp_owner *owner, unsigned list, struct owner_pending_reset *reset,
+                                uint64_t due_ns)
 {
-	owner_record_reset_list(owner, reset->place, list);
+	owner_record_set_reset_list(owner, reset->place, list);
 	resets_append(&owner->resets, list, reset, due_ns);
 }
 
 void owner_resets_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key, bool dead)
 {
-	struct owner_resets *resets = &owner->resets;
-	struct owner_reset *reset = resets->count < OWNER_FLOWS_MAX ? malloc(sizeof(*reset)) : NULL;
+	struct owner_reset_queue *resets = &owner->resets;
+	struct owner_pending_reset *reset = resets->count < OWNER_FLOWS_MAX ? malloc(sizeof(*reset)) : NULL;
 	const uint64_t now = owner_now_ns();
 
 	if (reset == NULL) {
@@ -88,7 +90,7 @@ void owner_resets_add(struct xdp_owner *owner, uint32_t slot, const struct vma_f
 	resets_append(resets, dead ? NOW : LATER, reset, dead ? now : now + LATER_NS);
 }
 
-void owner_resets_adopt(struct xdp_owner *owner)
+void owner_resets_load_record(struct xdp_owner *owner)
 {
 	const uint64_t now = owner_now_ns();
 	const uint64_t due_ns[OWNER_RESET_LISTS] = {[NOW] = now, [LATER] = now + LATER_NS, [AGAIN] = now + AGAIN_NS};
@@ -96,15 +98,15 @@ void owner_resets_adopt(struct xdp_owner *owner)
 	for (uint32_t place = 0; place < OWNER_RECORD_RESETS; place++) {
 		struct owner_record_reset *entry = &owner->record->reset[place];
 		const uint32_t list = atomic_load(&entry->list) - 1;
-		struct owner_reset *reset = list < OWNER_RESET_LISTS ? malloc(sizeof(*reset)) : NULL;
+		struct owner_pending_reset *reset = list < OWNER_RESET_LISTS ? malloc(sizeof(*reset)) : NULL;
 
 		if (reset == NULL) {
 			if (list != UINT32_MAX)
 				atomic_store(&entry->list, 0);
 			continue;
 		}
-		*reset = (struct owner_reset){.key = entry->key, .slot = entry->slot, .place = place};
-		owner_place_mark(&owner->reset_places, place);
+		*reset = (struct owner_pending_reset){.key = entry->key, .slot = entry->slot, .place = place};
+		owner_place_bitmap_set(&owner->reset_places, place);
 		owner->resets.count++;
 		resets_append(&owner->resets, list, reset, due_ns[list]);
 	}
@@ -116,24 +118,24 @@ static bool resets_has_peer(const struct vma_flow_key *key)
 }
 
 /* A process that is killed closes its connection to us before it has ended: first it has only left. */
-void owner_resets_dead(struct xdp_owner *owner, uint32_t slot)
+void owner_resets_process_died(struct xdp_owner *owner, uint32_t slot)
 {
-	struct owner_resets *resets = &owner->resets;
-	struct owner_reset *reset = resets->first[LATER];
+	struct owner_reset_queue *resets = &owner->resets;
+	struct owner_pending_reset *reset = resets->first[LATER];
 	const uint64_t now = owner_now_ns();
 
 	resets->first[LATER] = NULL;
 	while (reset != NULL) {
-		struct owner_reset *next = reset->next;
+		struct owner_pending_reset *next = reset->next;
 
 		if (reset->slot != slot) {
 			resets_append(resets, LATER, reset, reset->due_ns);
 		} else {
 			owner_minisocks_cut(owner, &reset->key);
 			if (resets_has_peer(&reset->key))
-				resets_pass(owner, NOW, reset, now);
+				resets_move_to_list(owner, NOW, reset, now);
 			else
-				reset_drop(owner, reset);
+				reset_free_entry(owner, reset);
 		}
 		reset = next;
 	}
@@ -141,7 +143,7 @@ void owner_resets_dead(struct xdp_owner *owner, uint32_t slot)
 
 static bool resets_open_socket(struct xdp_owner *owner)
 {
-	struct owner_resets *resets = &owner->resets;
+	struct owner_reset_queue *resets = &owner->resets;
 	int fd;
 
 	if (resets->is_open)
@@ -159,7 +161,7 @@ static bool resets_open_socket(struct xdp_owner *owner)
 	return true;
 }
 
-static void resets_close_socket(struct owner_resets *resets)
+static void resets_close_socket(struct owner_reset_queue *resets)
 {
 	if (resets->is_open)
 		os_close(resets->fd);
@@ -169,7 +171,7 @@ static void resets_close_socket(struct owner_resets *resets)
 /* False: no room in the kernel now. Any other failure (no route, a firewall) is what the peer's silence would be. */
 static bool resets_probe(struct xdp_owner *owner, unsigned list, const struct vma_flow_key *key)
 {
-	struct owner_resets *resets = &owner->resets;
+	struct owner_reset_queue *resets = &owner->resets;
 	const uint32_t seq = resets->seq;
 	int rc;
 
@@ -182,12 +184,12 @@ static bool resets_probe(struct xdp_owner *owner, unsigned list, const struct vm
 	return true;
 }
 
-static unsigned probe_due(struct xdp_owner *owner, unsigned list, uint64_t now, unsigned left)
+static unsigned resets_send_due_probes(struct xdp_owner *owner, unsigned list, uint64_t now, unsigned left)
 {
-	struct owner_resets *resets = &owner->resets;
+	struct owner_reset_queue *resets = &owner->resets;
 
 	while (left > 0 && resets->first[list] != NULL && resets->first[list]->due_ns <= now) {
-		struct owner_reset *reset = resets->first[list];
+		struct owner_pending_reset *reset = resets->first[list];
 		const bool over = !resets_has_peer(&reset->key) || owner_flow_exists(owner, &reset->key) ||
 		                  !owner_minisocks_last(owner, &reset->key);
 
@@ -197,9 +199,9 @@ static unsigned probe_due(struct xdp_owner *owner, unsigned list, uint64_t now, 
 			owner_minisocks_cut(owner, &reset->key);
 		resets->first[list] = reset->next;
 		if (over || list == AGAIN)
-			reset_drop(owner, reset);
+			reset_free_entry(owner, reset);
 		else
-			resets_pass(owner, AGAIN, reset, now + AGAIN_NS);
+			resets_move_to_list(owner, AGAIN, reset, now + AGAIN_NS);
 		left--;
 	}
 	return left;
@@ -207,21 +209,21 @@ static unsigned probe_due(struct xdp_owner *owner, unsigned list, uint64_t now, 
 
 static void resets_free_all(struct xdp_owner *owner)
 {
-	struct owner_resets *resets = &owner->resets;
+	struct owner_reset_queue *resets = &owner->resets;
 
 	for (unsigned list = 0; list < OWNER_RESET_LISTS; list++) {
 		while (resets->first[list] != NULL) {
-			struct owner_reset *reset = resets->first[list];
+			struct owner_pending_reset *reset = resets->first[list];
 
 			resets->first[list] = reset->next;
-			reset_drop(owner, reset);
+			reset_free_entry(owner, reset);
 		}
 	}
 }
 
 void owner_resets_tick(struct xdp_owner *owner, uint64_t now)
 {
-	struct owner_resets *resets = &owner->resets;
+	struct owner_reset_queue *resets = &owner->resets;
 	unsigned left = PER_PACE;
 
 	if (resets->count == 0 || now < resets->pace_ns)
@@ -231,7 +233,7 @@ void owner_resets_tick(struct xdp_owner *owner, uint64_t now)
 		return;
 	}
 	for (unsigned list = 0; list < OWNER_RESET_LISTS && left > 0; list++)
-		left = probe_due(owner, list, now, left);
+		left = resets_send_due_probes(owner, list, now, left);
 	resets->pace_ns = left == 0 ? now + PACE_NS : 0;
 	if (resets->count == 0)
 		resets_close_socket(resets);
@@ -239,7 +241,7 @@ void owner_resets_tick(struct xdp_owner *owner, uint64_t now)
 
 uint64_t owner_resets_due_ns(const struct xdp_owner *owner)
 {
-	const struct owner_resets *resets = &owner->resets;
+	const struct owner_reset_queue *resets = &owner->resets;
 	uint64_t due = UINT64_MAX;
 
 	for (unsigned list = 0; list < OWNER_RESET_LISTS; list++)

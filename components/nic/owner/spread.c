@@ -16,13 +16,13 @@
 #include "owner.h"
 #include "../xdp/flow.h"
 
-bool owner_spread_may_join(const struct xdp_owner *owner, const struct owner_flow *flow, uint32_t slot,
-                           const struct vma_flow_rule *rule)
+bool owner_spread_allows_slot(const struct xdp_owner *owner, const struct owner_flow *flow, uint32_t slot,
+                              const struct vma_flow_rule *rule)
 {
 	return flow->rule.flags & rule->flags & VMA_FLOW_REUSEPORT && owner_same_process(owner, flow->slot, slot);
 }
 
-static void spread_fill(struct xdp_owner *owner, const struct owner_flow *flow)
+static void spread_assign_hash_buckets(struct xdp_owner *owner, const struct owner_flow *flow)
 {
 	struct xdp_group *group = &xdp_prog_groups(owner->prog)[flow->spread];
 	uint64_t left = 0;
@@ -34,16 +34,16 @@ static void spread_fill(struct xdp_owner *owner, const struct owner_flow *flow)
 	}
 }
 
-static int spread_begin(struct xdp_owner *owner, struct owner_flow *flow, uint64_t members)
+static int spread_create_hash_table(struct xdp_owner *owner, struct owner_flow *flow, uint64_t members)
 {
-	const uint32_t number = owner_group_number(owner);
+	const uint32_t number = owner_find_free_group_number(owner);
 	int rc;
 
 	if (number == 0)
 		return -ENOSPC;
 	flow->spread = number;
 	flow->members = members;
-	spread_fill(owner, flow);
+	spread_assign_hash_buckets(owner, flow);
 	rc = xdp_prog_flow_spread(owner->prog, &flow->rule.key, flow->slot, number);
 	if (rc < 0) {
 		flow->spread = 0;
@@ -57,17 +57,17 @@ static int spread_begin(struct xdp_owner *owner, struct owner_flow *flow, uint64
 int owner_spread_join(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
 {
 	if (flow->spread == 0)
-		return spread_begin(owner, flow, 1ull << flow->slot | 1ull << slot);
+		return spread_create_hash_table(owner, flow, 1ull << flow->slot | 1ull << slot);
 	flow->members |= 1ull << slot;
-	spread_fill(owner, flow);
+	spread_assign_hash_buckets(owner, flow);
 	return 0;
 }
 
 void owner_spread_leave(struct xdp_owner *owner, struct owner_flow *flow, uint32_t slot)
 {
 	flow->members &= ~(1ull << slot);
-	owner_flow_present(owner, flow, slot);
-	spread_fill(owner, flow);
+	owner_flow_note_announced(owner, flow, slot);
+	spread_assign_hash_buckets(owner, flow);
 	if (flow->slot != slot)
 		return;
 	owner->slot[slot].flows--;
@@ -95,5 +95,5 @@ void owner_spread_adopt(struct xdp_owner *owner, struct owner_flow *flow, uint32
 	flow->members = 1ull << flow->slot;
 	for (uint32_t bucket = 0; bucket < XDP_GROUP_BUCKETS; bucket++)
 		flow->members |= rented & 1ull << (groups[number].slot[bucket] & (XDP_SLOTS_MAX - 1));
-	spread_fill(owner, flow);
+	spread_assign_hash_buckets(owner, flow);
 }

@@ -1,4 +1,5 @@
-/* state - what an owner has at this moment, for readers. The shared object's part of it is what clients have written. */
+/* state - what an owner has at this moment, for readers. The shared object's part of it is what clients have written.
+ * */
 #include "owner.h"
 #include "../xdp/claims.h"
 #include "../xdp/shared.h"
@@ -10,7 +11,7 @@ _Static_assert(0 VMA_VMAD_QUEUE_PAIR_STATES(X) == SLOT_DRAINING + 1, "as enum ow
 
 static uint32_t count_claims(const struct xdp_owner *owner, uint32_t slot)
 {
-	return owner->claims != NULL ? xdp_claims_count(owner->claims, slot) : 0;
+	return owner->claims != NULL ? xdp_claims_count_of_slot(owner->claims, slot) : 0;
 }
 
 static uint32_t count_minisocks(const struct xdp_owner *owner, enum owner_minisock_state state)
@@ -23,13 +24,13 @@ static uint32_t count_minisocks(const struct xdp_owner *owner, enum owner_miniso
 	return n;
 }
 
-static void describe_frames(const struct xdp_owner *owner, struct vma_vmad_interface *out)
+static void state_fill_frame_counts(const struct xdp_owner *owner, struct vma_vmad_interface *out)
 {
 	out->rx_frames = owner->rx_frames * owner->queues;
 	out->tx_frames = (owner->queue_frames - owner->rx_frames) * owner->queues;
-	out->rx_missing = owner_frames_missing(owner);
+	out->rx_missing = owner_missing_frame_count(owner);
 	for (uint32_t queue = 0; queue < owner->queues; queue++) {
-		const struct owner_queue *q = &owner->queue[queue];
+		const struct owner_device_queue *q = &owner->queue[queue];
 		const uint32_t ready = xdp_load(q->fill.producer) - xdp_load(q->fill.consumer);
 
 		out->rx_ready += ready < owner->rx_frames ? ready : owner->rx_frames;
@@ -56,8 +57,8 @@ void xdp_owner_state(const struct xdp_owner *owner, struct vma_vmad_interface *o
 	        .minisocks_time_wait = count_minisocks(owner, MINISOCK_TIME_WAIT),
 	};
 	if (owner->claims != NULL)
-		out->claims = xdp_claims_used(owner->claims);
-	describe_frames(owner, out);
+		out->claims = xdp_claims_count_all(owner->claims);
+	state_fill_frame_counts(owner, out);
 }
 
 bool xdp_owner_slot_state(const struct xdp_owner *owner, uint32_t number, struct vma_vmad_queue_pair *out)
@@ -73,11 +74,11 @@ bool xdp_owner_slot_state(const struct xdp_owner *owner, uint32_t number, struct
 	        .claims = count_claims(owner, number),
 	        .waiters = slot->waiters,
 	        .rx_entries = slot->rx_size,
-	        .rx_held = xdp_shared_held_by(owner->shared, number, owner->nframes),
+	        .rx_held = xdp_shared_count_held_by(owner->shared, number, owner->nframes),
 	        .rx_quota = slot->rx_quota,
 	        .tx_entries = slot->tx_size,
 	        .tx_frames = slot->tx_count,
-	        .tx_in_flight = xdp_shared_in_flight_among(owner->shared, slot->tx_first, slot->tx_count),
+	        .tx_in_flight = xdp_shared_count_in_flight(owner->shared, slot->tx_first, slot->tx_count),
 	};
 	return true;
 }

@@ -30,13 +30,13 @@ static struct xdp_owner {
 	} flow[FAKE_FLOWS];
 	_Atomic uint64_t shadow[FAKE_FLOWS]; /* of the last calls of flow_shadows */
 	_Atomic unsigned shadows;
-	struct xdp_proof proof;                        /* of the last flow_ask */
+	struct xdp_proof_socket proof;                 /* of the last flow_ask */
 	struct vma_flow_minisock minisock[FAKE_FLOWS]; /* of the last calls of minisock_export */
 	_Atomic unsigned minisocks;
 	int fd;
 } fake;
 
-static void fake_reset(void)
+static void fake_owner_reset(void)
 {
 	if (fake.fd > 0)
 		close(fake.fd);
@@ -112,7 +112,7 @@ int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_
 
 /* What was shown is kept, to be looked at. */
 int xdp_owner_flow_request(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
-                           const struct xdp_proof *proof)
+                           const struct xdp_proof_socket *proof)
 {
 	owner->proof = *proof;
 	return xdp_owner_flow_add(owner, slot, rule);
@@ -169,7 +169,7 @@ int xdp_owner_flow_move(struct xdp_owner *owner, uint32_t from, uint32_t to, con
 	return -ENOENT;
 }
 
-int xdp_owner_flow_retire(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
+int xdp_owner_flow_stop_new_conns(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key)
 {
 	(void)owner, (void)slot, (void)key;
 	return -ENOENT;
@@ -260,7 +260,7 @@ bool xdp_owner_device_gone(const struct xdp_owner *owner)
 }
 
 /* Nothing is kept here: each slot's tenant is known while this owner lives. */
-static struct owner_tenant fake_tenant[XDP_SLOTS_MAX];
+static struct owner_slot_tenant fake_tenant[XDP_SLOTS_MAX];
 
 void xdp_owner_keep(struct xdp_owner *owner, struct fdstore *fdstore)
 {
@@ -274,7 +274,7 @@ int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct fdstore *fdstore, 
 	return -EPROTO;
 }
 
-void xdp_owner_name_tenant(struct xdp_owner *owner, uint32_t slot, const struct owner_tenant *tenant, int pidfd)
+void xdp_owner_name_tenant(struct xdp_owner *owner, uint32_t slot, const struct owner_slot_tenant *tenant, int pidfd)
 {
 	(void)owner, (void)pidfd;
 	fake_tenant[slot] = *tenant;
@@ -286,7 +286,7 @@ int xdp_owner_tenant_process(const struct xdp_owner *owner, uint32_t slot)
 	return -1;
 }
 
-bool xdp_owner_tenant(const struct xdp_owner *owner, uint32_t slot, struct owner_tenant *tenant, bool *leaves)
+bool xdp_owner_tenant(const struct xdp_owner *owner, uint32_t slot, struct owner_slot_tenant *tenant, bool *leaves)
 {
 	if (slot >= XDP_SLOTS_MAX || !(owner->rented >> slot & 1))
 		return false;

@@ -32,15 +32,15 @@ static struct {
 } prog;
 
 /* Before each change of the map and of what the program knows: a test may have the owner die there. */
-static void (*fake_step)(void);
+static void (*fake_prog_step_hook)(void);
 
-static void fake_step_on(void)
+static void fake_prog_call_step_hook(void)
 {
-	if (fake_step != NULL)
-		fake_step();
+	if (fake_prog_step_hook != NULL)
+		fake_prog_step_hook();
 }
 
-static int fake_find(const struct vma_flow_key *key)
+static int fake_prog_find_entry(const struct vma_flow_key *key)
 {
 	for (int i = 0; i < FAKE_ENTRIES; i++)
 		if (prog.entry[i].used && memcmp(&prog.entry[i].key, key, sizeof(*key)) == 0)
@@ -48,7 +48,7 @@ static int fake_find(const struct vma_flow_key *key)
 	return -1;
 }
 
-static unsigned fake_used(void)
+static unsigned fake_prog_used_entries(void)
 {
 	unsigned used = 0;
 
@@ -57,16 +57,16 @@ static unsigned fake_used(void)
 	return used;
 }
 
-static int fake_put(const struct vma_flow_key *key, uint32_t slot, bool is_minisock, bool in_place)
+static int fake_prog_put_entry(const struct vma_flow_key *key, uint32_t slot, bool is_minisock, bool in_place)
 {
-	int at = fake_find(key);
+	int at = fake_prog_find_entry(key);
 
-	fake_step_on();
+	fake_prog_call_step_hook();
 	if ((at >= 0) != in_place)
 		return in_place ? -ENOENT : -EEXIST;
 	if (in_place && prog.has_no_memory)
 		return -ENOMEM;
-	if (at < 0 && prog.most != 0 && fake_used() >= prog.most)
+	if (at < 0 && prog.most != 0 && fake_prog_used_entries() >= prog.most)
 		return -ENOSPC;
 	for (int i = 0; at < 0; i++)
 		if (!prog.entry[i].used)
@@ -82,25 +82,25 @@ static int fake_put(const struct vma_flow_key *key, uint32_t slot, bool is_minis
 int xdp_prog_flow_set(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
 {
 	(void)of, (void)flags;
-	return fake_put(key, slot, false, false);
+	return fake_prog_put_entry(key, slot, false, false);
 }
 
 int xdp_prog_flow_inherit(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
 {
 	(void)of, (void)flags;
-	return fake_put(key, slot, false, true);
+	return fake_prog_put_entry(key, slot, false, true);
 }
 
 int xdp_prog_flow_move(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot)
 {
 	(void)of;
-	return fake_put(key, slot, false, true);
+	return fake_prog_put_entry(key, slot, false, true);
 }
 
 int xdp_prog_flow_begin_grace(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
 {
 	(void)of, (void)group;
-	return fake_put(key, slot, false, true);
+	return fake_prog_put_entry(key, slot, false, true);
 }
 
 struct xdp_group *xdp_prog_groups(const struct xdp_prog *of)
@@ -111,21 +111,21 @@ struct xdp_group *xdp_prog_groups(const struct xdp_prog *of)
 
 int xdp_prog_flow_share(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
 {
-	const int rc = fake_put(key, slot, false, true);
+	const int rc = fake_prog_put_entry(key, slot, false, true);
 
 	(void)of;
 	if (rc == 0)
-		prog.entry[fake_find(key)].group = group;
+		prog.entry[fake_prog_find_entry(key)].group = group;
 	return rc;
 }
 
 int xdp_prog_flow_spread(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
 {
-	const int rc = fake_put(key, slot, false, true);
+	const int rc = fake_prog_put_entry(key, slot, false, true);
 
 	(void)of;
 	if (rc == 0)
-		prog.entry[fake_find(key)].spread = group;
+		prog.entry[fake_prog_find_entry(key)].spread = group;
 	return rc;
 }
 
@@ -137,21 +137,21 @@ void xdp_prog_slot_rented(struct xdp_prog *of, uint32_t slot)
 void xdp_prog_add_recent(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t slot)
 {
 	(void)of, (void)key, (void)slot;
-	fake_step_on();
+	fake_prog_call_step_hook();
 }
 
 int xdp_prog_minisock_set(struct xdp_prog *of, const struct vma_flow_key *key, uint32_t number, bool in_place)
 {
 	(void)of;
-	return fake_put(key, number, true, in_place);
+	return fake_prog_put_entry(key, number, true, in_place);
 }
 
 int xdp_prog_flow_del(struct xdp_prog *of, const struct vma_flow_key *key)
 {
-	const int at = fake_find(key);
+	const int at = fake_prog_find_entry(key);
 
 	(void)of;
-	fake_step_on();
+	fake_prog_call_step_hook();
 	if (at < 0)
 		return -ENOENT;
 	prog.entry[at].used = false;

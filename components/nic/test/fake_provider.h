@@ -1,6 +1,6 @@
 /*
- * fake_provider - a queue pair of the verbs backend on a provider that does nothing: sends complete at once, and what is
- * posted comes back as received, in order, when `due` says so. No device, no interface, no thread.
+ * fake_provider - a queue pair of the verbs backend on a provider that does nothing: sends complete at once, and what
+ * is posted comes back as received, in order, when `due` says so. No device, no interface, no thread.
  *
  * What the provider's own functions cost is theirs: their names begin with fake_.
  */
@@ -69,7 +69,7 @@ FAKE int fake_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_re
 	return 0;
 }
 
-static inline int next_receive(struct ibv_cq_ex *cq)
+static inline int fake_next_receive_completion(struct ibv_cq_ex *cq)
 {
 	if (fake.due == 0 || fake.posted_from == fake.posted_to)
 		return ENOENT;
@@ -83,12 +83,12 @@ static inline int next_receive(struct ibv_cq_ex *cq)
 FAKE int fake_rx_start(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 {
 	(void)attr;
-	return next_receive(cq);
+	return fake_next_receive_completion(cq);
 }
 
 FAKE int fake_rx_next(struct ibv_cq_ex *cq)
 {
-	return next_receive(cq);
+	return fake_next_receive_completion(cq);
 }
 
 FAKE void fake_end(struct ibv_cq_ex *cq)
@@ -114,7 +114,7 @@ FAKE uint64_t fake_stamp(struct ibv_cq_ex *cq)
 	return fake.stamp;
 }
 
-static inline int next_sent(struct ibv_cq_ex *cq)
+static inline int fake_next_send_completion(struct ibv_cq_ex *cq)
 {
 	if (fake.signalled_from == fake.signalled_to)
 		return ENOENT;
@@ -126,12 +126,12 @@ static inline int next_sent(struct ibv_cq_ex *cq)
 FAKE int fake_tx_start(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 {
 	(void)attr;
-	return next_sent(cq);
+	return fake_next_send_completion(cq);
 }
 
 FAKE int fake_tx_next(struct ibv_cq_ex *cq)
 {
-	return next_sent(cq);
+	return fake_next_send_completion(cq);
 }
 
 FAKE void fake_wr_start(struct ibv_qp_ex *qp)
@@ -201,13 +201,13 @@ FAKE int fake_wr_complete(struct ibv_qp_ex *qp)
 
 /* ---- the queue pair, as verbs.c would bind it ---- */
 
-static void fake_pool(struct vma_bufpool **pool, const char *name)
+static void fake_provider_create_pool(struct vma_bufpool **pool, const char *name)
 {
 	const struct vma_bufpool_attr attr = {.arena = fake.arena, .name = name, .batch = 16, .batching_mode = 1};
 	uint32_t first;
 
 	if (vma_bufpool_create(&attr, pool) != 0 || vma_bufarena_map_memory(fake.arena, 2 * FAKE_DEPTH, &first) != 0 ||
-	    vma_bufpool_add(*pool, first, 2 * FAKE_DEPTH) != 0)
+	    vma_bufpool_add_frames(*pool, first, 2 * FAKE_DEPTH) != 0)
 		abort();
 	for (uint32_t unit = first >> VERBS_UNIT_SHIFT; unit <= (first + 2 * FAKE_DEPTH - 1) >> VERBS_UNIT_SHIFT;
 	     unit++)
@@ -218,11 +218,11 @@ static void fake_pool(struct vma_bufpool **pool, const char *name)
 static inline void fake_provider_end(void)
 {
 	if (fake.verbs != NULL) {
-		verbs_wiped_free(fake.verbs->sent, FAKE_DEPTH * sizeof(struct verbs_sent));
-		vma_stats_drop(NULL, fake.verbs->stats);
+		verbs_wipeonfork_free(fake.verbs->sent, FAKE_DEPTH * sizeof(struct verbs_send_segment));
+		vma_stats_block_free(NULL, fake.verbs->stats);
 	}
 	free(fake.verbs);
-	verbs_wiped_free(fake.lkeys, FAKE_LKEYS_BYTES);
+	verbs_wipeonfork_free(fake.lkeys, FAKE_LKEYS_BYTES);
 	fake.verbs = NULL;
 	fake.lkeys = NULL;
 }
@@ -240,9 +240,9 @@ static inline struct verbs_qp *fake_provider_begin(uint32_t batching, uint32_t i
 	fake.byte_len = 64;
 	if (vma_bufarena_create(&arena, &fake.arena) != 0)
 		abort();
-	fake.lkeys = verbs_wiped_alloc(FAKE_LKEYS_BYTES, &fake.is_wiped);
-	fake_pool(&fake.rx_pool, "rx");
-	fake_pool(&fake.tx_pool, "tx");
+	fake.lkeys = verbs_wipeonfork_alloc(FAKE_LKEYS_BYTES, &fake.is_wiped);
+	fake_provider_create_pool(&fake.rx_pool, "rx");
+	fake_provider_create_pool(&fake.tx_pool, "tx");
 	fake.context.context.ops.post_recv = fake_post_recv;
 	fake.qp.context = &fake.context.context;
 	fake.qp_ex.wr_start = fake_wr_start;
@@ -267,7 +267,7 @@ static inline struct verbs_qp *fake_provider_begin(uint32_t batching, uint32_t i
 	fake.nic.base.ops = &vma_nic_verbs_ops;
 	fake.nic.base.arena = fake.arena;
 	fake.nic.base.info = (struct vma_nic_info){.mtu = 1500, .caps = VMA_NIC_CAP_TX_CSUM | VMA_NIC_CAP_RX_CSUM};
-	fake.nic.fork_guard = qp->fork_guard = nic_fork_guard();
+	fake.nic.fork_guard = qp->fork_guard = nic_get_fork_guard();
 	fake.nic.lkeys = fake.lkeys;
 	fake.nic.no_lkeys = no_lkeys;
 	fake.nic.device = &fake.device;
@@ -279,7 +279,7 @@ static inline struct verbs_qp *fake_provider_begin(uint32_t batching, uint32_t i
 	qp->base.rx_depth = qp->base.tx_depth = FAKE_DEPTH / 2;
 	qp->nic = &fake.nic;
 	qp->generation = 1;
-	qp->stats = vma_stats_grab(NULL, VMA_STATS_TYPE_NIC, "fake");
+	qp->stats = vma_stats_block_alloc(NULL, VMA_STATS_TYPE_NIC, "fake");
 	qp->queue = (struct verbs_queue){.device = &fake.device,
 	                                 .qp = &fake.qp,
 	                                 .qp_ex = &fake.qp_ex,
@@ -290,7 +290,7 @@ static inline struct verbs_qp *fake_provider_begin(uint32_t batching, uint32_t i
 	qp->tx_segs_max = 1;
 	qp->tx_longest = qp->tx_longest_ever = 1500 + VERBS_L2_BYTES;
 	qp->attr.tx_batching = batching;
-	qp->sent = verbs_wiped_alloc(FAKE_DEPTH * sizeof(struct verbs_sent), &fake.is_wiped);
+	qp->sent = verbs_wipeonfork_alloc(FAKE_DEPTH * sizeof(struct verbs_send_segment), &fake.is_wiped);
 	qp->sent_mask = FAKE_DEPTH - 1;
 	verbs_data_init(qp);
 	fake.verbs = qp;

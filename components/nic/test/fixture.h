@@ -1,7 +1,7 @@
 /*
  * fixture - two ends of a link with queue pairs, and what every test does with them. Any backend.
  *
- * Control calls run in the network namespace of their end (fixture_enter), which for a wire is where we are.
+ * Control calls run in the network namespace of their end (fixture_enter_netns), which for a wire is where we are.
  */
 #ifndef VMA_NIC_TEST_FIXTURE_H
 #define VMA_NIC_TEST_FIXTURE_H
@@ -51,7 +51,7 @@ static inline uint64_t fixture_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
 }
 
-static inline void fixture_enter(const struct fixture *w, int end)
+static inline void fixture_enter_netns(const struct fixture *w, int end)
 {
 	if (w->netns[end] >= 0)
 		assert_int_equal(setns(w->netns[end], CLONE_NEWNET), 0);
@@ -67,7 +67,7 @@ static inline struct vma_bufarena *fixture_arena(void)
 }
 
 /* Posts what the queue pair may hold; a backend that keeps the first fill itself wants none. */
-static inline void fixture_fill(struct vma_nic_qp *qp)
+static inline void fixture_post_rx_bufs(struct vma_nic_qp *qp)
 {
 	struct vma_bufpool *pool = atomic_load(&qp->rx_pool);
 	struct vma_buf *bufs[FIXTURE_BURST];
@@ -89,16 +89,16 @@ static inline struct vma_nic_qp *fixture_qp(struct fixture *w, int end, int i, u
 {
 	struct vma_nic_qp_attr attr = {.rx_wre = depth, .tx_wre = depth, .name = "test"};
 
-	fixture_enter(w, end);
+	fixture_enter_netns(w, end);
 	assert_int_equal(vma_nic_qp_create(w->nic[end], &attr, &w->qp[end][i]), 0);
-	fixture_fill(w->qp[end][i]);
+	fixture_post_rx_bufs(w->qp[end][i]);
 	memcpy(w->mac[end], w->nic[end]->info.mac, 6);
 	return w->qp[end][i];
 }
 
 static inline int fixture_flow_rc(struct fixture *w, int end, int i, const struct vma_flow_rule *rule)
 {
-	fixture_enter(w, end);
+	fixture_enter_netns(w, end);
 	return vma_nic_flow_add(w->qp[end][i], rule);
 }
 static inline void fixture_flow(struct fixture *w, int end, int i, uint8_t proto, uint16_t port, uint16_t peer_port,
@@ -109,17 +109,18 @@ static inline void fixture_flow(struct fixture *w, int end, int i, uint8_t proto
 	assert_int_equal(fixture_flow_rc(w, end, i, &rule), 0);
 }
 
-static inline void fixture_unflow(struct fixture *w, int end, int i, uint8_t proto, uint16_t port, uint16_t peer_port)
+static inline void fixture_delete_flow(struct fixture *w, int end, int i, uint8_t proto, uint16_t port,
+                                       uint16_t peer_port)
 {
 	struct vma_flow_rule rule = flow_rule(end, proto, port, peer_port, 0);
 
-	fixture_enter(w, end);
+	fixture_enter_netns(w, end);
 	assert_int_equal(vma_nic_flow_del(w->qp[end][i], &rule.key), 0);
 }
 
 static inline void fixture_qp_destroy(struct fixture *w, int end, int i)
 {
-	fixture_enter(w, end);
+	fixture_enter_netns(w, end);
 	vma_nic_qp_destroy(w->qp[end][i]);
 	w->qp[end][i] = NULL;
 }
@@ -129,7 +130,7 @@ static inline void fixture_nic_close(struct fixture *w, int end)
 	for (int i = 0; i < FIXTURE_QPS; i++)
 		if (w->qp[end][i] != NULL)
 			fixture_qp_destroy(w, end, i);
-	fixture_enter(w, end);
+	fixture_enter_netns(w, end);
 	vma_nic_close(w->nic[end]);
 	w->nic[end] = NULL;
 }
@@ -264,7 +265,7 @@ static inline void fixture_assert_receives(struct fixture *w, int end, int i, st
 }
 
 /* Nothing comes, although there was time. */
-static inline void assert_silence(struct fixture *w, int end, int i)
+static inline void assert_no_packet_arrives(struct fixture *w, int end, int i)
 {
 	static _Thread_local struct packet packet;
 

@@ -44,7 +44,7 @@ static struct xdp_ring comp = {.producer = &ring.producer,
                                .mask = RING - 1};
 static uint32_t sent;
 
-static uint32_t hints_take(struct input *in, unsigned bytes)
+static uint32_t fuzz_input_take(struct input *in, unsigned bytes)
 {
 	uint32_t value = 0;
 
@@ -58,49 +58,52 @@ static uint64_t kind_of(uint32_t frame)
 	return xdp_load(&shared->state[frame]) & XDP_TX_STATE_MASK;
 }
 
-static bool is_the_slots(uint32_t frame)
+static bool frame_is_of_tested_slot(uint32_t frame)
 {
 	return frame >= FIRST && frame < FIRST + COUNT;
 }
 
-static void hints_send_some(struct input *in)
+static void fuzz_send_frames(struct input *in)
 {
-	uint32_t first = hints_take(in, 2) % COUNT, n = hints_take(in, 2) % 600, queue = hints_take(in, 1) % QUEUES;
+	uint32_t first = fuzz_input_take(in, 2) % COUNT, n = fuzz_input_take(in, 2) % 600,
+	         queue = fuzz_input_take(in, 1) % QUEUES;
 
 	for (uint32_t f = FIRST + first; n-- > 0 && f < FIRST + COUNT; f++)
 		if (kind_of(f) == XDP_TX_IDLE)
-			xdp_shared_in_flight(shared, f, queue, sent++);
+			xdp_shared_set_in_flight(shared, f, queue, sent++);
 }
 
 /* By the completion ring of a queue, as the kernel fills it. */
-static void complete_some(struct input *in)
+static void fuzz_complete_frames(struct input *in)
 {
-	uint32_t first = hints_take(in, 2) % COUNT, n = hints_take(in, 2) % 600, queue = hints_take(in, 1) % QUEUES;
+	uint32_t first = fuzz_input_take(in, 2) % COUNT, n = fuzz_input_take(in, 2) % 600,
+	         queue = fuzz_input_take(in, 1) % QUEUES;
 	uint32_t producer = atomic_load(&ring.producer);
-	struct xdp_driver driver = {.shared = shared, .comp = &comp, .queue = queue, .self = XDP_HOLDER_OWNER};
+	struct xdp_shared_rings_user driver = {
+	        .shared = shared, .comp = &comp, .queue = queue, .self = XDP_HOLDER_OWNER};
 
 	for (uint32_t f = FIRST + first; n-- > 0 && f < FIRST + COUNT; f++)
 		ring.entries[producer++ & comp.mask] = (uint64_t)f << XDP_FRAME_SHIFT;
 	atomic_store(&ring.producer, producer);
-	xdp_shared_complete(&driver);
+	xdp_shared_drain_completion_ring(&driver);
 	MUST(atomic_load(&ring.consumer) == producer);
 }
 
-static void hints_ask(struct input *in, bool all)
+static void fuzz_take_completed_frames(struct input *in, bool all)
 {
 	static uint8_t was[NFRAMES];
-	uint32_t frames[BURST], n = all ? BURST : hints_take(in, 1) % BURST, completed = 0, got;
+	uint32_t frames[BURST], n = all ? BURST : fuzz_input_take(in, 1) % BURST, completed = 0, got;
 
 	for (uint32_t f = FIRST; f < FIRST + COUNT; f++) {
 		was[f] = kind_of(f) == XDP_TX_COMPLETED;
 		completed += was[f];
 	}
-	got = xdp_shared_returned(shared, SLOT, frames, n);
+	got = xdp_shared_take_completed_tx(shared, SLOT, frames, n);
 	MUST(got <= n);
 	if (all)
 		MUST(got == (completed < n ? completed : n));
 	for (uint32_t i = 0; i < got; i++) {
-		MUST(is_the_slots(frames[i]) && was[frames[i]]);
+		MUST(frame_is_of_tested_slot(frames[i]) && was[frames[i]]);
 		was[frames[i]] = 0; /* once */
 		MUST(kind_of(frames[i]) == XDP_TX_IDLE);
 	}
@@ -108,48 +111,48 @@ static void hints_ask(struct input *in, bool all)
 		MUST(!was[f] || kind_of(f) == XDP_TX_COMPLETED);
 }
 
-static void tear_indices(struct input *in)
+static void fuzz_corrupt_hint_indices(struct input *in)
 {
-	struct xdp_shared_hints *hints = &shared->hints[SLOT][hints_take(in, 1) % QUEUES];
-	uint8_t how = (uint8_t)hints_take(in, 1);
+	struct xdp_completed_frame_hints *hints = &shared->hints[SLOT][fuzz_input_take(in, 1) % QUEUES];
+	uint8_t how = (uint8_t)fuzz_input_take(in, 1);
 
 	if (how & 1)
-		hints->producer = how & 2 ? hints_take(in, 4) : hints->producer + hints_take(in, 2) - 600;
+		hints->producer = how & 2 ? fuzz_input_take(in, 4) : hints->producer + fuzz_input_take(in, 2) - 600;
 	if (how & 4)
-		hints->consumer = how & 8 ? hints_take(in, 4) : hints->consumer + hints_take(in, 2) - 600;
+		hints->consumer = how & 8 ? fuzz_input_take(in, 4) : hints->consumer + fuzz_input_take(in, 2) - 600;
 }
 
-static void hints_step(struct input *in)
+static void fuzz_hints_step(struct input *in)
 {
 	uint32_t frame;
 
-	switch (hints_take(in, 1) % STEPS) {
+	switch (fuzz_input_take(in, 1) % STEPS) {
 	case SEND:
-		hints_send_some(in);
+		fuzz_send_frames(in);
 		break;
 	case COMPLETE:
-		complete_some(in);
+		fuzz_complete_frames(in);
 		break;
 	case TEAR_INDICES:
-		tear_indices(in);
+		fuzz_corrupt_hint_indices(in);
 		break;
 	case TEAR_ENTRY:
-		frame = hints_take(in, 2);
-		shared->hints[SLOT][frame >> 15].frame[frame % XDP_HINTS] = hints_take(in, 4);
+		frame = fuzz_input_take(in, 2);
+		shared->hints[SLOT][frame >> 15].frame[frame % XDP_HINTS] = fuzz_input_take(in, 4);
 		break;
 	case TEAR_STATE:
-		frame = hints_take(in, 2) % NFRAMES;
-		shared->state[frame] = (uint64_t)hints_take(in, 4) << 32 | hints_take(in, 4);
+		frame = fuzz_input_take(in, 2) % NFRAMES;
+		shared->state[frame] = (uint64_t)fuzz_input_take(in, 4) << 32 | fuzz_input_take(in, 4);
 		break;
 	case TEAR_ROUTE:
-		frame = hints_take(in, 2) % NFRAMES;
-		shared->route[frame] = (uint8_t)hints_take(in, 1);
+		frame = fuzz_input_take(in, 2) % NFRAMES;
+		shared->route[frame] = (uint8_t)fuzz_input_take(in, 1);
 		break;
 	case RESCAN:
-		shared->slot[SLOT].rescan = hints_take(in, 1) & 1;
+		shared->slot[SLOT].rescan = fuzz_input_take(in, 1) & 1;
 		break;
 	default:
-		hints_ask(in, false);
+		fuzz_take_completed_frames(in, false);
 		break;
 	}
 }
@@ -168,14 +171,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	memset((void *)shared->route, 0, NFRAMES);
 	memset(&ring, 0, sizeof(ring));
 	shared->slot[SLOT].rescan = 0;
-	xdp_shared_rent(shared, SLOT, FIRST, COUNT);
-	xdp_shared_rent(shared, OTHER, FIRST + COUNT, 100);
+	xdp_shared_set_tx_range_of_slot(shared, SLOT, FIRST, COUNT);
+	xdp_shared_set_tx_range_of_slot(shared, OTHER, FIRST + COUNT, 100);
 	while (in.at < in.end)
-		hints_step(&in);
+		fuzz_hints_step(&in);
 	/* Whatever has been torn: a look everywhere finds all that is left, a burst at a time. */
 	for (int i = 0; i < COUNT / BURST + 2; i++) {
 		shared->slot[SLOT].rescan = 1;
-		hints_ask(&in, true);
+		fuzz_take_completed_frames(&in, true);
 	}
 	return 0;
 }

@@ -47,7 +47,7 @@ struct seen {
 static const struct vma_flow_rule rule = {
         .key = {.family = AF_INET, .proto = IPPROTO_TCP, .local = {10, 0, 0, 1}, .local_port_be = 0}};
 
-static void kernel_sock_see(const struct kernel_sock *socket, void *arg)
+static void fuzz_check_reported_socket(const struct kernel_sock *socket, void *arg)
 {
 	struct seen *seen = arg;
 	struct vma_flow_rule wanted = rule;
@@ -81,7 +81,7 @@ static void kernel_sock_frame(uint8_t how, uint8_t *message, size_t n)
 	}
 }
 
-static void answer_all(int kernel, const uint8_t *data, size_t size)
+static void fuzz_answer_all_requests(int kernel, const uint8_t *data, size_t size)
 {
 	_Alignas(struct nlmsghdr) uint8_t message[2048];
 
@@ -112,12 +112,12 @@ static void walk(const uint8_t *data, size_t size, uint8_t how)
 	int pair[2], persistent, rc;
 
 	MUST(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, pair) == 0);
-	answer_all(pair[0], data, size);
+	fuzz_answer_all_requests(pair[0], data, size);
 	persistent = pair[1];
 	if (how & 2)
-		rc = kernel_sock_connection(&persistent, &key, 1, kernel_sock_see, &seen);
+		rc = kernel_sock_connection(&persistent, &key, 1, fuzz_check_reported_socket, &seen);
 	else
-		rc = kernel_sock_walk(&persistent, IPPROTO_TCP, seen.port, how & 4, kernel_sock_see, &seen);
+		rc = kernel_sock_walk(&persistent, IPPROTO_TCP, seen.port, how & 4, fuzz_check_reported_socket, &seen);
 	(void)rc; /* an answer may be an error of any number */
 	MUST(persistent == pair[1] || persistent == -1);
 	if (persistent >= 0)

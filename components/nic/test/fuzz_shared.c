@@ -49,14 +49,14 @@ struct memory {
 static struct xdp_shared *shared;
 static struct memory *memory; /* fill and completion rings of both queues, and a receive ring */
 static struct xdp_ring rings[2 * QUEUES + 1];
-static struct xdp_driver owner[QUEUES], client[QUEUES];
+static struct xdp_shared_rings_user owner[QUEUES], client[QUEUES];
 
 struct input {
 	const uint8_t *at;
 	size_t left;
 };
 
-static uint64_t shared_take(struct input *input, size_t bytes)
+static uint64_t fuzz_input_take_bytes(struct input *input, size_t bytes)
 {
 	uint64_t value = 0;
 
@@ -90,21 +90,21 @@ static void shared_begin(void)
 	for (unsigned i = 0; i < 2 * QUEUES + 1; i++)
 		rings[i] = ring_at(&memory[i]);
 	xdp_shared_init(shared, FRAMES, QUEUES);
-	xdp_shared_rent(shared, CLIENT, FRAMES / 2, 32);
+	xdp_shared_set_tx_range_of_slot(shared, CLIENT, FRAMES / 2, 32);
 	for (uint32_t queue = 0; queue < QUEUES; queue++) {
-		owner[queue] = (struct xdp_driver){.shared = shared,
-		                                   .fill = &rings[2 * queue],
-		                                   .comp = &rings[2 * queue + 1],
-		                                   .queue = queue,
-		                                   .self = XDP_HOLDER_OWNER};
+		owner[queue] = (struct xdp_shared_rings_user){.shared = shared,
+		                                              .fill = &rings[2 * queue],
+		                                              .comp = &rings[2 * queue + 1],
+		                                              .queue = queue,
+		                                              .self = XDP_HOLDER_OWNER};
 		client[queue] = owner[queue];
 		client[queue].self = CLIENT + 1;
 	}
 }
 
-static void write_somewhere(struct input *input)
+static void fuzz_write_anywhere(struct input *input)
 {
-	const uint64_t where = shared_take(input, 4), value = shared_take(input, 8);
+	const uint64_t where = fuzz_input_take_bytes(input, 4), value = fuzz_input_take_bytes(input, 8);
 	const bool in_rings = where & 1;
 	char *base = in_rings ? (char *)memory : (char *)shared;
 	const size_t bytes = in_rings ? sizeof(*memory) * (2 * QUEUES + 1) : sizeof(*shared);
@@ -112,71 +112,72 @@ static void write_somewhere(struct input *input)
 	memcpy(base + where / 2 % (bytes / 8) * 8, &value, sizeof(value));
 }
 
-static void seize(uint32_t slot)
+static void fuzz_take_frames_of_slot(uint32_t slot)
 {
 	uint32_t frames[BURST], at = 0, passes = 0, n;
 
-	while ((n = xdp_shared_seize(shared, slot, &at, FRAMES, frames, BURST)) > 0) {
+	while ((n = xdp_shared_take_frames_of_slot(shared, slot, &at, FRAMES, frames, BURST)) > 0) {
 		MUST(n <= BURST && ++passes <= FRAMES);
 		for (uint32_t i = 0; i < n; i++)
 			MUST(frames[i] < FRAMES);
 	}
 }
 
-static void shared_fill(struct xdp_driver *driver, struct input *input)
+static void shared_fill(struct xdp_shared_rings_user *driver, struct input *input)
 {
 	uint32_t frames[BURST];
-	const unsigned n = shared_take(input, 1) % (BURST + 1);
+	const unsigned n = fuzz_input_take_bytes(input, 1) % (BURST + 1);
 
 	for (unsigned i = 0; i < n; i++) {
-		frames[i] = (uint32_t)shared_take(input, 2);
-		xdp_shared_hold(driver, frames[i]);
+		frames[i] = (uint32_t)fuzz_input_take_bytes(input, 2);
+		xdp_shared_set_frame_holder(driver, frames[i]);
 	}
-	MUST(xdp_shared_fill(driver, frames, n) <= n);
+	MUST(xdp_shared_put_in_fill_ring(driver, frames, n) <= n);
 }
 
 static void shared_do_step(struct input *input)
 {
-	const enum step step = shared_take(input, 1) % STEPS;
-	const uint32_t slot = (uint32_t)shared_take(input, 1) % XDP_SLOTS_MAX, queue = slot % QUEUES;
-	struct xdp_driver *driver = slot & 2 ? &client[queue] : &owner[queue];
+	const enum step step = fuzz_input_take_bytes(input, 1) % STEPS;
+	const uint32_t slot = (uint32_t)fuzz_input_take_bytes(input, 1) % XDP_SLOTS_MAX, queue = slot % QUEUES;
+	struct xdp_shared_rings_user *driver = slot & 2 ? &client[queue] : &owner[queue];
 	uint32_t frames[BURST];
 
 	switch (step) {
 	case WRITE:
-		write_somewhere(input);
+		fuzz_write_anywhere(input);
 		break;
 	case RECOVER:
-		xdp_shared_recover(owner, QUEUES, slot);
+		xdp_shared_release_dead_locks(owner, QUEUES, slot);
 		break;
 	case CLAIM_RX:
-		MUST(xdp_shared_claim_rx(shared, slot, &rings[2 * QUEUES]) <= RING);
+		MUST(xdp_shared_hold_frames_in_rx_ring(shared, slot, &rings[2 * QUEUES]) <= RING);
 		break;
 	case FREE_LOCK:
-		xdp_shared_free_lock(&owner[queue], slot & 4 ? XDP_LOCK_FILL : XDP_LOCK_COMP,
-		                     (uint32_t)shared_take(input, 4));
+		xdp_shared_break_lock(&owner[queue], slot & 4 ? XDP_LOCK_FILL : XDP_LOCK_COMP,
+		                      (uint32_t)fuzz_input_take_bytes(input, 4));
 		break;
 	case SETTLE_TX:
-		xdp_shared_settle_tx(shared, (uint32_t)shared_take(input, 2), (uint32_t)shared_take(input, 2), queue,
-		                     (uint32_t)shared_take(input, 4));
+		xdp_shared_end_untaken_tx(shared, (uint32_t)fuzz_input_take_bytes(input, 2),
+		                          (uint32_t)fuzz_input_take_bytes(input, 2), queue,
+		                          (uint32_t)fuzz_input_take_bytes(input, 4));
 		break;
 	case HELD_BY:
-		MUST(xdp_shared_held_by(shared, slot, FRAMES) <= FRAMES);
+		MUST(xdp_shared_count_held_by(shared, slot, FRAMES) <= FRAMES);
 		break;
 	case SEIZE:
-		seize(slot);
+		fuzz_take_frames_of_slot(slot);
 		break;
 	case FILL:
 		shared_fill(driver, input);
 		break;
 	case COMPLETE:
-		MUST(xdp_shared_complete(driver) <= RING);
+		MUST(xdp_shared_drain_completion_ring(driver) <= RING);
 		break;
 	case RETURNED:
-		MUST(xdp_shared_returned(shared, slot, frames, BURST) <= BURST);
+		MUST(xdp_shared_take_completed_tx(shared, slot, frames, BURST) <= BURST);
 		break;
 	case AMONG:
-		MUST(xdp_shared_in_flight_among(shared, FRAMES / 2, 32) <= 32);
+		MUST(xdp_shared_count_in_flight(shared, FRAMES / 2, 32) <= 32);
 		break;
 	default:
 		xdp_shared_check(shared, sizeof(*shared));

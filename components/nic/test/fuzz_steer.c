@@ -38,12 +38,12 @@ enum { SLOTS = 8, PACKETS = 8, PACKET_MAX = 200, STALE_NS = 300000000 };
 static struct xdp_steer *skel;
 static struct xdp_claim_bucket *claims;
 static struct xdp_group *groups;
-static struct xdp_recents *recents;
+static struct xdp_recent_connections *recents;
 static struct ring_buffer *told;
 static int xsk[SLOTS];
 static struct steer_model model;
-static unsigned tells_seen;
-static bool is_stale; /* what is told is not compared */
+static unsigned reports_seen;
+static bool reports_are_not_compared; /* what is told is not compared */
 
 #define MUST(condition)                                                                                                \
 	do {                                                                                                           \
@@ -55,12 +55,12 @@ static bool is_stale; /* what is told is not compared */
 
 /* ---- the fixture, once ---- */
 
-static uint32_t local_of(uint8_t which)
+static uint32_t fuzz_local_address(uint8_t which)
 {
 	return htonl(which % 3 == 2 ? 0xefff0001 : 0x0a090002 + which % 3); /* 10.9.0.2, 10.9.0.3, 239.255.0.1 */
 }
 
-static uint32_t steer_peer_of(uint8_t which)
+static uint32_t fuzz_peer_address(uint8_t which)
 {
 	return htonl(which & 1 ? 0x0a090004 : 0x0a090001);
 }
@@ -79,9 +79,10 @@ static uint16_t peer_port_of(uint8_t which)
 
 static enum model_socket kernels(const struct xdp_flow_key *key)
 {
-	if (key->local != local_of(0) || key->local_port != htons(LISTENED))
+	if (key->local != fuzz_local_address(0) || key->local_port != htons(LISTENED))
 		return MODEL_NO_SOCKET;
-	return key->peer == steer_peer_of(0) && key->peer_port == peer_port_of(0) ? MODEL_CONNECTION : MODEL_LISTENER;
+	return key->peer == fuzz_peer_address(0) && key->peer_port == peer_port_of(0) ? MODEL_CONNECTION
+	                                                                              : MODEL_LISTENER;
 }
 
 static void cannot(const char *what)
@@ -93,7 +94,7 @@ static void cannot(const char *what)
 	exit(77);
 }
 
-static struct sockaddr_in steer_name_of(uint32_t address, uint16_t port)
+static struct sockaddr_in sockaddr_of(uint32_t address, uint16_t port)
 {
 	return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = address};
 }
@@ -101,7 +102,7 @@ static struct sockaddr_in steer_name_of(uint32_t address, uint16_t port)
 static void add_address(int fd, const char *name, uint32_t address)
 {
 	struct ifreq request = {0};
-	const struct sockaddr_in in = steer_name_of(address, 0);
+	const struct sockaddr_in in = sockaddr_of(address, 0);
 
 	snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", name);
 	memcpy(&request.ifr_addr, &in, sizeof(in));
@@ -113,30 +114,30 @@ static void add_address(int fd, const char *name, uint32_t address)
 /* The kernel's listener, and a connection that it has accepted. */
 static void make_sockets(void)
 {
-	struct sockaddr_in server = steer_name_of(local_of(0), htons(LISTENED)),
-	                   client = steer_name_of(steer_peer_of(0), peer_port_of(0));
+	struct sockaddr_in server = sockaddr_of(fuzz_local_address(0), htons(LISTENED)),
+	                   client = sockaddr_of(fuzz_peer_address(0), peer_port_of(0));
 	int listener = socket(AF_INET, SOCK_STREAM, 0), fd = socket(AF_INET, SOCK_STREAM, 0);
 
 	add_address(fd, "lo", htonl(INADDR_LOOPBACK));
-	add_address(fd, "lo:1", local_of(0));
-	add_address(fd, "lo:2", steer_peer_of(0));
+	add_address(fd, "lo:1", fuzz_local_address(0));
+	add_address(fd, "lo:2", fuzz_peer_address(0));
 	MUST(bind(listener, (struct sockaddr *)&server, sizeof(server)) == 0 && listen(listener, 8) == 0);
 	MUST(bind(fd, (struct sockaddr *)&client, sizeof(client)) == 0);
 	MUST(connect(fd, (struct sockaddr *)&server, sizeof(server)) == 0);
 	MUST(accept(listener, NULL, NULL) >= 0);
 }
 
-static int take_told(void *context, void *data, size_t size)
+static int check_report_to_owner(void *context, void *data, size_t size)
 {
 	(void)context;
-	if (is_stale)
+	if (reports_are_not_compared)
 		return 0;
-	MUST(size >= sizeof(struct xdp_minisock_segment) && tells_seen < model.tells);
-	MUST(memcmp(data, &model.told[tells_seen++ % MODEL_TOLD], sizeof(struct xdp_minisock_segment)) == 0);
+	MUST(size >= sizeof(struct xdp_minisock_segment) && reports_seen < model.tells);
+	MUST(memcmp(data, &model.told[reports_seen++ % MODEL_TOLD], sizeof(struct xdp_minisock_segment)) == 0);
 	return 0;
 }
 
-static void *map_of(const struct bpf_map *map, size_t bytes)
+static void *mmap_bpf_map(const struct bpf_map *map, size_t bytes)
 {
 	void *array = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, bpf_map__fd(map), 0);
 
@@ -161,10 +162,10 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 		if (xsk[i] < 0)
 			cannot("a socket of AF_XDP");
 	}
-	claims = map_of(skel->maps.claims, XDP_CLAIM_BUCKETS * sizeof(*claims));
-	groups = map_of(skel->maps.groups, XDP_GROUPS * sizeof(*groups));
-	recents = map_of(skel->maps.recents, XDP_RECENT_LINES * sizeof(*recents));
-	told = ring_buffer__new(bpf_map__fd(skel->maps.segments), take_told, NULL, NULL);
+	claims = mmap_bpf_map(skel->maps.claims, XDP_CLAIM_BUCKETS * sizeof(*claims));
+	groups = mmap_bpf_map(skel->maps.groups, XDP_GROUPS * sizeof(*groups));
+	recents = mmap_bpf_map(skel->maps.recents, XDP_RECENT_LINES * sizeof(*recents));
+	told = ring_buffer__new(bpf_map__fd(skel->maps.segments), check_report_to_owner, NULL, NULL);
 	MUST(told != NULL);
 	return 0;
 }
@@ -191,7 +192,7 @@ static uint32_t steer_take32(struct input *in)
 
 /* ---- maps and model, filled with the same ---- */
 
-static void steer_forget_all(void)
+static void clear_all_steer_maps(void)
 {
 	for (unsigned i = 0; i < model.flows; i++)
 		bpf_map_delete_elem(bpf_map__fd(skel->maps.flows), &model.flow[i].key);
@@ -202,9 +203,9 @@ static void steer_forget_all(void)
 		                                   (uint16_t)(model.claim[i].name >> 16))],
 		       0, sizeof(*claims));
 	for (unsigned i = 0; i < model.notes; i++)
-		memset(&recents[xdp_recent_line(xdp_group_hash(&model.noted[i].key))], 0, sizeof(*recents));
+		memset(&recents[xdp_recent_line_of_hash(xdp_group_hash(&model.noted[i].key))], 0, sizeof(*recents));
 	memset(&model, 0, sizeof(model));
-	tells_seen = 0;
+	reports_seen = 0;
 	skel->bss->front.version = 0;
 	memset(&skel->bss->counts, 0, sizeof(skel->bss->counts));
 }
@@ -224,13 +225,13 @@ static void steer_add_flow(struct input *in)
 	uint8_t where = steer_take8(in), slot = steer_take8(in) % SLOTS, how = steer_take8(in);
 	struct model_flow *flow = &model.flow[model.flows];
 
-	flow->key = (struct xdp_flow_key){.local = local_of(where & 3),
+	flow->key = (struct xdp_flow_key){.local = fuzz_local_address(where & 3),
 	                                  .local_port = local_port_of(where >> 2),
 	                                  .vlan = where & 16 ? 5 : 0,
 	                                  .proto = kind <= UDP_WILDCARD ? IPPROTO_UDP : IPPROTO_TCP};
 	flow->value = (struct xdp_flow_value){.slot = slot};
 	if (kind == UDP_EXACT || kind == TCP_EXACT || kind == EXACT_MINISOCK) {
-		flow->key.peer = steer_peer_of(where >> 5);
+		flow->key.peer = fuzz_peer_address(where >> 5);
 		flow->key.peer_port = peer_port_of(where >> 6);
 		skel->bss->counts.exact[kind != UDP_EXACT]++;
 	} else if (kind == TCP_BLOCK) {
@@ -263,12 +264,12 @@ static void steer_add_flow(struct input *in)
 static void add_claim(struct input *in)
 {
 	uint8_t where = steer_take8(in), who = steer_take8(in);
-	uint32_t local = local_of(where & 3);
+	uint32_t local = fuzz_local_address(where & 3);
 	uint16_t port = local_port_of(where >> 2);
 	struct xdp_claim_bucket *bucket = &claims[xdp_claim_bucket_of(local, port)];
-	uint64_t name = xdp_claim_name(local, port, where & 16 ? 5 : 0);
-	uint64_t peer = xdp_claim_peer_and_slot(who & 8 ? steer_peer_of(who >> 4) : 0,
-	                                        who & 8 ? peer_port_of(who >> 5) : 0, who % SLOTS);
+	uint64_t name = xdp_claim_pack_local_name(local, port, where & 16 ? 5 : 0);
+	uint64_t peer = xdp_claim_pack_peer_and_slot(who & 8 ? fuzz_peer_address(who >> 4) : 0,
+	                                             who & 8 ? peer_port_of(who >> 5) : 0, who % SLOTS);
 
 	for (int i = 0; i < XDP_CLAIM_WAYS; i++) {
 		if (bucket->way[i].name != 0)
@@ -285,7 +286,7 @@ static void fill_fixture(struct input *in)
 {
 	uint8_t how = steer_take8(in), flows = steer_take8(in);
 
-	steer_forget_all();
+	clear_all_steer_maps();
 	model.kernels = kernels;
 	model.mac = how & 1 ? xdp_flow_mac((const uint8_t *)OUR_MAC) : 0;
 	skel->bss->mac = model.mac;
@@ -323,7 +324,7 @@ static size_t make_packet(struct input *in, uint8_t *p)
 	uint8_t who = steer_take8(in), where = steer_take8(in), how = steer_take8(in), odds = steer_take8(in),
 	        options = steer_take8(in);
 	size_t l3 = where & 16 ? 18 : 14, l4, n;
-	uint32_t peer = steer_peer_of(who), local = local_of(where & 3), special;
+	uint32_t peer = fuzz_peer_address(who), local = fuzz_local_address(where & 3), special;
 	bool is_tcp = who & 4;
 
 	memset(p, 0, PACKET_MAX);
@@ -376,15 +377,15 @@ static uint64_t steer_now_ns(void)
 }
 
 /* False: this process has stood still since then, so that what ages, and is taken as young, may have been old. */
-static bool steer_compare(const uint8_t *packet, size_t n, uint64_t begun)
+static bool compare_with_steer_model(const uint8_t *packet, size_t n, uint64_t begun)
 {
 	LIBBPF_OPTS(bpf_test_run_opts, run, .data_in = packet, .data_size_in = (uint32_t)n, .repeat = 1);
 	int wanted = model_packet(&model, packet, n);
 
 	MUST(bpf_prog_test_run_opts(bpf_program__fd(skel->progs.vma_steer), &run) == 0);
-	is_stale = steer_now_ns() - begun > STALE_NS;
+	reports_are_not_compared = steer_now_ns() - begun > STALE_NS;
 	ring_buffer__consume(told);
-	if (is_stale)
+	if (reports_are_not_compared)
 		return false;
 	if ((int)run.retval != wanted) {
 		fprintf(stderr, "the program says %u, the model %d, of %zu bytes:", run.retval, wanted, n);
@@ -393,7 +394,7 @@ static bool steer_compare(const uint8_t *packet, size_t n, uint64_t begun)
 		fprintf(stderr, "\n");
 		abort();
 	}
-	MUST(tells_seen == model.tells);
+	MUST(reports_seen == model.tells);
 	return true;
 }
 
@@ -418,7 +419,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (int i = 0; i < PACKETS && in.at < in.end; i++) {
 		size_t n = make_packet(&in, packet);
 
-		if (steer_now_ns() - begun > STALE_NS || !steer_compare(packet, n, begun))
+		if (steer_now_ns() - begun > STALE_NS || !compare_with_steer_model(packet, n, begun))
 			return 0;
 		if (i == PACKETS / 2) {
 			uint8_t slot = steer_take8(&in);

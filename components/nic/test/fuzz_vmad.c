@@ -32,25 +32,25 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static const uid_t allowed = 4242;
 static const struct vma_vmad_attr attr = {.interface = "fuzz", .users = &allowed, .nusers = 1};
 
-static int shown_fd;
-static uint64_t shown_cookie;
+static int shown_socket_fd;
+static uint64_t shown_socket_cookie;
 
 static void vmad_make_socket(void)
 {
-	socklen_t len = sizeof(shown_cookie);
+	socklen_t len = sizeof(shown_socket_cookie);
 
-	shown_fd = socket(AF_INET, SOCK_DGRAM, 0);
-	MUST(getsockopt(shown_fd, SOL_SOCKET, SO_COOKIE, &shown_cookie, &len) == 0);
+	shown_socket_fd = socket(AF_INET, SOCK_DGRAM, 0);
+	MUST(getsockopt(shown_socket_fd, SOL_SOCKET, SO_COOKIE, &shown_socket_cookie, &len) == 0);
 }
 
-static void vmad_check(const struct vmad_server *server)
+static void assert_server_is_consistent(const struct vmad_server *server)
 {
 	MUST((server->peer[0].slots & server->peer[1].slots) == 0);
 	MUST((server->peer[0].slots | server->peer[1].slots) == fake.rented);
 	MUST(server->peer[1].slots == 0); /* its user is not allowed, and it has nothing to show */
 }
 
-static void vmad_deliver(struct vmad_server *server, uint8_t how, const struct vmad_msg *msg)
+static void fuzz_deliver_message(struct vmad_server *server, uint8_t how, const struct vmad_msg *msg)
 {
 	struct vmad_peer *peer = &server->peer[how & FROM_SECOND];
 	const size_t bytes = how & SHORT ? sizeof(*msg) - 1 : sizeof(*msg);
@@ -58,18 +58,18 @@ static void vmad_deliver(struct vmad_server *server, uint8_t how, const struct v
 	int fds[16], rc;
 	unsigned nfds = 0;
 
-	fake.proof = (struct xdp_proof){0};
+	fake.proof = (struct xdp_proof_socket){0};
 	if (peer->state == PEER_NONE)
 		return;
 	for (unsigned i = 0; i < SOCKETS(how); i++)
-		fds[nfds++] = shown_fd;
+		fds[nfds++] = shown_socket_fd;
 	if (how & WITH_FD)
 		fds[nfds++] = fake.fd;
-	rc = vmad_handle(server, peer, msg, bytes, fds, nfds, &answer);
-	MUST(fake.proof.cookie == 0 || (fake.proof.cookie == shown_cookie && nfds == 1));
+	rc = vmad_handle_message(server, peer, msg, bytes, fds, nfds, &answer);
+	MUST(fake.proof.cookie == 0 || (fake.proof.cookie == shown_socket_cookie && nfds == 1));
 	MUST(!fake.proof.raw);
 	for (; fake.shadows > 0; fake.shadows--)
-		MUST(fake.shadow[fake.shadows - 1] == shown_cookie);
+		MUST(fake.shadow[fake.shadows - 1] == shown_socket_cookie);
 	MUST(rc <= 1 && (!(how & SHORT) || rc < 0));
 	if (rc == 1) {
 		MUST(vmad_msg_ok(&answer.msg, sizeof(answer.msg)));
@@ -79,10 +79,10 @@ static void vmad_deliver(struct vmad_server *server, uint8_t how, const struct v
 		MUST(answer.nfds == (answer.msg.type == VMAD_RENT && answer.msg.result == 0 ? 4u : 0u));
 	}
 	if (rc < 0 || how & HANG_UP) {
-		vmad_take_back(server, peer, true);
+		vmad_reclaim_slots_of_peer(server, peer, true);
 		peer->state = PEER_NONE;
 	}
-	vmad_check(server);
+	assert_server_is_consistent(server);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -90,7 +90,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	static struct vmad_server server;
 
 	if (fake.fd == 0) {
-		fake_reset();
+		fake_owner_reset();
 		vmad_make_socket();
 	}
 	for (unsigned i = 0; i < FAKE_FLOWS; i++)
@@ -113,12 +113,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			msg.version = VMAD_VERSION;
 			msg.type = (uint16_t)(msg.type % (VMAD_STATE + 2));
 		}
-		vmad_deliver(&server, how, &msg);
+		fuzz_deliver_message(&server, how, &msg);
 		data += 1 + bytes;
 		size -= 1 + bytes;
 	}
 	for (int i = 0; i < 2; i++)
-		vmad_take_back(&server, &server.peer[i], true);
+		vmad_reclaim_slots_of_peer(&server, &server.peer[i], true);
 	MUST(fake.rented == 0);
 	return 0;
 }

@@ -28,7 +28,7 @@ struct input {
 	const uint8_t *at, *end;
 };
 
-static uint32_t wire_take(struct input *in, unsigned bytes)
+static uint32_t fuzz_wire_input_take(struct input *in, unsigned bytes)
 {
 	uint32_t value = 0;
 
@@ -107,7 +107,8 @@ static void wire_reap(struct vma_nic_qp *qp)
 /* Fills a slot of the peer as the input says; the headers are right at first, so that frames get as far as a buffer. */
 static void peer_push(struct input *in)
 {
-	uint32_t what = wire_take(in, 1), lane = what % WIRE_LANES, len = wire_take(in, 2), index = f.pushed[lane]++;
+	uint32_t what = fuzz_wire_input_take(in, 1), lane = what % WIRE_LANES, len = fuzz_wire_input_take(in, 2),
+	         index = f.pushed[lane]++;
 	char *slots = wire_lane(f.memory, &f.layout, 1, lane);
 	struct wire_slot *slot = wire_slot_at(slots, index, SLOTS - 1, f.layout.slot_bytes);
 	struct frame_spec spec = {.from = 1,
@@ -119,20 +120,20 @@ static void peer_push(struct input *in)
 	                          .dst_mac = (const uint8_t *)"ghijkl"};
 
 	frame_build((uint8_t *)slot->bytes, &spec);
-	for (uint32_t edits = wire_take(in, 1) % 8; edits > 0; edits--) {
-		uint32_t at = wire_take(in, 1);
-		slot->bytes[at % 80] = (char)wire_take(in, 1);
+	for (uint32_t edits = fuzz_wire_input_take(in, 1) % 8; edits > 0; edits--) {
+		uint32_t at = fuzz_wire_input_take(in, 1);
+		slot->bytes[at % 80] = (char)fuzz_wire_input_take(in, 1);
 	}
 	atomic_store(&slot->len, what & 0x10 ? len << 4 : spec.len);
-	atomic_store(&slot->seq, wire_tagged_index(NONCE, index + 1));
-	atomic_fetch_or(&wire_page(f.memory, 1)->lanes_in_use, 1U << lane);
+	atomic_store(&slot->seq, wire_index_with_nonce(NONCE, index + 1));
+	atomic_fetch_or(&wire_side_page(f.memory, 1)->lanes_in_use, 1U << lane);
 }
 
 /* Anything anywhere: both pages, all slots. */
-static void peer_scribble(struct input *in)
+static void fuzz_peer_writes_anywhere(struct input *in)
 {
-	uint32_t where = wire_take(in, 1), len = wire_take(in, 1) % 64;
-	size_t at = wire_take(in, 2);
+	uint32_t where = fuzz_wire_input_take(in, 1), len = fuzz_wire_input_take(in, 1) % 64;
+	size_t at = fuzz_wire_input_take(in, 2);
 
 	if (where & 1) /* a slot's head, somewhere */
 		at = 2 * WIRE_PAGE + (where >> 1) % (2 * WIRE_LANES) * f.layout.lane_bytes +
@@ -140,20 +141,21 @@ static void peer_scribble(struct input *in)
 	else
 		at %= 2 * WIRE_PAGE;
 	for (uint32_t i = 0; i < len; i++)
-		f.memory[at + i] = (char)wire_take(in, 1);
+		f.memory[at + i] = (char)fuzz_wire_input_take(in, 1);
 }
 
 static void peer_consumes(struct input *in)
 {
-	uint32_t lane = wire_take(in, 1) % 2, value = wire_take(in, 1);
+	uint32_t lane = fuzz_wire_input_take(in, 1) % 2, value = fuzz_wire_input_take(in, 1);
 
-	atomic_store(&wire_page(f.memory, 1)->consumed[lane].value,
-	             wire_tagged_index(NONCE, value < 128 ? wire_qp_of(f.qp[lane])->tx.kicked : wire_take(in, 4)));
+	atomic_store(&wire_side_page(f.memory, 1)->consumed[lane].value,
+	             wire_index_with_nonce(NONCE, value < 128 ? wire_qp_of(f.qp[lane])->tx.kicked
+	                                                      : fuzz_wire_input_take(in, 4)));
 }
 
-static void wire_step(struct input *in)
+static void fuzz_wire_step(struct input *in)
 {
-	uint32_t what = wire_take(in, 1);
+	uint32_t what = fuzz_wire_input_take(in, 1);
 	struct vma_nic_qp *qp = f.qp[what >> 7];
 
 	switch (what % 10) {
@@ -162,7 +164,7 @@ static void wire_step(struct input *in)
 		peer_push(in);
 		break;
 	case 2:
-		peer_scribble(in);
+		fuzz_peer_writes_anywhere(in);
 		break;
 	case 3:
 		peer_consumes(in);
@@ -174,7 +176,7 @@ static void wire_step(struct input *in)
 		post(qp);
 		break;
 	case 6:
-		nic_wire_send_one(qp, wire_take(in, 2));
+		nic_wire_send_one(qp, fuzz_wire_input_take(in, 2));
 		break;
 	case 7:
 		vma_nic_kick(qp);
@@ -188,12 +190,12 @@ static void wire_step(struct input *in)
 }
 
 /* Back to an empty link: another nonce makes both sides start anew. */
-static void relink(uint32_t nonce)
+static void fuzz_restart_link(uint32_t nonce)
 {
 	memset(f.memory, 0, 2 * WIRE_PAGE);
-	wire_end_link(f.end, nonce);
+	wire_end_set_link(f.end, nonce);
 	for (uint32_t i = 0; i < WIRE_LANES; i++) {
-		atomic_fetch_or(&wire_page(f.memory, 1)->lanes_in_use, 1U << i);
+		atomic_fetch_or(&wire_side_page(f.memory, 1)->lanes_in_use, 1U << i);
 		f.pushed[i] = 0;
 		for (uint32_t slot = 0; slot < SLOTS; slot++)
 			atomic_store(&wire_slot_at(wire_lane(f.memory, &f.layout, 1, i), slot, SLOTS - 1,
@@ -215,11 +217,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (f.arena == NULL)
 		wire_begin();
-	relink(NONCE + 1);
-	relink(NONCE);
+	fuzz_restart_link(NONCE + 1);
+	fuzz_restart_link(NONCE);
 	for (int i = 0; i < 200 && in.at < in.end; i++)
-		wire_step(&in);
-	relink(NONCE + 1);
+		fuzz_wire_step(&in);
+	fuzz_restart_link(NONCE + 1);
 	/* Every buffer is in exactly one place: posted, or in its pool, which must not run dry as inputs go by. */
 	for (int i = 0; i < 2; i++) {
 		struct wire_qp *qp = wire_qp_of(f.qp[i]);

@@ -57,7 +57,7 @@ static void make_descriptors(void)
 }
 
 /* The number that the next descriptor has: what is lost moves it. */
-static int next_number(void)
+static int next_free_fd_number(void)
 {
 	int fd = dup(made[NULL_DEVICE]);
 
@@ -112,7 +112,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	if (made[SEALED] == 0)
 		make_descriptors();
-	number = next_number();
+	number = next_free_fd_number();
 	memcpy(&sent, data + 3, size - 3 < sizeof(sent) ? size - 3 : sizeof(sent));
 	if (data[0] & 1)
 		sent.magic = WIRE_HELLO_MAGIC, sent.version = WIRE_HELLO_VERSION;
@@ -141,6 +141,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	close(pair[1]);
 	if (!(data[0] & 32))
 		close(pair[0]);
-	MUST(next_number() == number);
+	MUST(next_free_fd_number() == number);
 	return 0;
 }

@@ -26,7 +26,7 @@ static struct vma_buf *reaped[64];
 static unsigned reaped_n;
 
 /* seg NULL: takes back what has completed. What failed shows at the end, by the number of packets. */
-static inline void send_or_reap(struct vma_nic_qp *qp, const struct vma_nic_seg *seg)
+static inline void tx_segment_or_reap(struct vma_nic_qp *qp, const struct vma_nic_seg *seg)
 {
 	if (seg == NULL) {
 		reaped_n = vma_nic_reap_tx(qp, reaped, 64);
@@ -38,12 +38,12 @@ static inline void send_or_reap(struct vma_nic_qp *qp, const struct vma_nic_seg 
 
 void phase_verbs_send(struct vma_nic_qp *qp, const struct vma_nic_seg *seg)
 {
-	send_or_reap(qp, seg);
+	tx_segment_or_reap(qp, seg);
 }
 
 void phase_verbs_send_inline(struct vma_nic_qp *qp, const struct vma_nic_seg *seg)
 {
-	send_or_reap(qp, seg);
+	tx_segment_or_reap(qp, seg);
 }
 
 unsigned phase_verbs_receive(struct vma_nic_qp *qp, struct vma_buf **bufs)
@@ -61,7 +61,7 @@ unsigned phase_verbs_empty(struct vma_nic_qp *qp, struct vma_buf **bufs)
 	return vma_nic_poll_rx(qp, bufs, 16);
 }
 
-static void one_send(struct vma_nic_qp *qp, unsigned at, bool is_inline)
+static void measure_one_send(struct vma_nic_qp *qp, unsigned at, bool is_inline)
 {
 	struct vma_buf *buf;
 	struct vma_nic_seg seg = {.len = 64, .flags = VMA_NIC_SEG_CSUM};
@@ -79,7 +79,7 @@ static void one_send(struct vma_nic_qp *qp, unsigned at, bool is_inline)
 	reaped_n = 0;
 }
 
-static void one_receive(struct vma_nic_qp *qp)
+static void measure_one_receive(struct vma_nic_qp *qp)
 {
 	struct vma_buf *bufs[16], *fresh;
 
@@ -111,9 +111,9 @@ int main(int argc, char **argv)
 
 		fill(qp);
 		for (unsigned i = 0; i < packets; i++) {
-			one_send(qp, i, is_inline);
+			measure_one_send(qp, i, is_inline);
 			if (!is_inline)
-				one_receive(qp);
+				measure_one_receive(qp);
 		}
 		if (fake.sends != packets || fake.inlined != (is_inline ? packets : 0))
 			abort();

@@ -27,14 +27,14 @@ static int vmad;
 static uint32_t slot;
 static struct in_addr address;
 
-static void claimer_die(const char *what)
+static void claimer_exit_with_error(const char *what)
 {
 	perror(what);
 	exit(2);
 }
 
 /* One message and its answer: how many descriptors came with that; what it says is in `msg`. */
-static unsigned claimer_ask(struct vmad_msg *msg, const int *shown, unsigned nshown)
+static unsigned claimer_exchange_message(struct vmad_msg *msg, const int *shown, unsigned nshown)
 {
 	struct pollfd answer = {.fd = vmad, .events = POLLIN};
 	const uint16_t type = msg->type;
@@ -49,13 +49,13 @@ static unsigned claimer_ask(struct vmad_msg *msg, const int *shown, unsigned nsh
 		rc = rc == 0 && poll(&answer, 1, 5000) == 1 ? vmad_receive(vmad, msg, &bytes, fds, &nfds) : -EPIPE;
 	while (rc == 1 && msg->type != type);
 	if (rc != 1)
-		claimer_die("vmad has hung up");
+		claimer_exit_with_error("vmad has hung up");
 	for (unsigned i = 0; i < nfds; i++)
 		close(fds[i]);
 	return nfds;
 }
 
-static void claimer_say(const char *what, int rc)
+static void claimer_print_result(const char *what, int rc)
 {
 	printf("%s: %s\n", what, rc < 0 ? strerrordesc_np(-rc) : "ok");
 	fflush(stdout);
@@ -69,7 +69,7 @@ static struct vma_flow_key claimer_key_of(uint8_t proto, unsigned port)
 	return key;
 }
 
-static struct vma_flow_key with_peer(struct vma_flow_key key)
+static struct vma_flow_key key_with_fixed_peer(struct vma_flow_key key)
 {
 	memcpy(key.peer, (uint8_t[]){198, 51, 100, 7}, 4);
 	key.peer_port_be = htons(443);
@@ -81,7 +81,7 @@ static int flow(struct vma_flow_key key, uint32_t flags, uint64_t cookie, int sh
 	struct vmad_msg msg = {.type = VMAD_FLOW_ADD,
 	                       .flow = {.slot = slot, .flags = flags, .shadow_cookie = cookie, .key = key}};
 
-	claimer_ask(&msg, &shown, shown >= 0);
+	claimer_exchange_message(&msg, &shown, shown >= 0);
 	return msg.result;
 }
 
@@ -91,11 +91,11 @@ static uint64_t claimer_cookie_of(int fd)
 	socklen_t len = sizeof(cookie);
 
 	if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) < 0)
-		claimer_die("SO_COOKIE");
+		claimer_exit_with_error("SO_COOKIE");
 	return cookie;
 }
 
-static int claimer_bound(int type, unsigned port, unsigned *out)
+static int claimer_open_bound_socket(int type, unsigned port, unsigned *out)
 {
 	struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
 	socklen_t len = sizeof(name);
@@ -103,12 +103,12 @@ static int claimer_bound(int type, unsigned port, unsigned *out)
 
 	if (fd < 0 || bind(fd, (struct sockaddr *)&name, sizeof(name)) < 0 ||
 	    getsockname(fd, (struct sockaddr *)&name, &len) < 0)
-		claimer_die("bind");
+		claimer_exit_with_error("bind");
 	*out = ntohs(name.sin_port);
 	return fd;
 }
 
-static void claimer_join(const char *interface)
+static void claimer_connect_to_vmad(const char *interface)
 {
 	struct vmad_msg hello = {.type = VMAD_HELLO}, rent = {.type = VMAD_RENT, .rent = {.rx_wre = 64, .tx_wre = 64}};
 	struct sockaddr_un name;
@@ -117,17 +117,17 @@ static void claimer_join(const char *interface)
 
 	vmad = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (vmad < 0 || connect(vmad, (struct sockaddr *)&name, len) < 0)
-		claimer_die("connect");
-	claimer_ask(&hello, NULL, 0);
-	claimer_say("is a client", hello.result);
-	nfds = claimer_ask(&rent, NULL, 0);
+		claimer_exit_with_error("connect");
+	claimer_exchange_message(&hello, NULL, 0);
+	claimer_print_result("is a client", hello.result);
+	nfds = claimer_exchange_message(&rent, NULL, 0);
 	slot = rent.rental.slot;
-	claimer_say("has the table of ports that clients take by themselves",
-	            nfds != rent.rental.queues + 2 + rent.rental.has_alive ? 0 : -EPERM);
+	claimer_print_result("has the table of ports that clients take by themselves",
+	                     nfds != rent.rental.queues + 2 + rent.rental.has_alive ? 0 : -EPERM);
 }
 
 /* A socket of a network namespace of this process's own, where it may have any port. */
-static int from_elsewhere(unsigned port)
+static int socket_in_other_netns(unsigned port)
 {
 	struct vmad_msg msg = {0};
 	int ends[2], fds[VMAD_FDS_MAX];
@@ -136,110 +136,118 @@ static int from_elsewhere(unsigned port)
 	pid_t pid;
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) < 0)
-		claimer_die("socketpair");
+		claimer_exit_with_error("socketpair");
 	pid = fork();
 	if (pid == 0) {
 		unsigned same;
-		int fd = unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0 ? claimer_bound(SOCK_DGRAM, port, &same) : -1;
+		int fd = unshare(CLONE_NEWUSER | CLONE_NEWNET) == 0 ? claimer_open_bound_socket(SOCK_DGRAM, port, &same)
+		                                                    : -1;
 
 		_exit(fd >= 0 && vmad_send(ends[1], &msg, &fd, 1) == 0 ? 0 : 1);
 	}
 	waitpid(pid, NULL, 0);
 	if (vmad_receive(ends[0], &msg, &bytes, fds, &nfds) != 1 || nfds != 1)
-		claimer_die("a socket of another network namespace");
+		claimer_exit_with_error("a socket of another network namespace");
 	return fds[0];
 }
 
-static void ask_for_anothers(unsigned udp_port, uint64_t udp_cookie, unsigned tcp_port, uint64_t tcp_cookie,
-                             unsigned listener_port)
+static void claimer_request_foreign_ports(unsigned udp_port, uint64_t udp_cookie, unsigned tcp_port,
+                                          uint64_t tcp_cookie, unsigned listener_port)
 {
 	const struct vma_flow_key udp = claimer_key_of(IPPROTO_UDP, udp_port),
 	                          tcp = claimer_key_of(IPPROTO_TCP, tcp_port);
 	struct vmad_msg shadows = {.type = VMAD_FLOW_SHADOWS,
 	                           .shadows = {.slot = slot, .count = 1, .key = udp, .cookie = {udp_cookie}}};
 	unsigned own_port;
-	const int own = claimer_bound(SOCK_DGRAM, 0, &own_port), elsewhere = from_elsewhere(udp_port);
+	const int own = claimer_open_bound_socket(SOCK_DGRAM, 0, &own_port),
+	          elsewhere = socket_in_other_netns(udp_port);
 	const int file = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
-	claimer_say("UDP, by its cookie", flow(udp, 0, udp_cookie, -1));
-	claimer_say("UDP, by its cookie, with a socket of another port", flow(udp, 0, udp_cookie, own));
-	claimer_say("UDP, with a socket of another port", flow(udp, 0, claimer_cookie_of(own), own));
-	claimer_say("UDP, with a socket of another network namespace",
-	            flow(udp, 0, claimer_cookie_of(elsewhere), elsewhere));
-	claimer_say("UDP, with a file", flow(udp, 0, udp_cookie, file));
-	claimer_say("UDP, without a socket", flow(udp, 0, 0, -1));
-	claimer_say("UDP from one peer, without a socket", flow(with_peer(udp), 0, 0, -1));
-	claimer_ask(&shadows, NULL, 0);
-	claimer_say("UDP, as one of its shadows", shadows.result);
+	claimer_print_result("UDP, by its cookie", flow(udp, 0, udp_cookie, -1));
+	claimer_print_result("UDP, by its cookie, with a socket of another port", flow(udp, 0, udp_cookie, own));
+	claimer_print_result("UDP, with a socket of another port", flow(udp, 0, claimer_cookie_of(own), own));
+	claimer_print_result("UDP, with a socket of another network namespace",
+	                     flow(udp, 0, claimer_cookie_of(elsewhere), elsewhere));
+	claimer_print_result("UDP, with a file", flow(udp, 0, udp_cookie, file));
+	claimer_print_result("UDP, without a socket", flow(udp, 0, 0, -1));
+	claimer_print_result("UDP from one peer, without a socket", flow(key_with_fixed_peer(udp), 0, 0, -1));
+	claimer_exchange_message(&shadows, NULL, 0);
+	claimer_print_result("UDP, as one of its shadows", shadows.result);
 	shadows = (struct vmad_msg){.type = VMAD_FLOW_SHADOWS, .shadows = {.slot = slot, .key = udp}};
-	claimer_ask(&shadows, NULL, 0);
-	claimer_say("UDP, as a waiter without a shadow", shadows.result);
-	claimer_say("a listener, by its cookie", flow(tcp, VMA_FLOW_LISTENER, tcp_cookie, -1));
-	claimer_say("a connection to it", flow(with_peer(tcp), 0, 0, -1));
-	claimer_say("a listener of another client",
-	            flow(claimer_key_of(IPPROTO_TCP, listener_port), VMA_FLOW_LISTENER, 0, -1));
-	claimer_say("a connection to it", flow(with_peer(claimer_key_of(IPPROTO_TCP, listener_port)), 0, 0, -1));
-	claimer_say("a block of ports for servers", flow(claimer_key_of(VMA_FLOW_TCP_PORTS, 512), 0, 0, -1));
+	claimer_exchange_message(&shadows, NULL, 0);
+	claimer_print_result("UDP, as a waiter without a shadow", shadows.result);
+	claimer_print_result("a listener, by its cookie", flow(tcp, VMA_FLOW_LISTENER, tcp_cookie, -1));
+	claimer_print_result("a connection to it", flow(key_with_fixed_peer(tcp), 0, 0, -1));
+	claimer_print_result("a listener of another client",
+	                     flow(claimer_key_of(IPPROTO_TCP, listener_port), VMA_FLOW_LISTENER, 0, -1));
+	claimer_print_result("a connection to it",
+	                     flow(key_with_fixed_peer(claimer_key_of(IPPROTO_TCP, listener_port)), 0, 0, -1));
+	claimer_print_result("a block of ports for servers", flow(claimer_key_of(VMA_FLOW_TCP_PORTS, 512), 0, 0, -1));
 	close(own);
 	close(elsewhere);
 	close(file);
 }
 
-static void ask_for_own(void)
+static void claimer_request_own_ports(void)
 {
 	const struct in_addr here = address;
 	unsigned udp_port, tcp_port, beside_port;
-	const int udp = claimer_bound(SOCK_DGRAM, 0, &udp_port), tcp = claimer_bound(SOCK_STREAM, 0, &tcp_port);
-	const int beside = claimer_bound(SOCK_STREAM, 0, &beside_port);
+	const int udp = claimer_open_bound_socket(SOCK_DGRAM, 0, &udp_port),
+	          tcp = claimer_open_bound_socket(SOCK_STREAM, 0, &tcp_port);
+	const int beside = claimer_open_bound_socket(SOCK_STREAM, 0, &beside_port);
 	struct vmad_msg shadows = {.type = VMAD_FLOW_SHADOWS, .shadows = {.slot = slot, .count = 1}};
 
 	address.s_addr = htonl(0xc6336463); /* 198.51.100.99 */
-	claimer_say("its own UDP socket at an address of another host",
-	            flow(claimer_key_of(IPPROTO_UDP, udp_port), 0, claimer_cookie_of(udp), udp));
+	claimer_print_result("its own UDP socket at an address of another host",
+	                     flow(claimer_key_of(IPPROTO_UDP, udp_port), 0, claimer_cookie_of(udp), udp));
 	address = here;
-	claimer_say("its own UDP socket, unshown",
-	            flow(claimer_key_of(IPPROTO_UDP, udp_port), 0, claimer_cookie_of(udp), -1));
-	claimer_say("its own UDP socket", flow(claimer_key_of(IPPROTO_UDP, udp_port), 0, claimer_cookie_of(udp), udp));
+	claimer_print_result("its own UDP socket, unshown",
+	                     flow(claimer_key_of(IPPROTO_UDP, udp_port), 0, claimer_cookie_of(udp), -1));
+	claimer_print_result("its own UDP socket",
+	                     flow(claimer_key_of(IPPROTO_UDP, udp_port), 0, claimer_cookie_of(udp), udp));
 	shadows.shadows.key = claimer_key_of(IPPROTO_UDP, udp_port);
 	shadows.shadows.cookie[0] = claimer_cookie_of(udp);
-	claimer_ask(&shadows, &udp, 1);
-	claimer_say("its own shadow", shadows.result);
+	claimer_exchange_message(&shadows, &udp, 1);
+	claimer_print_result("its own shadow", shadows.result);
 	if (listen(tcp, 8) < 0)
-		claimer_die("listen");
-	claimer_say("its own listener",
-	            flow(claimer_key_of(IPPROTO_TCP, tcp_port), VMA_FLOW_LISTENER, claimer_cookie_of(tcp), tcp));
-	claimer_say("a connection to it", flow(with_peer(claimer_key_of(IPPROTO_TCP, tcp_port)), 0, 0, -1));
-	claimer_say("a connection from a port of its own, unshown",
-	            flow(with_peer(claimer_key_of(IPPROTO_TCP, beside_port)), 0, 0, -1));
-	claimer_say("a connection from a port of its own",
-	            flow(with_peer(claimer_key_of(IPPROTO_TCP, beside_port)), 0, claimer_cookie_of(beside), beside));
-	claimer_say("a block of ports", flow(claimer_key_of(VMA_FLOW_TCP_PORTS, 61440), 0, 0, -1));
-	claimer_say("a connection in it", flow(with_peer(claimer_key_of(IPPROTO_TCP, 61441)), 0, 0, -1));
+		claimer_exit_with_error("listen");
+	claimer_print_result("its own listener", flow(claimer_key_of(IPPROTO_TCP, tcp_port), VMA_FLOW_LISTENER,
+	                                              claimer_cookie_of(tcp), tcp));
+	claimer_print_result("a connection to it",
+	                     flow(key_with_fixed_peer(claimer_key_of(IPPROTO_TCP, tcp_port)), 0, 0, -1));
+	claimer_print_result("a connection from a port of its own, unshown",
+	                     flow(key_with_fixed_peer(claimer_key_of(IPPROTO_TCP, beside_port)), 0, 0, -1));
+	claimer_print_result("a connection from a port of its own",
+	                     flow(key_with_fixed_peer(claimer_key_of(IPPROTO_TCP, beside_port)), 0,
+	                          claimer_cookie_of(beside), beside));
+	claimer_print_result("a block of ports", flow(claimer_key_of(VMA_FLOW_TCP_PORTS, 61440), 0, 0, -1));
+	claimer_print_result("a connection in it",
+	                     flow(key_with_fixed_peer(claimer_key_of(IPPROTO_TCP, 61441)), 0, 0, -1));
 }
 
-static void guess(unsigned port, const char *peer, unsigned peer_port)
+static void claimer_request_guessed_connection(unsigned port, const char *peer, unsigned peer_port)
 {
 	struct vma_flow_key key = claimer_key_of(IPPROTO_TCP, port);
 
 	if (inet_pton(AF_INET, peer, key.peer) != 1)
-		claimer_die(peer);
+		claimer_exit_with_error(peer);
 	key.peer_port_be = htons((uint16_t)peer_port);
-	claimer_say("a block of ports", flow(claimer_key_of(VMA_FLOW_TCP_PORTS, port / 256 * 256), 0, 0, -1));
-	claimer_say("a connection in it", flow(key, 0, 0, -1));
+	claimer_print_result("a block of ports", flow(claimer_key_of(VMA_FLOW_TCP_PORTS, port / 256 * 256), 0, 0, -1));
+	claimer_print_result("a connection in it", flow(key, 0, 0, -1));
 	pause();
 }
 
 int main(int argc, char **argv)
 {
 	if (argc == 6 && inet_pton(AF_INET, argv[2], &address) == 1) {
-		claimer_join(argv[1]);
-		guess((unsigned)atoi(argv[3]), argv[4], (unsigned)atoi(argv[5]));
+		claimer_connect_to_vmad(argv[1]);
+		claimer_request_guessed_connection((unsigned)atoi(argv[3]), argv[4], (unsigned)atoi(argv[5]));
 	}
 	if (argc != 8 || inet_pton(AF_INET, argv[2], &address) != 1)
 		return 1;
-	claimer_join(argv[1]);
-	ask_for_anothers((unsigned)atoi(argv[3]), strtoull(argv[4], NULL, 0), (unsigned)atoi(argv[5]),
-	                 strtoull(argv[6], NULL, 0), (unsigned)atoi(argv[7]));
-	ask_for_own();
+	claimer_connect_to_vmad(argv[1]);
+	claimer_request_foreign_ports((unsigned)atoi(argv[3]), strtoull(argv[4], NULL, 0), (unsigned)atoi(argv[5]),
+	                              strtoull(argv[6], NULL, 0), (unsigned)atoi(argv[7]));
+	claimer_request_own_ports();
 	return 0;
 }

@@ -19,7 +19,7 @@
 
 #include "priv_fixture.h"
 
-void fixture_fail(const char *file, int line, const char *condition, const char *fmt, ...)
+void fixture_fail_condition(const char *file, int line, const char *condition, const char *fmt, ...)
 {
 	va_list args;
 
@@ -77,7 +77,7 @@ static void find_mac(struct fixture *fixture, const char *name)
 }
 
 /* Each device queue has its share of the frames. */
-static void fill_all(struct fixture *fixture, uint32_t queue)
+static void fill_queue_with_frames(struct fixture *fixture, uint32_t queue)
 {
 	const uint32_t share = FIXTURE_FRAMES / fixture->queues;
 	struct xdp_ring *fill = &fixture->fill[queue];
@@ -90,16 +90,18 @@ static void fill_all(struct fixture *fixture, uint32_t queue)
 static void open_queue(struct fixture *fixture, uint32_t queue, uint16_t bind_flags)
 {
 	int rc, fd = queue == 0
-	                     ? xdp_sock_umem(fixture->umem, fixture->umem_bytes, fixture->ifindex, 0, bind_flags, NULL)
-	                     : xdp_sock_base(fixture->base_fd[0], fixture->ifindex, queue, bind_flags);
+	                     ? xdp_sock_open_with_umem(fixture->umem, fixture->umem_bytes, fixture->ifindex, 0,
+	                                               bind_flags, NULL)
+	                     : xdp_sock_open_on_shared_umem(fixture->base_fd[0], fixture->ifindex, queue, bind_flags);
 
 	fixture_must(fd >= 0, "base socket of queue %u: %d", queue, fd);
 	fixture->base_fd[queue] = fd;
 	rc = xdp_sock_map_umem_rings(fd, &fixture->fill[queue], &fixture->comp[queue]);
 	fixture_must(rc == 0, "map rings: %d", rc);
-	fill_all(fixture, queue);
+	fill_queue_with_frames(fixture, queue);
 	for (uint32_t i = 0; i < FIXTURE_SLOTS; i++) {
-		fd = xdp_sock_queue(fixture->base_fd[queue], fixture->ifindex, queue, FIXTURE_RING, FIXTURE_RING);
+		fd = xdp_sock_open_for_slot(fixture->base_fd[queue], fixture->ifindex, queue, FIXTURE_RING,
+		                            FIXTURE_RING);
 		fixture_must(fd >= 0, "slot %u: %d", i, fd);
 		fixture->slot[i].fd[queue] = fd;
 		rc = xdp_sock_map_queue_rings(fd, FIXTURE_RING, FIXTURE_RING, &fixture->slot[i].rx[queue],
@@ -222,16 +224,16 @@ static uint32_t fixture_build_frame(uint8_t *frame, const uint8_t *mac, const st
 	return (uint32_t)(at - frame);
 }
 
-struct vma_flow_key fixture_exact(const struct fixture_packet *packet)
+struct vma_flow_key fixture_key_with_peer(const struct fixture_packet *packet)
 {
-	struct vma_flow_key key = fixture_wildcard(packet);
+	struct vma_flow_key key = fixture_key_of_any_peer(packet);
 
 	key.peer_port_be = htons(packet->source_port);
 	fixture_put32(key.peer, packet->source);
 	return key;
 }
 
-struct vma_flow_key fixture_wildcard(const struct fixture_packet *packet)
+struct vma_flow_key fixture_key_of_any_peer(const struct fixture_packet *packet)
 {
 	struct vma_flow_key key = {
 	        .family = AF_INET,
@@ -247,7 +249,7 @@ struct vma_flow_key fixture_wildcard(const struct fixture_packet *packet)
 /* ---- where a packet comes out ---- */
 
 /* Takes one packet of a slot out of its RX ring into fixture->got, and fills its frames again. */
-static bool take_rx(struct fixture *fixture, uint32_t slot, uint32_t queue)
+static bool receive_from_slot(struct fixture *fixture, uint32_t slot, uint32_t queue)
 {
 	struct xdp_ring *rx = &fixture->slot[slot].rx[queue], *ring = &fixture->fill[queue];
 	uint32_t producer = atomic_load_explicit(rx->producer, memory_order_acquire);
@@ -278,7 +280,7 @@ static bool take_rx(struct fixture *fixture, uint32_t slot, uint32_t queue)
 }
 
 /* The packet socket of the interface: its incoming frames that begin with our source address 02:00:00:00:00:00. */
-static bool take_tap(struct fixture *fixture)
+static bool receive_from_kernel(struct fixture *fixture)
 {
 	static char frame[16384];
 	struct sockaddr_ll from;
@@ -288,12 +290,12 @@ static bool take_tap(struct fixture *fixture)
 	return n >= 12 && from.sll_pkttype != PACKET_OUTGOING && memcmp(frame + 6, "\2\0\0\0\0\0", 6) == 0;
 }
 
-static int take_any(struct fixture *fixture)
+static int receive_from_any_slot(struct fixture *fixture)
 {
 	for (uint32_t i = 0; i < FIXTURE_SLOTS * fixture->queues; i++)
-		if (take_rx(fixture, i % FIXTURE_SLOTS, i / FIXTURE_SLOTS))
+		if (receive_from_slot(fixture, i % FIXTURE_SLOTS, i / FIXTURE_SLOTS))
 			return (int)(i % FIXTURE_SLOTS);
-	return take_tap(fixture) ? FIXTURE_PASSED : FIXTURE_NOWHERE;
+	return receive_from_kernel(fixture) ? FIXTURE_PASSED : FIXTURE_NOWHERE;
 }
 
 int fixture_send(struct fixture *fixture, const struct fixture_packet *packet)
@@ -305,11 +307,11 @@ int fixture_send(struct fixture *fixture, const struct fixture_packet *packet)
 
 	fixture_must(send(fixture->peer_raw, frame, bytes, 0) == (ssize_t)bytes, "send of %u bytes: %m", bytes);
 	for (int i = 0; i < 2500 && where == FIXTURE_NOWHERE; i++) { /* half a second */
-		where = take_any(fixture);
+		where = receive_from_any_slot(fixture);
 		if (where == FIXTURE_NOWHERE)
 			nanosleep(&pause, NULL);
 	}
-	again = take_any(fixture);
+	again = receive_from_any_slot(fixture);
 	fixture_must(again == FIXTURE_NOWHERE, "one packet came out at %d and at %d", where, again);
 	if (where >= 0)
 		fixture_must(fixture->got_bytes == bytes && memcmp(fixture->got, frame, bytes) == 0,
@@ -354,7 +356,7 @@ unsigned fixture_flood(struct fixture *fixture, const struct fixture_packet *pac
 	atomic_store(&all.ends, true);
 	pthread_join(thread, NULL);
 	while (poll(&tap, 1, 100) > 0)
-		passed += take_tap(fixture);
+		passed += receive_from_kernel(fixture);
 	*sent = all.sent;
 	return passed;
 }

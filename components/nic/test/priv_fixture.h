@@ -74,12 +74,13 @@ int fixture_send(struct fixture *fixture, const struct fixture_packet *packet);
 unsigned fixture_flood(struct fixture *fixture, const struct fixture_packet *packet, void (*act)(unsigned),
                        unsigned times, unsigned *sent);
 
-struct vma_flow_key fixture_exact(const struct fixture_packet *packet);    /* the flow of exactly this packet */
-struct vma_flow_key fixture_wildcard(const struct fixture_packet *packet); /* its 3-tuple */
+struct vma_flow_key fixture_key_with_peer(const struct fixture_packet *packet);   /* the flow of exactly this packet */
+struct vma_flow_key fixture_key_of_any_peer(const struct fixture_packet *packet); /* its 3-tuple */
 
 /* Ends the test with a message unless `condition`. */
-#define fixture_must(condition, ...) ((condition) ? (void)0 : fixture_fail(__FILE__, __LINE__, #condition, __VA_ARGS__))
-void fixture_fail(const char *file, int line, const char *condition, const char *fmt, ...)
+#define fixture_must(condition, ...)                                                                                   \
+	((condition) ? (void)0 : fixture_fail_condition(__FILE__, __LINE__, #condition, __VA_ARGS__))
+void fixture_fail_condition(const char *file, int line, const char *condition, const char *fmt, ...)
         __attribute__((noreturn, format(printf, 4, 5)));
 
 #endif

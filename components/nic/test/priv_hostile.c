@@ -43,7 +43,7 @@ static uint64_t hostile_now_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-static void hostile_must(const char *what, int rc)
+static void hostile_exit_on_error(const char *what, int rc)
 {
 	if (rc >= 0)
 		return;
@@ -51,7 +51,7 @@ static void hostile_must(const char *what, int rc)
 	exit(2);
 }
 
-static void become_client(const char *interface)
+static void hostile_join_as_client(const char *interface)
 {
 	const struct vma_bufarena_attr arena_attr = {.capacity = 65536, .frame_size = 2048};
 	const struct vma_nic_qp_attr qp_attr = {.rx_wre = 64, .tx_wre = 64};
@@ -61,10 +61,10 @@ static void become_client(const char *interface)
 	char spec[64];
 
 	snprintf(spec, sizeof(spec), "xdp:%s", interface);
-	hostile_must("arena", vma_bufarena_create(&arena_attr, &arena));
+	hostile_exit_on_error("arena", vma_bufarena_create(&arena_attr, &arena));
 	attr.arena = arena;
-	hostile_must("open", vma_nic_open(spec, &attr, &nic));
-	hostile_must("queue pair", vma_nic_qp_create(nic, &qp_attr, &out));
+	hostile_exit_on_error("open", vma_nic_open(spec, &attr, &nic));
+	hostile_exit_on_error("queue pair", vma_nic_qp_create(nic, &qp_attr, &out));
 	qp = (struct xdp_qp *)out;
 }
 
@@ -79,13 +79,13 @@ static void write_frames(void)
 		memset(at, byte, bytes);
 }
 
-static void cut_holes(void)
+static void hostile_punch_holes_in_umem(void)
 {
 	char *at = arena->frames + ((size_t)qp->first << XDP_FRAME_SHIFT);
 
 	while (hostile_now_ms() < end_ms) {
 		if (madvise(at, (size_t)qp->nframes << XDP_FRAME_SHIFT, MADV_REMOVE) < 0)
-			hostile_must("a hole", -errno);
+			hostile_exit_on_error("a hole", -errno);
 		usleep(1000);
 	}
 }
@@ -104,7 +104,7 @@ static void write_records(void)
 	raise(SIGKILL);
 }
 
-static void name_the_dead(const char *interface)
+static void hostile_name_dead_slot_as_holder(const char *interface)
 {
 	int ends[2];
 	uint32_t slot = 0;
@@ -114,7 +114,7 @@ static void name_the_dead(const char *interface)
 		exit(2);
 	pid = fork();
 	if (pid == 0) {
-		become_client(interface);
+		hostile_join_as_client(interface);
 		if (write(ends[1], &qp->slot, sizeof(qp->slot)) != sizeof(qp->slot))
 			_exit(2);
 		pause();
@@ -128,7 +128,7 @@ static void name_the_dead(const char *interface)
 			atomic_store_explicit(&qp->shared->holder[f], (uint16_t)(slot + 1), memory_order_relaxed);
 }
 
-static void leave_locks(void)
+static void hostile_leave_ring_locks_held(void)
 {
 	for (uint32_t queue = 0; queue < qp->queues; queue++) {
 		atomic_store(&qp->shared->queue[queue].fill.lock, 4711);
@@ -137,7 +137,7 @@ static void leave_locks(void)
 }
 
 /* One message, and its answer; what comes with that is closed. */
-static int hostile_ask(int fd, struct vmad_msg msg)
+static int hostile_exchange_message(int fd, struct vmad_msg msg)
 {
 	struct pollfd answer = {.fd = fd, .events = POLLIN};
 	int fds[VMAD_FDS_MAX], rc;
@@ -154,7 +154,7 @@ static int hostile_ask(int fd, struct vmad_msg msg)
 	return rc < 0 ? rc : rc == 0 ? -EPIPE : msg.result;
 }
 
-static void hostile_take_all(const char *interface)
+static void hostile_take_all_places_and_slots(const char *interface)
 {
 	struct vmad_msg hello = {.type = VMAD_HELLO}, rent = {.type = VMAD_RENT, .rent = {.rx_wre = 64, .tx_wre = 64}};
 	struct sockaddr_un address;
@@ -164,12 +164,12 @@ static void hostile_take_all(const char *interface)
 	for (int i = 0; i < 200; i++) {
 		const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
-		if (connect(fd, (struct sockaddr *)&address, len) < 0 || hostile_ask(fd, hello) < 0) {
+		if (connect(fd, (struct sockaddr *)&address, len) < 0 || hostile_exchange_message(fd, hello) < 0) {
 			close(fd);
 			continue;
 		}
 		places++;
-		queue_pairs += hostile_ask(fd, rent) == 0;
+		queue_pairs += hostile_exchange_message(fd, rent) == 0;
 	}
 	printf("places %d\nqueue pairs %d\n", places, queue_pairs);
 	fflush(stdout);
@@ -184,27 +184,27 @@ int main(int argc, char **argv)
 	if (argc < 3)
 		return 2;
 	if (strcmp(attack, "greedy") != 0)
-		become_client(argv[1]);
+		hostile_join_as_client(argv[1]);
 	puts("in");
 	fflush(stdout);
 	end_ms = hostile_now_ms() + (argc > 3 ? (uint64_t)atoi(argv[3]) * 1000 : 3000);
 	if (strcmp(attack, "frames") == 0) {
 		write_frames();
 	} else if (strcmp(attack, "holes") == 0) {
-		cut_holes();
+		hostile_punch_holes_in_umem();
 	} else if (strcmp(attack, "records") == 0) {
 		write_records();
 	} else if (strcmp(attack, "dead") == 0) {
-		name_the_dead(argv[1]);
+		hostile_name_dead_slot_as_holder(argv[1]);
 	} else if (strcmp(attack, "locks") == 0) {
-		leave_locks();
+		hostile_leave_ring_locks_held();
 		raise(SIGKILL);
 	} else if (strcmp(attack, "stay") == 0) {
-		leave_locks();
+		hostile_leave_ring_locks_held();
 		while (hostile_now_ms() < end_ms)
 			usleep(10000);
 	} else if (strcmp(attack, "greedy") == 0) {
-		hostile_take_all(argv[1]);
+		hostile_take_all_places_and_slots(argv[1]);
 	} else {
 		return 2;
 	}

@@ -22,20 +22,20 @@ enum { NOBODY = 65534 };
 
 static unsigned ifindex;
 
-static void right_die(const char *what)
+static void right_exit_with_error(const char *what)
 {
 	perror(what);
 	exit(2);
 }
 
-static int right_dial(void)
+static int connect_to_vmad_address(void)
 {
 	struct sockaddr_un address;
 	const socklen_t len = vmad_address(ifindex, &address);
 	const int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 
 	if (fd < 0 || connect(fd, (struct sockaddr *)&address, len) < 0)
-		right_die("connect");
+		right_exit_with_error("connect");
 	return fd;
 }
 
@@ -54,17 +54,17 @@ static int show(int fd, int right)
 	return rc < 0 ? rc : rc == 0 ? -EPIPE : msg.result;
 }
 
-static void right_say(const char *what, int rc)
+static void right_print_result(const char *what, int rc)
 {
 	printf("%s: %s\n", what, rc < 0 ? strerrordesc_np(-rc) : "ok");
 	fflush(stdout);
 }
 
-static void say_shown(const char *what, int right)
+static void show_right_and_print_answer(const char *what, int right)
 {
-	const int fd = right_dial();
+	const int fd = connect_to_vmad_address();
 
-	right_say(what, show(fd, right));
+	right_print_result(what, show(fd, right));
 	close(fd);
 }
 
@@ -74,16 +74,16 @@ static void drop_capabilities(void)
 	struct __user_cap_data_struct none[2] = {0};
 
 	if (syscall(SYS_capset, &head, none) < 0)
-		right_die("capset");
+		right_exit_with_error("capset");
 }
 
-static void become_nobody(void)
+static void switch_to_user_nobody(void)
 {
 	if (setresgid(NOBODY, NOBODY, NOBODY) < 0 || setresuid(NOBODY, NOBODY, NOBODY) < 0)
-		right_die("setresuid");
+		right_exit_with_error("setresuid");
 }
 
-static void right_in_child(void (*become)(void), void (*what)(int right), int right)
+static void run_in_child_as_user(void (*become)(void), void (*what)(int right), int right)
 {
 	pid_t child = fork();
 
@@ -95,44 +95,44 @@ static void right_in_child(void (*become)(void), void (*what)(int right), int ri
 	waitpid(child, NULL, 0);
 }
 
-static void of_same_user(int right)
+static void right_of_same_user_case(int right)
 {
-	say_shown("a child of the same user without capabilities", right);
+	show_right_and_print_answer("a child of the same user without capabilities", right);
 }
 
-static void of_other_user(int right)
+static void right_of_other_user_case(int right)
 {
 	const uint32_t mark = 0x76800000u | ifindex; /* MARK_ANY_USER */
 
-	say_shown("a child that became nobody", right);
-	right_say("it makes the right good for all", vmad_right_share(right, ifindex, true));
-	right_say("it marks a socket of its own",
-	          setsockopt(socket(AF_UNIX, SOCK_DGRAM, 0), SOL_SOCKET, SO_MARK, &mark, sizeof(mark)) < 0 ? -errno
-	                                                                                                   : 0);
+	show_right_and_print_answer("a child that became nobody", right);
+	right_print_result("it makes the right good for all", vmad_right_share(right, ifindex, true));
+	right_print_result(
+	        "it marks a socket of its own",
+	        setsockopt(socket(AF_UNIX, SOCK_DGRAM, 0), SOL_SOCKET, SO_MARK, &mark, sizeof(mark)) < 0 ? -errno : 0);
 }
 
-static void of_any_user(int right)
+static void right_for_any_user_case(int right)
 {
-	say_shown("a child that became nobody, with a right for all", right);
+	show_right_and_print_answer("a child that became nobody, with a right for all", right);
 }
 
-static void with_anothers(int right)
+static void right_of_other_interface_case(int right)
 {
-	say_shown("with a right of another interface", right);
+	show_right_and_print_answer("with a right of another interface", right);
 }
 
 /* And again, after it has been thrown out. */
 static void abuse(int right)
 {
-	const int fd = right_dial();
+	const int fd = connect_to_vmad_address();
 	char end;
 
-	right_say("a child that breaks the protocol, at first", show(fd, right));
+	right_print_result("a child that breaks the protocol, at first", show(fd, right));
 	if (send(fd, "nonsense", 8, 0) != 8)
-		right_die("send");
+		right_exit_with_error("send");
 	while (recv(fd, &end, 1, 0) > 0)
 		;
-	say_shown("it shows its right again", right);
+	show_right_and_print_answer("it shows its right again", right);
 }
 
 int main(int argc, char **argv)
@@ -144,14 +144,15 @@ int main(int argc, char **argv)
 		return 1;
 	right = vmad_right_create(ifindex, argv[1]);
 	if (right < 0)
-		right_die("a right");
-	right_in_child(drop_capabilities, of_same_user, right);
-	right_in_child(become_nobody, of_other_user, right);
+		right_exit_with_error("a right");
+	run_in_child_as_user(drop_capabilities, right_of_same_user_case, right);
+	run_in_child_as_user(switch_to_user_nobody, right_of_other_user_case, right);
 	if (vmad_right_share(right, ifindex, true) < 0)
-		right_die("for all");
-	right_in_child(become_nobody, of_any_user, right);
-	right_in_child(become_nobody, with_anothers, vmad_right_create(ifindex + 1, argv[1]));
-	right_in_child(become_nobody, abuse, right);
-	right_in_child(become_nobody, of_any_user, right);
+		right_exit_with_error("for all");
+	run_in_child_as_user(switch_to_user_nobody, right_for_any_user_case, right);
+	run_in_child_as_user(switch_to_user_nobody, right_of_other_interface_case,
+	                     vmad_right_create(ifindex + 1, argv[1]));
+	run_in_child_as_user(switch_to_user_nobody, abuse, right);
+	run_in_child_as_user(switch_to_user_nobody, right_for_any_user_case, right);
 	return 0;
 }

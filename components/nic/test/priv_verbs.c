@@ -26,13 +26,13 @@
 #define DEPTH 256
 
 static char specs[2][256], netns[2][256];
-static bool provider_is_plain; /* as it were of the old kind */
+static bool provider_lacks_extended_verbs; /* as it were of the old kind */
 
 /* ---- libibverbs, in place of lib.c's ---- */
 
 static struct ibv_context *(*real_open_device)(struct ibv_device *device);
 
-static struct ibv_qp_ex *no_qp_ex(struct ibv_qp *qp)
+static struct ibv_qp_ex *fake_ibv_qp_to_qp_ex_null(struct ibv_qp *qp)
 {
 	(void)qp;
 	return NULL;
@@ -61,10 +61,10 @@ const struct verbs_lib *verbs_lib(void)
 	VERBS_SYMBOLS(X)
 #undef X
 	libs[1] = libs[0];
-	libs[1].ibv_qp_to_qp_ex = no_qp_ex;
+	libs[1].ibv_qp_to_qp_ex = fake_ibv_qp_to_qp_ex_null;
 	real_open_device = libs[0].ibv_open_device;
 	libs[1].ibv_open_device = open_plain_device;
-	return &libs[provider_is_plain];
+	return &libs[provider_lacks_extended_verbs];
 }
 
 /* ---- two ends ---- */
@@ -73,11 +73,11 @@ static void open_end(struct fixture *w, int end)
 {
 	struct vma_nic_attr attr = {.arena = w->arena};
 
-	fixture_enter(w, end);
+	fixture_enter_netns(w, end);
 	assert_int_equal(vma_nic_open(specs[end], &attr, &w->nic[end]), 0);
 }
 
-static int setup_ends(void **state)
+static int setup_both_ends(void **state)
 {
 	struct fixture *w = calloc(1, sizeof(*w));
 
@@ -96,14 +96,14 @@ static int setup_ends(void **state)
 
 static int setup(void **state)
 {
-	provider_is_plain = false;
-	return setup_ends(state);
+	provider_lacks_extended_verbs = false;
+	return setup_both_ends(state);
 }
 
 static int setup_plain(void **state)
 {
-	provider_is_plain = true;
-	return setup_ends(state);
+	provider_lacks_extended_verbs = true;
+	return setup_both_ends(state);
 }
 
 static int teardown(void **state)
@@ -128,13 +128,13 @@ static void card(int end, const char *command)
 	assert_int_equal(system(line), 0);
 }
 
-static void crosses(struct fixture *w, int from, uint32_t number, uint32_t len)
+static void assert_packet_crosses_wire(struct fixture *w, int from, uint32_t number, uint32_t len)
 {
 	fixture_send(w, from, 0, udp(PEER_PORT, PORT, len, number));
 	fixture_assert_receives(w, 1 - from, 0, udp(PEER_PORT, PORT, len, number));
 }
 
-static void flows_on_both(struct fixture *w)
+static void add_flows_on_both_ends(struct fixture *w)
 {
 	fixture_flow(w, 0, 0, IPPROTO_UDP, PORT, 0, 0);
 	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
@@ -168,9 +168,9 @@ static void test_a_provider_without_extended_queues_sends_and_receives(void **st
 	struct fixture *w = *state;
 	uint32_t received = 0;
 
-	flows_on_both(w);
+	add_flows_on_both_ends(w);
 	for (uint32_t len = 60; len < 1500; len += 131)
-		crosses(w, len % 2, len, len);
+		assert_packet_crosses_wire(w, len % 2, len, len);
 	for (uint32_t sent = 0; sent < 3000;) {
 		for (uint32_t i = 0; i < 64 && sent < 3000; i++, sent++)
 			fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 60 + sent % 600, sent));
@@ -207,9 +207,9 @@ static struct vma_nic_qp *queue_pair_with(struct fixture *w, uint32_t batching, 
 	                               .name = "batching"};
 
 	fixture_qp_destroy(w, 0, 0);
-	fixture_enter(w, 0);
+	fixture_enter_netns(w, 0);
 	assert_int_equal(vma_nic_qp_create(w->nic[0], &attr, &w->qp[0][0]), 0);
-	fixture_fill(w->qp[0][0]);
+	fixture_post_rx_bufs(w->qp[0][0]);
 	return w->qp[0][0];
 }
 
@@ -271,7 +271,7 @@ static void test_small_packets_go_inline_and_keep_no_buffer(void **state)
 		vma_buf_put(w->arena, seg.buf);
 	}
 	for (uint32_t i = 0; i < 3 * DEPTH; i++)
-		crosses(w, 0, i, 60);
+		assert_packet_crosses_wire(w, 0, i, 60);
 }
 
 /* ---- rules ---- */
@@ -281,10 +281,10 @@ static void test_a_full_table_is_told_and_nothing_else_changes(void **state)
 	struct fixture *w = *state;
 	struct vma_flow_rule more = flow_rule(1, IPPROTO_UDP, PORT + 1, 0, 0);
 
-	flows_on_both(w);
+	add_flows_on_both_ends(w);
 	card(1, "rules fail ENOMEM");
 	assert_int_equal(fixture_flow_rc(w, 1, 0, &more), -ENOSPC);
-	crosses(w, 0, 1, 100);
+	assert_packet_crosses_wire(w, 0, 1, 100);
 	card(1, "rules ok");
 	assert_int_equal(fixture_flow_rc(w, 1, 0, &more), 0);
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT + 1, 100, 2));
@@ -352,7 +352,7 @@ static void test_a_packet_for_another_mac_is_not_taken(void **state)
 
 	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	send_to(w, test_ip(1), other, 1);
-	assert_silence(w, 1, 0);
+	assert_no_packet_arrives(w, 1, 0);
 }
 
 /* A second opening of the interface is as another process here. */
@@ -368,9 +368,9 @@ static void test_a_flow_that_two_processes_want_is_the_kernels(void **state)
 	struct vma_nic_qp *qp;
 	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 
-	fixture_enter(w, 1);
+	fixture_enter_netns(w, 1);
 	assert_int_equal(vma_nic_qp_create(first, &attr, &qp), 0);
-	fixture_fill(qp);
+	fixture_post_rx_bufs(qp);
 	assert_int_equal(vma_nic_flow_add(qp, &rule), 0);
 	assert_int_equal(vma_nic_flow_add(qp, &one_peer), 0);
 	fixture_send(w, 0, 0, tcp(PEER_PORT + 1, PORT, 0x02, 1));
@@ -393,13 +393,13 @@ static void test_a_flow_that_two_processes_want_is_the_kernels(void **state)
 
 /* ---- kernel sockets ---- */
 
-static int rival_of(struct fixture *w, int end)
+static int open_rival_socket(struct fixture *w, int end)
 {
 	const struct sockaddr_in name = {
 	        .sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr.s_addr = test_ip(end)};
 	int fd;
 
-	fixture_enter(w, end);
+	fixture_enter_netns(w, end);
 	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	assert_int_equal(bind(fd, (const struct sockaddr *)&name, sizeof(name)), 0);
 	return fd;
@@ -419,14 +419,14 @@ static void test_a_flow_whose_packets_a_kernel_socket_has_a_right_to_is_refused(
 	struct fixture *w = *state;
 	const struct vma_flow_rule one = flow_rule(1, IPPROTO_UDP, PORT, PEER_PORT, 0);
 	struct vma_flow_rule any = flow_rule(1, IPPROTO_UDP, PORT, 0, 0);
-	const int fd = rival_of(w, 1);
+	const int fd = open_rival_socket(w, 1);
 
 	assert_int_equal(fixture_flow_rc(w, 1, 0, &any), -EADDRINUSE);
 	assert_int_equal(fixture_flow_rc(w, 1, 0, &one), 0);
 	any.shadow_cookie = cookie_of(fd); /* it is the flow's own */
 	assert_int_equal(fixture_flow_rc(w, 1, 0, &any), 0);
 	usleep(1300000);
-	crosses(w, 0, 1, 100);
+	assert_packet_crosses_wire(w, 0, 1, 100);
 	close(fd);
 }
 
@@ -443,14 +443,14 @@ static void test_a_kernel_socket_that_comes_later_gets_its_packets(void **state)
 	uint8_t bytes[100];
 	int fd;
 
-	fixture_enter(w, 1);
+	fixture_enter_netns(w, 1);
 	assert_int_equal(vma_nic_qp_create(w->nic[1], &attr, &qp), 0);
 	w->qp[1][1] = qp;
-	fixture_fill(qp);
+	fixture_post_rx_bufs(qp);
 	fixture_flow(w, 1, 1, IPPROTO_UDP, PORT, 0, 0);
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 1));
 	fixture_assert_receives(w, 1, 1, udp(PEER_PORT, PORT, 100, 1));
-	fd = rival_of(w, 1);
+	fd = open_rival_socket(w, 1);
 	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof(soon)), 0);
 	while (atomic_load(&listener.revoked) == 0) {
 		assert_true(fixture_now_ns() < give_up);
@@ -472,7 +472,7 @@ struct mover {
 	_Atomic bool is_over;
 };
 
-static void *mover_main(void *arg)
+static void *flow_moving_thread_main(void *arg)
 {
 	struct mover *mover = arg;
 
@@ -508,7 +508,7 @@ static void test_packets_of_one_peer_come_once_while_their_flow_moves(void **sta
 	fixture_qp(w, 1, 1, DEPTH);
 	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, PEER_PORT, 0);
 	card(1, "rules slow 20");
-	assert_int_equal(pthread_create(&thread, NULL, mover_main, &mover), 0);
+	assert_int_equal(pthread_create(&thread, NULL, flow_moving_thread_main, &mover), 0);
 	while (!atomic_load(&mover.is_over) || sent < 50) {
 		if ((int)(sent - received) < 64)
 			fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, sent++));
@@ -527,7 +527,7 @@ static void test_packets_of_one_peer_come_once_while_their_flow_moves(void **sta
 /* ---- listeners that get a rival ---- */
 
 /* Of the second card, for TCP from any peer to PORT. */
-static int listener_rules(void)
+static int count_listener_rules_of_card(void)
 {
 	char number[16] = "";
 	FILE *pipe = popen("\"$CARD\" --control \"$CARD_B\" rules | "
@@ -540,13 +540,13 @@ static int listener_rules(void)
 	return atoi(number);
 }
 
-static int listening_rival_of(struct fixture *w, int end)
+static int open_rival_listener(struct fixture *w, int end)
 {
 	const struct sockaddr_in name = {
 	        .sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr.s_addr = test_ip(end)};
 	int fd;
 
-	fixture_enter(w, end);
+	fixture_enter_netns(w, end);
 	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	assert_int_equal(bind(fd, (const struct sockaddr *)&name, sizeof(name)), 0);
 	assert_int_equal(listen(fd, 1), 0);
@@ -554,12 +554,12 @@ static int listening_rival_of(struct fixture *w, int end)
 }
 
 /* A rival comes; the time at which the user was seen to be told. */
-static uint64_t revoke_by_rival(struct fixture *w, struct listener *listener, int *rival)
+static uint64_t await_revoke_by_rival_socket(struct fixture *w, struct listener *listener, int *rival)
 {
 	const uint64_t give_up = fixture_now_ns() + 20 * 1000000000ull;
 
 	atomic_store(&listener->revoked, 0);
-	*rival = listening_rival_of(w, 1);
+	*rival = open_rival_listener(w, 1);
 	while (atomic_load(&listener->revoked) == 0) {
 		assert_true(fixture_now_ns() < give_up);
 		usleep(1000);
@@ -578,24 +578,24 @@ static void test_the_rule_of_a_revoked_listener_stays_until_its_user_gives_it_ba
 	int rival, rules = 0;
 	uint64_t told_ns;
 
-	fixture_enter(w, 1);
+	fixture_enter_netns(w, 1);
 	assert_int_equal(vma_nic_qp_create(w->nic[1], &attr, &w->qp[1][1]), 0);
-	fixture_fill(w->qp[1][1]);
+	fixture_post_rx_bufs(w->qp[1][1]);
 	for (unsigned i = 0; i < 10 && rules == 0; i++) {
 		assert_int_equal(fixture_flow_rc(w, 1, 1, &rule), 0);
-		told_ns = revoke_by_rival(w, &listener, &rival);
-		rules = listener_rules();
+		told_ns = await_revoke_by_rival_socket(w, &listener, &rival);
+		rules = count_listener_rules_of_card();
 		if (rules == 0)
 			assert_true(fixture_now_ns() - told_ns > 900 * 1000000ull);
 		assert_int_equal(fixture_flow_rc(w, 1, 1, &rule), -EADDRINUSE);
 		assert_int_equal(vma_nic_flow_del(w->qp[1][1], &rule.key), -ENOENT);
-		assert_int_equal(listener_rules(), 0);
+		assert_int_equal(count_listener_rules_of_card(), 0);
 		close(rival);
 	}
 	assert_int_equal(rules, 1);
 	assert_int_equal(fixture_flow_rc(w, 1, 1, &rule), 0);
-	told_ns = revoke_by_rival(w, &listener, &rival);
-	while (listener_rules() != 0)
+	told_ns = await_revoke_by_rival_socket(w, &listener, &rival);
+	while (count_listener_rules_of_card() != 0)
 		assert_true(fixture_now_ns() - told_ns < 20 * 1000000000ull);
 	close(rival);
 	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0); /* its claim has ended, too */
@@ -610,11 +610,11 @@ static void test_without_registered_memory_there_is_no_queue_pair(void **state)
 	struct vma_nic_qp *qp;
 
 	card(1, "registration fail ENOMEM");
-	fixture_enter(w, 1);
+	fixture_enter_netns(w, 1);
 	assert_int_equal(vma_nic_qp_create(w->nic[1], &attr, &qp), -ENOMEM);
 	card(1, "registration ok");
-	flows_on_both(w);
-	crosses(w, 0, 1, 100);
+	add_flows_on_both_ends(w);
+	assert_packet_crosses_wire(w, 0, 1, 100);
 }
 
 static void test_windows_come_until_the_queue_has_its_depth(void **state)
@@ -625,7 +625,7 @@ static void test_windows_come_until_the_queue_has_its_depth(void **state)
 	uint32_t posted = 0;
 	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 
-	fixture_enter(w, 1);
+	fixture_enter_netns(w, 1);
 	assert_int_equal(vma_nic_qp_create(w->nic[1], &attr, &qp), 0);
 	assert_true(qp->rx_depth > 4096);
 	while (posted < qp->rx_depth) {
@@ -643,7 +643,7 @@ static void test_windows_come_until_the_queue_has_its_depth(void **state)
 
 /* ---- errors ---- */
 
-static void await_lost(struct vma_nic_qp *qp)
+static void await_qp_lost(struct vma_nic_qp *qp)
 {
 	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 	struct vma_buf *bufs[FIXTURE_BURST];
@@ -659,19 +659,19 @@ static void await_lost(struct vma_nic_qp *qp)
 	assert_true(fd_readable(vma_nic_fd(qp), 3000));
 }
 
-static void rebind_end(struct fixture *w, int end)
+static void rebind_qp_of_end(struct fixture *w, int end)
 {
 	const int fd = vma_nic_fd(w->qp[end][0]);
 
-	fixture_enter(w, end);
+	fixture_enter_netns(w, end);
 	assert_int_equal(vma_nic_qp_rebind(w->qp[end][0]), 0);
 	assert_false(vma_nic_qp_lost(w->qp[end][0]));
 	assert_int_equal(vma_nic_fd(w->qp[end][0]), fd);
 	assert_false(fd_readable(fd, 0));
-	fixture_fill(w->qp[end][0]);
+	fixture_post_rx_bufs(w->qp[end][0]);
 }
 
-static void assert_lost_does_nothing(struct fixture *w, int end)
+static void assert_lost_qp_does_nothing(struct fixture *w, int end)
 {
 	struct vma_nic_qp *qp = w->qp[end][0];
 	struct vma_flow_rule rule = flow_rule(end, IPPROTO_UDP, PORT + 7, 0, 0);
@@ -688,16 +688,16 @@ static void test_a_receive_queue_that_has_failed_is_bound_again_with_its_flows(v
 {
 	struct fixture *w = *state;
 
-	flows_on_both(w);
+	add_flows_on_both_ends(w);
 	for (uint32_t round = 0; round < 3; round++) {
-		crosses(w, 0, round, 100);
+		assert_packet_crosses_wire(w, 0, round, 100);
 		card(1, "receives fail 1");
 		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 77));
-		await_lost(w->qp[1][0]);
-		assert_lost_does_nothing(w, 1);
-		rebind_end(w, 1);
-		crosses(w, 0, 100 + round, 100);
-		crosses(w, 1, 200 + round, 1400);
+		await_qp_lost(w->qp[1][0]);
+		assert_lost_qp_does_nothing(w, 1);
+		rebind_qp_of_end(w, 1);
+		assert_packet_crosses_wire(w, 0, 100 + round, 100);
+		assert_packet_crosses_wire(w, 1, 200 + round, 1400);
 	}
 }
 
@@ -706,8 +706,8 @@ static void test_a_send_queue_that_has_failed_gives_its_buffers_back(void **stat
 	struct fixture *w = *state;
 	struct vma_buf *sent[20];
 
-	flows_on_both(w);
-	crosses(w, 0, 1, 100);
+	add_flows_on_both_ends(w);
+	assert_packet_crosses_wire(w, 0, 1, 100);
 	card(0, "sends fail 1");
 	for (uint32_t i = 0; i < 20; i++) {
 		struct frame_spec spec = udp(PEER_PORT, PORT, 100, i);
@@ -718,14 +718,14 @@ static void test_a_send_queue_that_has_failed_gives_its_buffers_back(void **stat
 		assert_int_equal(vma_nic_tx(w->qp[0][0], &seg, 1), 1);
 	}
 	vma_nic_kick(w->qp[0][0]);
-	await_lost(w->qp[0][0]);
-	rebind_end(w, 0);
+	await_qp_lost(w->qp[0][0]);
+	rebind_qp_of_end(w, 0);
 	for (uint32_t i = 0; i < 20; i++) {
 		assert_int_equal(atomic_load(&sent[i]->refs), 1); /* ours */
 		vma_buf_put(w->arena, sent[i]);
 	}
-	crosses(w, 0, 2, 100);
-	crosses(w, 1, 3, 100);
+	assert_packet_crosses_wire(w, 0, 2, 100);
+	assert_packet_crosses_wire(w, 1, 3, 100);
 }
 
 /* Who went to sleep before the failure sleeps on. */
@@ -734,12 +734,12 @@ static void test_a_sleeper_is_woken_after_a_rebind(void **state)
 	struct fixture *w = *state;
 	struct vma_nic_qp *qp = w->qp[1][0];
 
-	flows_on_both(w);
+	add_flows_on_both_ends(w);
 	assert_int_equal(vma_nic_arm(qp), 0);
 	card(1, "receives fail 1");
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 77));
-	await_lost(qp);
-	rebind_end(w, 1);
+	await_qp_lost(qp);
+	rebind_qp_of_end(w, 1);
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 78));
 	assert_true(fd_readable(vma_nic_fd(qp), 3000));
 	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 78));
@@ -755,10 +755,10 @@ static void test_the_user_is_told_of_losses_and_of_rules_that_do_not_come_back(v
 	uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 
 	fixture_qp_destroy(w, 1, 0);
-	fixture_enter(w, 1);
+	fixture_enter_netns(w, 1);
 	assert_int_equal(vma_nic_qp_create(w->nic[1], &attr, &w->qp[1][0]), 0);
-	fixture_fill(w->qp[1][0]);
-	flows_on_both(w);
+	fixture_post_rx_bufs(w->qp[1][0]);
+	add_flows_on_both_ends(w);
 	card(1, "rules fail ENOMEM");
 	card(1, "receives fail 1");
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 77));
@@ -776,7 +776,7 @@ static void test_the_user_is_told_of_losses_and_of_rules_that_do_not_come_back(v
 
 /* ---- processes ---- */
 
-static int numbers_below_1000(void)
+static int count_fds_below_1000(void)
 {
 	DIR *dir = opendir("/proc/self/fd");
 	const struct dirent *entry;
@@ -813,21 +813,21 @@ static void test_its_descriptors_have_numbers_from_1000_on_and_are_all_told_of(v
 	fixture_flow(w, 0, 0, IPPROTO_UDP, PORT, 0, 0);
 	fixture_nic_close(w, 1);
 	made = closed = 0;
-	vma_nic_fd_made = count_fd;
+	vma_nic_fd_hook = count_fd;
 	open_end(w, 1);
 	fixture_qp(w, 1, 0, DEPTH);
-	assert_int_equal(numbers_below_1000(), 0);
+	assert_int_equal(count_fds_below_1000(), 0);
 	assert_true(made >= closed + 7); /* wake-up, claims, device, its events; channel, epoll set, wake-up */
 	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
-	crosses(w, 0, 1, 100);
+	assert_packet_crosses_wire(w, 0, 1, 100);
 	fixture_nic_close(w, 1);
 	assert_int_equal(made, closed);
-	vma_nic_fd_made = NULL;
+	vma_nic_fd_hook = NULL;
 	open_end(w, 1);
 	fixture_qp(w, 1, 0, DEPTH);
 }
 
-static int child_of_nics(struct fixture *w)
+static int child_uses_inherited_nics(struct fixture *w)
 {
 	struct vma_nic_qp_attr attr = {.rx_wre = DEPTH, .tx_wre = DEPTH, .name = "child"};
 	struct vma_flow_rule rule = flow_rule(1, IPPROTO_UDP, PORT + 5, 0, 0);
@@ -853,16 +853,16 @@ static void test_a_forked_child_leaves_its_parents_queue_pairs_alone(void **stat
 	int status;
 	pid_t pid;
 
-	flows_on_both(w);
-	crosses(w, 0, 1, 100);
+	add_flows_on_both_ends(w);
+	assert_packet_crosses_wire(w, 0, 1, 100);
 	pid = fork();
 	if (pid == 0)
-		_exit(child_of_nics(w));
+		_exit(child_uses_inherited_nics(w));
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), 0);
-	crosses(w, 0, 2, 100);
-	crosses(w, 1, 3, 100);
+	assert_packet_crosses_wire(w, 0, 2, 100);
+	assert_packet_crosses_wire(w, 1, 3, 100);
 }
 
 /* ---- the end of a card; the last case ---- */
@@ -871,16 +871,16 @@ static void test_a_device_that_has_gone_is_looked_for_and_can_be_closed(void **s
 {
 	struct fixture *w = *state;
 
-	flows_on_both(w);
-	crosses(w, 0, 1, 100);
+	add_flows_on_both_ends(w);
+	assert_packet_crosses_wire(w, 0, 1, 100);
 	card(1, "remove");
-	await_lost(w->qp[1][0]);
-	assert_lost_does_nothing(w, 1);
-	fixture_enter(w, 1);
+	await_qp_lost(w->qp[1][0]);
+	assert_lost_qp_does_nothing(w, 1);
+	fixture_enter_netns(w, 1);
 	assert_int_equal(vma_nic_qp_rebind(w->qp[1][0]), -EAGAIN);
 	assert_true(vma_nic_qp_lost(w->qp[1][0]));
 	assert_int_equal(vma_nic_qp_rebind(w->qp[1][0]), -EAGAIN);
-	assert_lost_does_nothing(w, 1);
+	assert_lost_qp_does_nothing(w, 1);
 }
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)

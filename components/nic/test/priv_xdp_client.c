@@ -64,15 +64,15 @@ static uint64_t xdp_client_now_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-static void xdp_client_say(const char *what, int port, int rc)
+static void xdp_client_print_result(const char *what, int port, int rc)
 {
 	printf("%s %d: %s\n", what, port, rc < 0 ? strerror(-rc) : "ok");
 	fflush(stdout);
 }
 
-static void xdp_client_must(const char *what, int port, int rc)
+static void xdp_client_exit_on_error(const char *what, int port, int rc)
 {
-	xdp_client_say(what, port, rc);
+	xdp_client_print_result(what, port, rc);
 	if (rc < 0)
 		exit(2);
 }
@@ -88,7 +88,7 @@ static void xdp_client_on_event(struct vma_nic_qp *qp, enum vma_nic_event event,
 	if (event != VMA_NIC_EVENT_FLOW_REVOKED)
 		return;
 	atomic_store(&server->has_flow, false);
-	xdp_client_say("revoked", ntohs(key->local_port_be), 0);
+	xdp_client_print_result("revoked", ntohs(key->local_port_be), 0);
 }
 
 static void become(uid_t uid)
@@ -109,9 +109,9 @@ static void xdp_client_open_nic(struct server *server)
 	char spec[64];
 
 	snprintf(spec, sizeof(spec), "xdp:%s", server->interface);
-	xdp_client_must("arena", server->port, vma_bufarena_create(&arena, &server->arena));
+	xdp_client_exit_on_error("arena", server->port, vma_bufarena_create(&arena, &server->arena));
 	attr.arena = server->arena;
-	xdp_client_must("open", server->port, vma_nic_open(spec, &attr, &server->nic));
+	xdp_client_exit_on_error("open", server->port, vma_nic_open(spec, &attr, &server->nic));
 }
 
 static uint64_t make_shadow(const struct server *server)
@@ -124,8 +124,8 @@ static uint64_t make_shadow(const struct server *server)
 
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
 	inet_pton(AF_INET, server->address, &address.sin_addr);
-	xdp_client_must("shadow", server->port,
-	                bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0);
+	xdp_client_exit_on_error("shadow", server->port,
+	                         bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0);
 	getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len);
 	return cookie;
 }
@@ -140,9 +140,9 @@ static void xdp_client_add_flow(struct server *server)
 	if (rc < 0)
 		atomic_store(&server->has_flow, false);
 	if (rc == -EADDRINUSE && server->again)
-		xdp_client_say("refused", server->port, rc);
+		xdp_client_print_result("refused", server->port, rc);
 	else
-		xdp_client_must("flow", server->port, rc);
+		xdp_client_exit_on_error("flow", server->port, rc);
 }
 
 static void xdp_client_open_queue_pair(struct server *server)
@@ -155,7 +155,7 @@ static void xdp_client_open_queue_pair(struct server *server)
 	key->proto = IPPROTO_UDP;
 	key->local_port_be = htons(server->port);
 	inet_pton(AF_INET, server->address, key->local);
-	xdp_client_must("queue pair", server->port, vma_nic_qp_create(server->nic, &attr, &server->qp));
+	xdp_client_exit_on_error("queue pair", server->port, vma_nic_qp_create(server->nic, &attr, &server->qp));
 	xdp_client_add_flow(server);
 	for (unsigned i = 0; i < server->members; i++) {
 		struct vma_flow_rule rule = server->rule;
@@ -163,7 +163,7 @@ static void xdp_client_open_queue_pair(struct server *server)
 
 		rule.shadow_cookie = make_shadow(server);
 		rc = vma_nic_flow_add(server->qp, &rule);
-		xdp_client_must("member", server->port, rc == -EEXIST ? 0 : rc);
+		xdp_client_exit_on_error("member", server->port, rc == -EEXIST ? 0 : rc);
 	}
 }
 
@@ -210,7 +210,7 @@ static unsigned xdp_client_receive(struct server *server)
 		xdp_client_echo(server, bufs[i]);
 	if (n > 0)
 		vma_nic_kick(server->qp);
-	xdp_client_must("post", server->port, repost(server->qp, bufs, n) ? 0 : -ETIMEDOUT);
+	xdp_client_exit_on_error("post", server->port, repost(server->qp, bufs, n) ? 0 : -ETIMEDOUT);
 	return n;
 }
 
@@ -223,7 +223,7 @@ static void xdp_client_reap(struct server *server)
 		vma_buf_put_burst(server->arena, bufs, n);
 }
 
-static void xdp_client_serve(struct server *server)
+static void xdp_client_echo_loop(struct server *server)
 {
 	uint64_t lost_ms = 0, asked_ms = xdp_client_now_ms();
 
@@ -253,7 +253,7 @@ static void xdp_client_serve(struct server *server)
 }
 
 /* What the child can do with its parent's queue pair: nothing. */
-static void try_inherited(struct server *server)
+static void child_tries_inherited_qp(struct server *server)
 {
 	struct vma_buf *buf;
 	const bool nothing = vma_nic_poll_rx(server->qp, &buf, 1) == 0 && vma_nic_kick(server->qp) == -ENODEV &&
@@ -263,12 +263,12 @@ static void try_inherited(struct server *server)
 
 	vma_nic_qp_destroy(server->qp);
 	vma_nic_close(server->nic);
-	xdp_client_say("inherited", server->child_port, nothing ? 0 : -EBADE);
+	xdp_client_print_result("inherited", server->child_port, nothing ? 0 : -EBADE);
 }
 
 static void run_child(struct server *server)
 {
-	try_inherited(server);
+	child_tries_inherited_qp(server);
 	become(server->child_user);
 	server->port = server->child_port;
 	server->shadow = false;
@@ -278,7 +278,7 @@ static void run_child(struct server *server)
 	xdp_client_open_queue_pair(server);
 	printf("ready %d pid %d\n", server->port, getpid());
 	fflush(stdout);
-	xdp_client_serve(server);
+	xdp_client_echo_loop(server);
 }
 
 static void leak(void)
@@ -330,7 +330,7 @@ static void xdp_client_take_option(struct server *server, const char *option)
 
 static volatile sig_atomic_t children_seen;
 
-static void on_child(int sig)
+static void count_child_signal(int sig)
 {
 	(void)sig;
 	children_seen++;
@@ -339,7 +339,7 @@ static void on_child(int sig)
 static uint64_t open_before[16]; /* numbers below 1024, a bit each */
 
 /* Notes what is open; with `report` names what is new and low. */
-static bool look_at_numbers(bool report)
+static bool check_new_low_fds(bool report)
 {
 	DIR *dir = opendir("/proc/self/fd");
 	struct dirent *entry;
@@ -369,7 +369,7 @@ static int lowest_free_number(void)
 }
 
 /* Also while threads do what they do twice a second: what they open for a moment has the lowest number meanwhile. */
-static bool lowest_number_stays(int expected)
+static bool lowest_free_fd_stays(int expected)
 {
 	struct timespec now, begin;
 
@@ -383,9 +383,9 @@ static bool lowest_number_stays(int expected)
 	return true;
 }
 
-static void begin_as_guest(void)
+static void begin_with_low_fds_watched(void)
 {
-	const struct sigaction on = {.sa_handler = on_child};
+	const struct sigaction on = {.sa_handler = count_child_signal};
 	sigset_t most;
 	int ends[2];
 
@@ -402,16 +402,17 @@ static void report_guest(const struct server *server, int lowest_before)
 	sigset_t mask;
 
 	sigprocmask(SIG_SETMASK, NULL, &mask);
-	xdp_client_say("no child", server->port,
-	               waitpid(-1, NULL, WNOHANG | __WALL) < 0 && errno == ECHILD ? 0 : -EBADE);
-	xdp_client_say("no signal", server->port, children_seen == 0 && sigismember(&mask, SIGTERM) == 1 ? 0 : -EBADE);
-	xdp_client_say("lowest number", server->port, lowest_number_stays(lowest_before) ? 0 : -EBADE);
-	xdp_client_say("high numbers", server->port, look_at_numbers(true) ? 0 : -EBADE);
+	xdp_client_print_result("no child", server->port,
+	                        waitpid(-1, NULL, WNOHANG | __WALL) < 0 && errno == ECHILD ? 0 : -EBADE);
+	xdp_client_print_result("no signal", server->port,
+	                        children_seen == 0 && sigismember(&mask, SIGTERM) == 1 ? 0 : -EBADE);
+	xdp_client_print_result("lowest number", server->port, lowest_free_fd_stays(lowest_before) ? 0 : -EBADE);
+	xdp_client_print_result("high numbers", server->port, check_new_low_fds(true) ? 0 : -EBADE);
 	sigemptyset(&mask);
 	sigprocmask(SIG_SETMASK, &mask, NULL);
 }
 
-static int serve_main(int argc, char **argv)
+static int echo_server_main(int argc, char **argv)
 {
 	static struct server server = {.pass = true};
 	int lowest;
@@ -423,20 +424,21 @@ static int serve_main(int argc, char **argv)
 		xdp_client_take_option(&server, argv[i]);
 	signal(SIGCHLD, SIG_DFL);
 	if (server.guest)
-		begin_as_guest();
+		begin_with_low_fds_watched();
 	become(server.user);
 	if (server.shadow || geteuid() != 0) /* of others than root vmad wants to see one */
 		server.rule.shadow_cookie = make_shadow(&server);
 	lowest = lowest_free_number();
-	look_at_numbers(false);
+	check_new_low_fds(false);
 	xdp_client_open_nic(&server);
 	xdp_client_open_queue_pair(&server);
 	become(server.drop);
 	if (server.child_port != 0) {
 		if (server.pass && server.vmad)
-			xdp_client_must("pass on", server.port,
-			                vma_nic_inherit(server.nic, server.same_user ? VMA_NIC_INHERIT_SAME_USER
-			                                                             : VMA_NIC_INHERIT_ANY_USER));
+			xdp_client_exit_on_error("pass on", server.port,
+			                         vma_nic_inherit_right(server.nic, server.same_user
+			                                                                   ? VMA_NIC_INHERIT_SAME_USER
+			                                                                   : VMA_NIC_INHERIT_ANY_USER));
 		if (fork() == 0)
 			run_child(&server);
 	}
@@ -446,7 +448,7 @@ static int serve_main(int argc, char **argv)
 		report_guest(&server, lowest);
 	printf("ready %d pid %d mtu %u\n", server.port, getpid(), vma_nic_info(server.nic)->mtu);
 	fflush(stdout);
-	xdp_client_serve(&server);
+	xdp_client_echo_loop(&server);
 	return 0;
 }
 
@@ -458,7 +460,7 @@ struct target {
 	uint64_t last_ms, gap_ms;
 };
 
-static void ping_once(struct target *target)
+static void ping_target_once(struct target *target)
 {
 	char text[64] = {0};
 
@@ -467,7 +469,7 @@ static void ping_once(struct target *target)
 		target->sent++;
 }
 
-static void take_echoes(struct target *target)
+static void receive_echoes(struct target *target)
 {
 	const uint64_t now = xdp_client_now_ms();
 	char text[64];
@@ -480,7 +482,7 @@ static void take_echoes(struct target *target)
 	}
 }
 
-static bool more_to_come(const struct target *targets, int n)
+static bool some_echo_is_missing(const struct target *targets, int n)
 {
 	for (int i = 0; i < n; i++)
 		if (targets[i].back > 0 && targets[i].back < targets[i].sent)
@@ -504,11 +506,12 @@ static int xdp_client_ping_main(int argc, char **argv)
 		if (connect(targets[i].fd, (struct sockaddr *)&address, sizeof(address)) < 0)
 			return 1;
 	}
-	while (xdp_client_now_ms() < end + 200 || (xdp_client_now_ms() < end + 1000 && more_to_come(targets, n))) {
+	while (xdp_client_now_ms() < end + 200 ||
+	       (xdp_client_now_ms() < end + 1000 && some_echo_is_missing(targets, n))) {
 		for (int i = 0; i < n; i++) {
 			if (xdp_client_now_ms() < end)
-				ping_once(&targets[i]);
-			take_echoes(&targets[i]);
+				ping_target_once(&targets[i]);
+			receive_echoes(&targets[i]);
 		}
 		usleep(1000);
 	}
@@ -518,14 +521,15 @@ static int xdp_client_ping_main(int argc, char **argv)
 	return 0;
 }
 
-static int kernel_main(char **argv)
+static int kernel_echo_main(char **argv)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[1]))}, peer;
 	int fd = socket(AF_INET, SOCK_DGRAM, 0);
 	char text[2048];
 
 	inet_pton(AF_INET, argv[0], &address.sin_addr);
-	xdp_client_must("bind", atoi(argv[1]), bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0);
+	xdp_client_exit_on_error("bind", atoi(argv[1]),
+	                         bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0 ? -errno : 0);
 	printf("ready %s\n", argv[1]);
 	fflush(stdout);
 	for (;;) {
@@ -544,11 +548,11 @@ int main(int argc, char **argv)
 
 	vma_log_init(&log);
 	if (argc >= 5 && strcmp(argv[1], "serve") == 0)
-		return serve_main(argc - 2, argv + 2);
+		return echo_server_main(argc - 2, argv + 2);
 	if (argc >= 5 && strcmp(argv[1], "ping") == 0)
 		return xdp_client_ping_main(argc - 2, argv + 2);
 	if (argc == 4 && strcmp(argv[1], "kernel") == 0)
-		return kernel_main(argv + 2);
+		return kernel_echo_main(argv + 2);
 	fprintf(stderr, "usage: priv_xdp_client serve|ping|kernel ...\n");
 	return 1;
 }

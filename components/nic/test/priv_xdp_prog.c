@@ -62,7 +62,7 @@ static void xdp_prog_add(struct vma_flow_key key, uint32_t slot, uint32_t flags)
 	fixture_must(rc == 0, "flow_set: %d", rc);
 }
 
-static void xdp_prog_expect(const struct fixture_packet *packet, int where, const char *what)
+static void assert_packet_goes_to(const struct fixture_packet *packet, int where, const char *what)
 {
 	int got = fixture_send(&fixture, packet);
 
@@ -75,48 +75,48 @@ static void native(void)
 	fixture_must(!fixture.generic, "veth has native XDP");
 }
 
-static void xdp_prog_unmatched(void)
+static void unmatched_packets_case(void)
 {
 	struct fixture_packet other_port = udp, other_host = udp, other_proto = tcp;
 
 	xdp_prog_open_fixture();
-	xdp_prog_expect(&udp, FIXTURE_PASSED, "no flow at all");
-	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
+	assert_packet_goes_to(&udp, FIXTURE_PASSED, "no flow at all");
+	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
 	other_port.dest_port = 5009;
 	other_host.dest = HOST_B + 1;
 	other_proto.dest_port = udp.dest_port;
-	xdp_prog_expect(&other_port, FIXTURE_PASSED, "another port");
-	xdp_prog_expect(&other_host, FIXTURE_PASSED, "another address");
-	xdp_prog_expect(&other_proto, FIXTURE_PASSED, "another protocol");
-	xdp_prog_expect(&udp, 0, "the flow's own packet");
+	assert_packet_goes_to(&other_port, FIXTURE_PASSED, "another port");
+	assert_packet_goes_to(&other_host, FIXTURE_PASSED, "another address");
+	assert_packet_goes_to(&other_proto, FIXTURE_PASSED, "another protocol");
+	assert_packet_goes_to(&udp, 0, "the flow's own packet");
 }
 
-static void five_before_three(void)
+static void exact_flow_wins_over_wildcard(void)
 {
 	struct fixture_packet other_peer = udp;
 
 	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
-	xdp_prog_add(fixture_exact(&udp), 1, 0);
-	xdp_prog_expect(&udp, 1, "5-tuple and 3-tuple match");
+	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
+	xdp_prog_add(fixture_key_with_peer(&udp), 1, 0);
+	assert_packet_goes_to(&udp, 1, "5-tuple and 3-tuple match");
 	other_peer.source_port++;
-	xdp_prog_expect(&other_peer, 0, "only the 3-tuple matches");
+	assert_packet_goes_to(&other_peer, 0, "only the 3-tuple matches");
 }
 
 static void flow_set_and_del(void)
 {
-	struct vma_flow_key exact = fixture_exact(&udp), wildcard = fixture_wildcard(&udp);
+	struct vma_flow_key exact = fixture_key_with_peer(&udp), wildcard = fixture_key_of_any_peer(&udp);
 
 	xdp_prog_open_fixture();
 	fixture_must(xdp_prog_flow_del(fixture.prog, &exact) == -ENOENT, "del of what is not there");
 	xdp_prog_add(exact, 1, 0);
 	fixture_must(xdp_prog_flow_set(fixture.prog, &exact, 2, 0) == -EEXIST, "set twice");
-	xdp_prog_expect(&udp, 1, "the first flow stays");
+	assert_packet_goes_to(&udp, 1, "the first flow stays");
 	xdp_prog_add(wildcard, 0, 0);
 	fixture_must(xdp_prog_flow_del(fixture.prog, &exact) == 0, "del");
-	xdp_prog_expect(&udp, 0, "what is left");
+	assert_packet_goes_to(&udp, 0, "what is left");
 	fixture_must(xdp_prog_flow_del(fixture.prog, &wildcard) == 0, "del");
-	xdp_prog_expect(&udp, FIXTURE_PASSED, "no flow is left");
+	assert_packet_goes_to(&udp, FIXTURE_PASSED, "no flow is left");
 	fixture_must(xdp_prog_flow_set(fixture.prog, &exact, XDP_SLOTS_MAX, 0) == -EINVAL, "slot out of range");
 }
 
@@ -124,7 +124,7 @@ static void flow_set_and_del(void)
 static void claims_are_followed(void)
 {
 	static struct xdp_shared shared;
-	struct vma_flow_key exact = fixture_exact(&udp), wildcard = fixture_wildcard(&udp);
+	struct vma_flow_key exact = fixture_key_with_peer(&udp), wildcard = fixture_key_of_any_peer(&udp);
 	struct fixture_packet other_port = udp, other_peer = udp, tagged = udp, other_proto = tcp;
 	struct xdp_claim_bucket *claims;
 	struct xdp_claim *claim;
@@ -139,24 +139,24 @@ static void claims_are_followed(void)
 	fixture_must(claims != NULL && fd >= 0, "the program has a place for claims");
 	xdp_prog_publish_claims(fixture.prog);
 	xdp_claims_open(&shared);
-	claim = xdp_claims_take(claims, &shared, 1, &wildcard);
+	claim = xdp_claims_add_flow(claims, &shared, 1, &wildcard);
 	fixture_must(claim != NULL, "claim");
-	xdp_prog_expect(&udp, 1, "the claim's own packet");
-	xdp_prog_expect(&other_peer, 1, "of any peer");
-	xdp_prog_expect(&other_port, FIXTURE_PASSED, "another port of its bucket");
-	xdp_prog_expect(&tagged, FIXTURE_PASSED, "its port, tagged");
-	xdp_prog_expect(&other_proto, FIXTURE_PASSED, "its port, of TCP");
-	xdp_claims_release(claim);
-	xdp_prog_expect(&udp, FIXTURE_PASSED, "it is given up");
-	claim = xdp_claims_take(claims, &shared, 2, &exact);
-	xdp_prog_expect(&udp, 2, "a claim of one peer");
-	xdp_prog_expect(&other_peer, FIXTURE_PASSED, "which another has nothing to do with");
+	assert_packet_goes_to(&udp, 1, "the claim's own packet");
+	assert_packet_goes_to(&other_peer, 1, "of any peer");
+	assert_packet_goes_to(&other_port, FIXTURE_PASSED, "another port of its bucket");
+	assert_packet_goes_to(&tagged, FIXTURE_PASSED, "its port, tagged");
+	assert_packet_goes_to(&other_proto, FIXTURE_PASSED, "its port, of TCP");
+	xdp_claims_remove_flow(claim);
+	assert_packet_goes_to(&udp, FIXTURE_PASSED, "it is given up");
+	claim = xdp_claims_add_flow(claims, &shared, 2, &exact);
+	assert_packet_goes_to(&udp, 2, "a claim of one peer");
+	assert_packet_goes_to(&other_peer, FIXTURE_PASSED, "which another has nothing to do with");
 	xdp_prog_add(exact, 0, 0);
-	xdp_prog_expect(&udp, 0, "a 5-tuple's rule wins");
+	assert_packet_goes_to(&udp, 0, "a 5-tuple's rule wins");
 	fixture_must(xdp_prog_flow_del(fixture.prog, &exact) == 0, "del");
 	xdp_prog_add(wildcard, 0, 0);
-	xdp_prog_expect(&other_peer, 0, "a 3-tuple's rule has the others");
-	xdp_claims_sweep(claims, 2);
+	assert_packet_goes_to(&other_peer, 0, "a 3-tuple's rule has the others");
+	xdp_claims_free_of_slot(claims, 2);
 	fixture_must(claim->name == 0, "swept");
 }
 
@@ -164,30 +164,30 @@ static void claims_are_followed(void)
 static void front_flow_comes_and_goes(void)
 {
 	struct fixture_packet second = udp, tagged = udp;
-	struct vma_flow_key first_key = fixture_wildcard(&udp), exact = fixture_exact(&udp), second_key;
+	struct vma_flow_key first_key = fixture_key_of_any_peer(&udp), exact = fixture_key_with_peer(&udp), second_key;
 
 	second.dest_port++;
-	second_key = fixture_wildcard(&second);
+	second_key = fixture_key_of_any_peer(&second);
 	tagged.vlan = 5;
 	xdp_prog_open_fixture();
 	for (int i = 0; i < 3; i++) {
 		xdp_prog_add(first_key, 0, 0);
 		xdp_prog_add(second_key, 1, 0);
-		xdp_prog_expect(&udp, 0, "the front flow");
-		xdp_prog_expect(&second, 1, "the one behind it");
-		xdp_prog_expect(&tagged, FIXTURE_PASSED, "the front flow's address and port, tagged");
+		assert_packet_goes_to(&udp, 0, "the front flow");
+		assert_packet_goes_to(&second, 1, "the one behind it");
+		assert_packet_goes_to(&tagged, FIXTURE_PASSED, "the front flow's address and port, tagged");
 		fixture_must(xdp_prog_flow_del(fixture.prog, &first_key) == 0, "del");
-		xdp_prog_expect(&udp, FIXTURE_PASSED, "the front flow has ended");
-		xdp_prog_expect(&second, 1, "the other goes on");
+		assert_packet_goes_to(&udp, FIXTURE_PASSED, "the front flow has ended");
+		assert_packet_goes_to(&second, 1, "the other goes on");
 		xdp_prog_add(first_key, 2, 0);
-		xdp_prog_expect(&udp, 2, "it comes back for another slot");
+		assert_packet_goes_to(&udp, 2, "it comes back for another slot");
 		xdp_prog_add(exact, 1, 0);
-		xdp_prog_expect(&udp, 1, "a 5-tuple wins over the front flow");
+		assert_packet_goes_to(&udp, 1, "a 5-tuple wins over the front flow");
 		fixture_must(xdp_prog_flow_del(fixture.prog, &exact) == 0, "del");
 		fixture_must(xdp_prog_flow_del(fixture.prog, &first_key) == 0, "del");
 		fixture_must(xdp_prog_flow_del(fixture.prog, &second_key) == 0, "del");
-		xdp_prog_expect(&udp, FIXTURE_PASSED, "nothing is left");
-		xdp_prog_expect(&second, FIXTURE_PASSED, "nothing is left");
+		assert_packet_goes_to(&udp, FIXTURE_PASSED, "nothing is left");
+		assert_packet_goes_to(&second, FIXTURE_PASSED, "nothing is left");
 	}
 }
 
@@ -204,12 +204,12 @@ static void moved_flow_misses_nothing(void)
 	unsigned passed, sent;
 
 	xdp_prog_open_fixture();
-	moved_key = fixture_wildcard(&udp);
+	moved_key = fixture_key_of_any_peer(&udp);
 	fixture_must(xdp_prog_flow_move(fixture.prog, &moved_key, 1) == -ENOENT, "of what is not there");
 	xdp_prog_add(moved_key, 0, 0);
 	for (unsigned round = 0; round < 4; round++) {
 		move_flow(round);
-		xdp_prog_expect(&udp, (round + 1) % 2, "where it has moved to");
+		assert_packet_goes_to(&udp, (round + 1) % 2, "where it has moved to");
 	}
 	passed = fixture_flood(&fixture, &udp, move_flow, 200000, &sent);
 	fixture_must(passed == 0, "%u of %u packets were the kernel's", passed, sent);
@@ -217,7 +217,7 @@ static void moved_flow_misses_nothing(void)
 	fixture_must(xdp_prog_flow_del(fixture.prog, &moved_key) == 0, "del");
 }
 
-static void full_table(void)
+static void full_flow_map_case(void)
 {
 	struct fixture_packet packet = udp;
 	uint32_t i;
@@ -225,7 +225,7 @@ static void full_table(void)
 
 	xdp_prog_open_fixture();
 	for (i = 0; i < 100000 && rc == 0; i++) {
-		const struct vma_flow_key key = fixture_exact(&packet);
+		const struct vma_flow_key key = fixture_key_with_peer(&packet);
 
 		rc = xdp_prog_flow_set(fixture.prog, &key, 0, 0);
 		if (++packet.source_port == 0)
@@ -233,7 +233,7 @@ static void full_table(void)
 	}
 	fixture_must(rc == -ENOSPC, "after %u flows: %d", i, rc);
 	fixture_must(i > 65536, "only %u flows fit", i);
-	xdp_prog_expect(&udp, 0, "the first flow of a full table");
+	assert_packet_goes_to(&udp, 0, "the first flow of a full table");
 }
 
 static void multicast(void)
@@ -243,10 +243,10 @@ static void multicast(void)
 	xdp_prog_open_fixture();
 	group.dest = GROUP;
 	other_group.dest = GROUP + 1;
-	xdp_prog_add(fixture_wildcard(&group), 2, 0);
-	xdp_prog_expect(&group, 2, "the group");
-	xdp_prog_expect(&other_group, FIXTURE_PASSED, "another group");
-	xdp_prog_expect(&udp, FIXTURE_PASSED, "unicast");
+	xdp_prog_add(fixture_key_of_any_peer(&group), 2, 0);
+	assert_packet_goes_to(&group, 2, "the group");
+	assert_packet_goes_to(&other_group, FIXTURE_PASSED, "another group");
+	assert_packet_goes_to(&udp, FIXTURE_PASSED, "unicast");
 }
 
 static void listener_takes_what_is_left(void)
@@ -255,25 +255,25 @@ static void listener_takes_what_is_left(void)
 
 	xdp_prog_open_fixture();
 	elsewhere.dest_port++;
-	xdp_prog_add(fixture_wildcard(&tcp), 0, VMA_FLOW_LISTENER);
-	xdp_prog_expect(&packet, 0, "SYN");
+	xdp_prog_add(fixture_key_of_any_peer(&tcp), 0, VMA_FLOW_LISTENER);
+	assert_packet_goes_to(&packet, 0, "SYN");
 	packet.tcp_flags = FIXTURE_SYN | FIXTURE_ACK;
-	xdp_prog_expect(&packet, 0, "SYN with ACK");
+	assert_packet_goes_to(&packet, 0, "SYN with ACK");
 	packet.tcp_flags = FIXTURE_ACK;
-	xdp_prog_expect(&packet, 0, "ACK");
+	assert_packet_goes_to(&packet, 0, "ACK");
 	packet.tcp_flags = FIXTURE_RST;
-	xdp_prog_expect(&packet, 0, "RST");
-	xdp_prog_expect(&elsewhere, FIXTURE_PASSED, "another port");
-	xdp_prog_add(fixture_exact(&tcp), 1, 0);
+	assert_packet_goes_to(&packet, 0, "RST");
+	assert_packet_goes_to(&elsewhere, FIXTURE_PASSED, "another port");
+	xdp_prog_add(fixture_key_with_peer(&tcp), 1, 0);
 	packet.tcp_flags = FIXTURE_ACK;
-	xdp_prog_expect(&packet, 1, "ACK of an established flow");
+	assert_packet_goes_to(&packet, 1, "ACK of an established flow");
 }
 
 /* Which slot gets a new connection, and whether each keeps what it has got while the shares change. */
 static void group_shares_and_remembers(void)
 {
 	struct fixture_packet syn = tcp, ack = tcp, other = tcp;
-	const struct vma_flow_key listener = fixture_wildcard(&tcp);
+	const struct vma_flow_key listener = fixture_key_of_any_peer(&tcp);
 	struct vma_flow_key moved;
 	struct xdp_group *group;
 	int first[32], got[2] = {0};
@@ -300,54 +300,54 @@ static void group_shares_and_remembers(void)
 	for (int i = 0; i < 32; i++) {
 		ack.source_port = syn.source_port = (uint16_t)(5000 + i);
 		ack.tcp_flags = FIXTURE_ACK;
-		xdp_prog_expect(&ack, first[i], "what has begun stays where it is");
-		xdp_prog_expect(&syn, first[i] == 0 ? 0 : 2, "a SYN again does if the slot still takes any");
-		xdp_prog_expect(&ack, first[i] == 0 ? 0 : 2, "and takes the rest along");
+		assert_packet_goes_to(&ack, first[i], "what has begun stays where it is");
+		assert_packet_goes_to(&syn, first[i] == 0 ? 0 : 2, "a SYN again does if the slot still takes any");
+		assert_packet_goes_to(&ack, first[i] == 0 ? 0 : 2, "and takes the rest along");
 	}
 	other.source_port = 6000;
 	other.tcp_flags = FIXTURE_ACK;
-	xdp_prog_expect(&other, 2, "what was not noted goes by its bucket");
+	assert_packet_goes_to(&other, 2, "what was not noted goes by its bucket");
 	group->default_slot = 1;
-	xdp_prog_expect(&other, 1, "or to who had all before");
-	moved = fixture_exact(&ack);
+	assert_packet_goes_to(&other, 1, "or to who had all before");
+	moved = fixture_key_with_peer(&ack);
 	xdp_prog_add_recent(fixture.prog, &moved, 1);
-	xdp_prog_expect(&ack, 1, "one that was moved");
+	assert_packet_goes_to(&ack, 1, "one that was moved");
 	xdp_prog_slot_rented(fixture.prog, 1);
 	group->default_slot = XDP_NO_SLOT;
-	xdp_prog_expect(&ack, 2, "what a slot's client before had is void");
+	assert_packet_goes_to(&ack, 2, "what a slot's client before had is void");
 	xdp_prog_add_recent(fixture.prog, &moved, 1);
 	xdp_prog_clear_socket(fixture.prog, 1, 0);
-	xdp_prog_expect(&ack, 2, "a slot without socket");
+	assert_packet_goes_to(&ack, 2, "a slot without socket");
 	memset(group->slot, 1, sizeof(group->slot));
-	xdp_prog_expect(&ack, FIXTURE_NOWHERE,
-	                "the kernel would reset what is on its way to a slot that has just ended");
+	assert_packet_goes_to(&ack, FIXTURE_NOWHERE,
+	                      "the kernel would reset what is on its way to a slot that has just ended");
 	syn.source_port = 5999;
-	xdp_prog_expect(&syn, FIXTURE_PASSED, "a SYN is the kernel's listener's then");
+	assert_packet_goes_to(&syn, FIXTURE_PASSED, "a SYN is the kernel's listener's then");
 	memset(group->slot, 2, sizeof(group->slot));
 	fixture_must(xdp_prog_flow_begin_grace(fixture.prog, &listener, 0, 1) == 0, "grace");
 	syn.source_port = 5000;
-	xdp_prog_expect(&syn, FIXTURE_PASSED, "a SYN, in grace");
+	assert_packet_goes_to(&syn, FIXTURE_PASSED, "a SYN, in grace");
 	fixture_must(xdp_prog_flow_share(fixture.prog, &listener, 0, 0) == 0, "alone again");
-	xdp_prog_expect(&other, 0, "the flow is one slot's again");
+	assert_packet_goes_to(&other, 0, "the flow is one slot's again");
 }
 
 static void listener_in_grace(void)
 {
 	struct fixture_packet packet = tcp;
-	const struct vma_flow_key key = fixture_wildcard(&tcp);
+	const struct vma_flow_key key = fixture_key_of_any_peer(&tcp);
 
 	xdp_prog_open_fixture();
 	xdp_prog_add(key, 0, VMA_FLOW_LISTENER);
 	fixture_must(xdp_prog_flow_begin_grace(fixture.prog, &key, 0, 0) == 0, "grace");
-	xdp_prog_expect(&packet, FIXTURE_PASSED, "SYN");
+	assert_packet_goes_to(&packet, FIXTURE_PASSED, "SYN");
 	packet.tcp_flags = FIXTURE_SYN | FIXTURE_ACK;
-	xdp_prog_expect(&packet, 0, "SYN with ACK");
+	assert_packet_goes_to(&packet, 0, "SYN with ACK");
 	packet.tcp_flags = FIXTURE_ACK;
-	xdp_prog_expect(&packet, 0, "ACK");
+	assert_packet_goes_to(&packet, 0, "ACK");
 	packet.tcp_flags = FIXTURE_RST;
-	xdp_prog_expect(&packet, 0, "RST");
+	assert_packet_goes_to(&packet, 0, "RST");
 	fixture_must(xdp_prog_flow_del(fixture.prog, &key) == 0, "del");
-	xdp_prog_expect(&packet, FIXTURE_PASSED, "afterwards");
+	assert_packet_goes_to(&packet, FIXTURE_PASSED, "afterwards");
 }
 
 /* What an owner does with its slots' flows, before the program of the fixture. */
@@ -355,7 +355,7 @@ static struct xdp_owner owner = {.diag_fd = -1};
 
 static void begin_grace_and_grant_again(unsigned round)
 {
-	const struct vma_flow_rule rule = {.key = fixture_wildcard(&tcp), .flags = VMA_FLOW_LISTENER};
+	const struct vma_flow_rule rule = {.key = fixture_key_of_any_peer(&tcp), .flags = VMA_FLOW_LISTENER};
 
 	fixture_must(xdp_owner_flow_add(&owner, 1, &rule) == -EADDRINUSE, "round %u: two want it", round);
 	fixture_must(xdp_owner_flow_del(&owner, 1, &rule.key) == -ENOENT, "round %u: one goes", round);
@@ -364,7 +364,7 @@ static void begin_grace_and_grant_again(unsigned round)
 
 static void listener_granted_again_misses_nothing(void)
 {
-	const struct vma_flow_rule rule = {.key = fixture_wildcard(&tcp), .flags = VMA_FLOW_LISTENER};
+	const struct vma_flow_rule rule = {.key = fixture_key_of_any_peer(&tcp), .flags = VMA_FLOW_LISTENER};
 	struct fixture_packet packet = tcp;
 	unsigned passed, sent;
 
@@ -378,7 +378,7 @@ static void listener_granted_again_misses_nothing(void)
 	passed = fixture_flood(&fixture, &packet, begin_grace_and_grant_again, 2000, &sent);
 	fixture_must(passed == 0, "%u of %u segments were the kernel's", passed, sent);
 	fixture_must(sent > 100, "only %u were sent", sent);
-	owner_flows_end_slot(&owner, 0, true);
+	owner_end_flows_of_slot(&owner, 0, true);
 	owner_resets_fini(&owner);
 }
 
@@ -414,16 +414,16 @@ static void kernel_connection_survives(void)
 	fixture_must((accepted = accept(listener, NULL, NULL)) >= 0, "accept: %m");
 
 	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_wildcard(&tcp), 0, VMA_FLOW_LISTENER);
+	xdp_prog_add(fixture_key_of_any_peer(&tcp), 0, VMA_FLOW_LISTENER);
 	fixture_must(write(client, "x", 1) == 1, "write: %m");
 	fixture_must(read(accepted, &byte, 1) == 1 && byte == 'x', "read: %m");
-	xdp_prog_expect(&packet, FIXTURE_PASSED, "SYN with the 5-tuple of a kernel connection");
+	assert_packet_goes_to(&packet, FIXTURE_PASSED, "SYN with the 5-tuple of a kernel connection");
 	packet.tcp_flags = FIXTURE_ACK;
-	xdp_prog_expect(&packet, FIXTURE_PASSED, "ACK with the 5-tuple of a kernel connection");
+	assert_packet_goes_to(&packet, FIXTURE_PASSED, "ACK with the 5-tuple of a kernel connection");
 	packet.source_port++;
-	xdp_prog_expect(&packet, 0, "ACK from another port, though the kernel has a listener");
+	assert_packet_goes_to(&packet, 0, "ACK from another port, though the kernel has a listener");
 	packet.tcp_flags = FIXTURE_SYN;
-	xdp_prog_expect(&packet, 0, "SYN from another port, though the kernel has a listener");
+	assert_packet_goes_to(&packet, 0, "SYN from another port, though the kernel has a listener");
 	fixture_must(write(accepted, "y", 1) == 1, "write: %m");
 	fixture_must(read(client, &byte, 1) == 1 && byte == 'y', "read: %m");
 }
@@ -440,7 +440,7 @@ static void xdp_prog_write_file(const char *path, const char *text)
  * is a listener's again. Of the client's kernel: an ACK, or, as that is delayed, the first data. */
 static void connect_by_cookie(int listener, const struct sockaddr_in *here, bool granted_again)
 {
-	const struct vma_flow_key key = fixture_wildcard(&tcp);
+	const struct vma_flow_key key = fixture_key_of_any_peer(&tcp);
 	int client = fixture_peer_socket(peer_netns, AF_INET, SOCK_STREAM, 0), accepted;
 	struct pollfd arrival = {.fd = listener, .events = POLLIN};
 	const int quick = !granted_again;
@@ -466,7 +466,7 @@ static void connect_by_cookie(int listener, const struct sockaddr_in *here, bool
 static void a_cookie_goes_back_to_the_kernel(void)
 {
 	const struct sockaddr_in here = address(HOST_B, tcp.dest_port);
-	const struct vma_flow_key key = fixture_wildcard(&tcp);
+	const struct vma_flow_key key = fixture_key_of_any_peer(&tcp);
 	struct fixture_packet packet = tcp;
 	int listener = kernel_listener(&here);
 
@@ -476,13 +476,13 @@ static void a_cookie_goes_back_to_the_kernel(void)
 	fixture_must(xdp_prog_flow_begin_grace(fixture.prog, &key, 0, 0) == 0, "grace");
 	connect_by_cookie(listener, &here, false);
 	packet.tcp_flags = FIXTURE_ACK;
-	xdp_prog_expect(&packet, 0, "an ACK without a cookie");
+	assert_packet_goes_to(&packet, 0, "an ACK without a cookie");
 	connect_by_cookie(listener, &here, true);
-	xdp_prog_expect(&packet, 0, "an ACK without a cookie");
+	assert_packet_goes_to(&packet, 0, "an ACK without a cookie");
 	xdp_prog_write_file("/proc/sys/net/ipv4/tcp_syncookies", "1");
 }
 
-static bool xdp_prog_is_named(const _Atomic uint64_t *named, uint16_t port)
+static bool xdp_prog_port_bit_is_set(const _Atomic uint64_t *named, uint16_t port)
 {
 	return atomic_load(&named[port / 64]) >> port % 64 & 1;
 }
@@ -494,45 +494,46 @@ static void block_takes_what_the_kernel_does_not(void)
 	const struct sockaddr_in here = address(HOST_B, tcp.dest_port);
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	struct fixture_packet packet = tcp, outside = tcp, other_host = tcp, datagram = tcp;
-	struct vma_flow_key block = fixture_wildcard(&tcp), exact = fixture_exact(&tcp), wildcard = block;
+	struct vma_flow_key block = fixture_key_of_any_peer(&tcp), exact = fixture_key_with_peer(&tcp),
+	                    wildcard = block;
 
 	xdp_prog_open_fixture();
-	xdp_prog_name_ports(fixture.prog, named);
+	xdp_prog_set_port_bitmap(fixture.prog, named);
 	block.proto = VMA_FLOW_TCP_PORTS;
 	block.local_port_be = htons((uint16_t)(tcp.dest_port / VMA_FLOW_PORTS * VMA_FLOW_PORTS));
 	outside.dest_port = (uint16_t)(ntohs(block.local_port_be) + VMA_FLOW_PORTS);
 	other_host.dest = HOST_A;
 	datagram.proto = IPPROTO_UDP;
 	xdp_prog_add(block, 0, 0);
-	xdp_prog_expect(&packet, 0, "SYN");
+	assert_packet_goes_to(&packet, 0, "SYN");
 	packet.tcp_flags = FIXTURE_SYN | FIXTURE_ACK;
-	xdp_prog_expect(&packet, 0, "SYN with ACK");
+	assert_packet_goes_to(&packet, 0, "SYN with ACK");
 	packet.dest_port = ntohs(block.local_port_be);
-	xdp_prog_expect(&packet, 0, "the first port");
+	assert_packet_goes_to(&packet, 0, "the first port");
 	packet.dest_port = (uint16_t)(outside.dest_port - 1);
-	xdp_prog_expect(&packet, 0, "the last port");
+	assert_packet_goes_to(&packet, 0, "the last port");
 	packet.dest_port = tcp.dest_port;
-	xdp_prog_expect(&outside, FIXTURE_PASSED, "the port behind");
-	xdp_prog_expect(&other_host, FIXTURE_PASSED, "another address");
-	xdp_prog_expect(&datagram, FIXTURE_PASSED, "UDP");
-	fixture_must(!xdp_prog_is_named(named, tcp.dest_port), "a block names no port");
+	assert_packet_goes_to(&outside, FIXTURE_PASSED, "the port behind");
+	assert_packet_goes_to(&other_host, FIXTURE_PASSED, "another address");
+	assert_packet_goes_to(&datagram, FIXTURE_PASSED, "UDP");
+	fixture_must(!xdp_prog_port_bit_is_set(named, tcp.dest_port), "a block names no port");
 	xdp_prog_add(exact, 1, 0);
-	xdp_prog_expect(&packet, 1, "a 5-tuple wins over the block");
+	assert_packet_goes_to(&packet, 1, "a 5-tuple wins over the block");
 	xdp_prog_add(wildcard, 2, 0);
-	fixture_must(xdp_prog_is_named(named, tcp.dest_port), "two rules name the port");
+	fixture_must(xdp_prog_port_bit_is_set(named, tcp.dest_port), "two rules name the port");
 	fixture_must(xdp_prog_flow_del(fixture.prog, &exact) == 0, "del");
-	xdp_prog_expect(&packet, 2, "a 3-tuple wins over the block");
-	fixture_must(xdp_prog_is_named(named, tcp.dest_port), "one rule names the port");
+	assert_packet_goes_to(&packet, 2, "a 3-tuple wins over the block");
+	fixture_must(xdp_prog_port_bit_is_set(named, tcp.dest_port), "one rule names the port");
 	fixture_must(xdp_prog_flow_del(fixture.prog, &wildcard) == 0, "del");
-	fixture_must(!xdp_prog_is_named(named, tcp.dest_port), "no rule is left");
-	xdp_prog_expect(&packet, 0, "the block again");
+	fixture_must(!xdp_prog_port_bit_is_set(named, tcp.dest_port), "no rule is left");
+	assert_packet_goes_to(&packet, 0, "the block again");
 	fixture_must(bind(listener, (const struct sockaddr *)&here, sizeof(here)) == 0, "bind: %m");
-	xdp_prog_expect(&packet, 0, "a socket that is no more than bound");
+	assert_packet_goes_to(&packet, 0, "a socket that is no more than bound");
 	fixture_must(listen(listener, 8) == 0, "listen: %m");
-	xdp_prog_expect(&packet, FIXTURE_PASSED, "the kernel's listener");
+	assert_packet_goes_to(&packet, FIXTURE_PASSED, "the kernel's listener");
 	close(listener);
 	fixture_must(xdp_prog_flow_del(fixture.prog, &block) == 0, "del");
-	xdp_prog_expect(&packet, FIXTURE_PASSED, "no block");
+	assert_packet_goes_to(&packet, FIXTURE_PASSED, "no block");
 }
 
 enum { FIRST = 0x2000, MIDDLE = 0x2010, LAST = 0x0020 };
@@ -546,7 +547,7 @@ static void expect_fragment(uint16_t id, uint16_t frag, int where, const char *w
 	/* Where the ports of a whole datagram are, a later fragment has anything. */
 	if (frag != FIRST)
 		packet.source_port = packet.dest_port = 9;
-	xdp_prog_expect(&packet, where, what);
+	assert_packet_goes_to(&packet, where, what);
 }
 
 static void fragments(void)
@@ -556,7 +557,7 @@ static void fragments(void)
 	xdp_prog_open_fixture();
 	expect_fragment(1, FIRST, FIXTURE_PASSED, "no flow: the first fragment");
 	expect_fragment(1, LAST, FIXTURE_PASSED, "no flow: the last fragment");
-	xdp_prog_add(fixture_wildcard(&udp), 1, 0);
+	xdp_prog_add(fixture_key_of_any_peer(&udp), 1, 0);
 	expect_fragment(2, FIRST, 1, "the first fragment");
 	expect_fragment(2, MIDDLE, 1, "a middle fragment");
 	expect_fragment(2, LAST, 1, "the last fragment");
@@ -564,40 +565,40 @@ static void fragments(void)
 	expect_fragment(3, LAST, FIXTURE_PASSED, "the last fragment before the first");
 	expect_fragment(3, FIRST, FIXTURE_PASSED, "then the first is the kernel's");
 	expect_fragment(3, MIDDLE, FIXTURE_PASSED, "and so is what is left");
-	xdp_prog_add(fixture_exact(&udp), 0, 0);
+	xdp_prog_add(fixture_key_with_peer(&udp), 0, 0);
 	expect_fragment(2, FIRST, 0, "the same id again, for a 5-tuple");
 	expect_fragment(2, LAST, 0, "which gets the rest");
 	packet = udp;
 	packet.id = 2;
 	packet.frag = FIRST;
 	packet.dest_port ^= 1;
-	xdp_prog_expect(&packet, FIXTURE_PASSED, "the same id again, for a port of the kernel's");
+	assert_packet_goes_to(&packet, FIXTURE_PASSED, "the same id again, for a port of the kernel's");
 	expect_fragment(2, LAST, FIXTURE_PASSED, "which gets the rest");
 	packet = udp;
 	packet.proto = IPPROTO_TCP;
 	packet.frag = FIRST;
-	xdp_prog_add(fixture_exact(&packet), 0, 0);
-	xdp_prog_expect(&packet, FIXTURE_PASSED, "a fragment of a segment");
+	xdp_prog_add(fixture_key_with_peer(&packet), 0, 0);
+	assert_packet_goes_to(&packet, FIXTURE_PASSED, "a fragment of a segment");
 	packet = udp;
 	packet.frag = 0x4000;
-	xdp_prog_expect(&packet, 0, "do not fragment");
+	assert_packet_goes_to(&packet, 0, "do not fragment");
 	packet.frag = FIRST;
 	packet.id = 4;
 	packet.mac = (const uint8_t[]){2, 0, 0, 0, 0, 0x77};
-	xdp_prog_expect(&packet, FIXTURE_PASSED, "a fragment to another MAC");
+	assert_packet_goes_to(&packet, FIXTURE_PASSED, "a fragment to another MAC");
 	usleep(1100000);
 	expect_fragment(3, FIRST, 0, "an id that was the kernel's more than a second ago");
 	expect_fragment(3, LAST, 0, "and the rest of it");
 }
 
-static void ip_options(void)
+static void ip_options_case(void)
 {
 	struct fixture_packet packet = udp;
 
 	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_exact(&udp), 1, 0);
+	xdp_prog_add(fixture_key_with_peer(&udp), 1, 0);
 	for (packet.option_words = 0; packet.option_words <= 10; packet.option_words++)
-		xdp_prog_expect(&packet, 1, "options");
+		assert_packet_goes_to(&packet, 1, "options");
 }
 
 /* ---- what the kernel would not take for its own ---- */
@@ -613,29 +614,29 @@ static void frames_of_others(void)
 	xdp_prog_open_fixture();
 	group.dest = GROUP;
 	tagged.vlan = 7;
-	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
-	xdp_prog_add(fixture_wildcard(&group), 0, 0);
-	xdp_prog_add(fixture_wildcard(&tagged), 0, 0);
-	xdp_prog_add(fixture_wildcard(&tcp), 1, VMA_FLOW_LISTENER);
+	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
+	xdp_prog_add(fixture_key_of_any_peer(&group), 0, 0);
+	xdp_prog_add(fixture_key_of_any_peer(&tagged), 0, 0);
+	xdp_prog_add(fixture_key_of_any_peer(&tcp), 1, VMA_FLOW_LISTENER);
 	datagram.mac = segment.mac = group.mac = tagged.mac = stranger;
-	xdp_prog_expect(&datagram, FIXTURE_PASSED, "a datagram to a stranger's MAC");
-	xdp_prog_expect(&group, FIXTURE_PASSED, "one for a group, to a stranger's MAC");
-	xdp_prog_expect(&tagged, 0, "a tagged one, whose interface may have a MAC of its own");
-	xdp_prog_expect(&segment, FIXTURE_NOWHERE, "a SYN to a stranger's MAC");
+	assert_packet_goes_to(&datagram, FIXTURE_PASSED, "a datagram to a stranger's MAC");
+	assert_packet_goes_to(&group, FIXTURE_PASSED, "one for a group, to a stranger's MAC");
+	assert_packet_goes_to(&tagged, 0, "a tagged one, whose interface may have a MAC of its own");
+	assert_packet_goes_to(&segment, FIXTURE_NOWHERE, "a SYN to a stranger's MAC");
 	segment.tcp_flags = FIXTURE_ACK;
-	xdp_prog_add(fixture_exact(&tcp), 2, 0);
-	xdp_prog_expect(&segment, FIXTURE_NOWHERE, "a connection's, to a stranger's MAC");
+	xdp_prog_add(fixture_key_with_peer(&tcp), 2, 0);
+	assert_packet_goes_to(&segment, FIXTURE_NOWHERE, "a connection's, to a stranger's MAC");
 	segment.dest_port++;
-	xdp_prog_expect(&segment, FIXTURE_PASSED, "to a stranger's MAC, and no flow");
+	assert_packet_goes_to(&segment, FIXTURE_PASSED, "to a stranger's MAC, and no flow");
 	segment = tcp;
 	for (int i = 0; i < 2; i++) {
 		datagram.mac = group.mac = segment.mac = i == 0 ? everybody : group_mac;
-		xdp_prog_expect(&datagram, 0, "a datagram in a frame to several");
-		xdp_prog_expect(&group, 0, "one for a group");
-		xdp_prog_expect(&segment, FIXTURE_PASSED, "a segment in a frame to several");
+		assert_packet_goes_to(&datagram, 0, "a datagram in a frame to several");
+		assert_packet_goes_to(&group, 0, "one for a group");
+		assert_packet_goes_to(&segment, FIXTURE_PASSED, "a segment in a frame to several");
 	}
 	group.mac = NULL;
-	xdp_prog_expect(&group, 0, "for a group, to this interface's MAC");
+	assert_packet_goes_to(&group, 0, "for a group, to this interface's MAC");
 }
 
 static void a_new_mac_is_followed(void)
@@ -648,12 +649,12 @@ static void a_new_mac_is_followed(void)
 	memcpy(first, fixture.mac, sizeof(first));
 	before.mac = first;
 	after.mac = stranger;
-	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
+	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
 	snprintf(command, sizeof(command), "ip link set %s address 02:00:00:00:00:77", name);
 	fixture_must(system(command) == 0, "%s", command);
 	xdp_prog_refresh_mac(fixture.prog);
-	xdp_prog_expect(&after, 0, "to the new MAC");
-	xdp_prog_expect(&before, FIXTURE_PASSED, "to that of before");
+	assert_packet_goes_to(&after, 0, "to the new MAC");
+	assert_packet_goes_to(&before, FIXTURE_PASSED, "to that of before");
 	snprintf(command, sizeof(command), "ip link set %s address %02x:%02x:%02x:%02x:%02x:%02x", name, first[0],
 	         first[1], first[2], first[3], first[4], first[5]);
 	fixture_must(system(command) == 0, "%s", command);
@@ -667,17 +668,17 @@ static void martian_sources(void)
 	struct fixture_packet datagram = udp, segment = tcp;
 
 	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
-	xdp_prog_add(fixture_wildcard(&tcp), 1, VMA_FLOW_LISTENER);
+	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
+	xdp_prog_add(fixture_key_of_any_peer(&tcp), 1, VMA_FLOW_LISTENER);
 	for (size_t i = 0; i < sizeof(martians) / sizeof(martians[0]); i++) {
 		datagram.source = segment.source = martians[i];
-		xdp_prog_expect(&datagram, FIXTURE_PASSED, "a datagram of nobody's");
-		xdp_prog_expect(&segment, FIXTURE_PASSED, "a segment of nobody's");
+		assert_packet_goes_to(&datagram, FIXTURE_PASSED, "a datagram of nobody's");
+		assert_packet_goes_to(&segment, FIXTURE_PASSED, "a segment of nobody's");
 	}
 	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
 		datagram.source = segment.source = others[i];
-		xdp_prog_expect(&datagram, 0, "a datagram of somebody's");
-		xdp_prog_expect(&segment, 1, "a segment of somebody's");
+		assert_packet_goes_to(&datagram, 0, "a datagram of somebody's");
+		assert_packet_goes_to(&segment, 1, "a segment of somebody's");
 	}
 }
 
@@ -690,24 +691,24 @@ static void source_routes(void)
 	struct fixture_packet datagram = udp, segment = tcp;
 
 	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
-	xdp_prog_add(fixture_wildcard(&tcp), 1, VMA_FLOW_LISTENER);
+	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
+	xdp_prog_add(fixture_key_of_any_peer(&tcp), 1, VMA_FLOW_LISTENER);
 	datagram.option_words = segment.option_words = 2;
 	for (size_t i = 0; i < sizeof(harmless) / sizeof(harmless[0]); i++) {
 		datagram.options = segment.options = harmless[i];
-		xdp_prog_expect(&datagram, 0, "a harmless option");
-		xdp_prog_expect(&segment, 1, "a harmless option");
+		assert_packet_goes_to(&datagram, 0, "a harmless option");
+		assert_packet_goes_to(&segment, 1, "a harmless option");
 	}
 	for (size_t i = 0; i < sizeof(routes) / sizeof(routes[0]); i++) {
 		datagram.options = segment.options = routes[i];
-		xdp_prog_expect(&datagram, FIXTURE_PASSED, "a source route");
-		xdp_prog_expect(&segment, FIXTURE_NOWHERE, "a source route");
+		assert_packet_goes_to(&datagram, FIXTURE_PASSED, "a source route");
+		assert_packet_goes_to(&segment, FIXTURE_NOWHERE, "a source route");
 	}
 	for (size_t i = 0; i < sizeof(broken) / sizeof(broken[0]); i++) {
 		datagram.options = segment.options = broken[i];
 		datagram.option_words = segment.option_words = i == 3 ? 1 : 2;
-		xdp_prog_expect(&datagram, FIXTURE_PASSED, "options that are none");
-		xdp_prog_expect(&segment, FIXTURE_PASSED, "options that are none");
+		assert_packet_goes_to(&datagram, FIXTURE_PASSED, "options that are none");
+		assert_packet_goes_to(&segment, FIXTURE_PASSED, "options that are none");
 	}
 }
 
@@ -717,16 +718,16 @@ static void truncated(void)
 	struct fixture_packet packet = udp;
 
 	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
+	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
 	for (packet.only_bytes = 15; packet.only_bytes < 14 + 20 + 4; packet.only_bytes++)
-		xdp_prog_expect(&packet, FIXTURE_PASSED, "cut before the end of the ports");
-	xdp_prog_expect(&packet, 0, "all that the program looks at");
+		assert_packet_goes_to(&packet, FIXTURE_PASSED, "cut before the end of the ports");
+	assert_packet_goes_to(&packet, 0, "all that the program looks at");
 	packet = tcp;
-	xdp_prog_add(fixture_wildcard(&tcp), 1, VMA_FLOW_LISTENER);
+	xdp_prog_add(fixture_key_of_any_peer(&tcp), 1, VMA_FLOW_LISTENER);
 	for (packet.only_bytes = 15; packet.only_bytes < 14 + 20 + 4; packet.only_bytes++)
-		xdp_prog_expect(&packet, FIXTURE_PASSED, "a listener's, cut before the end of the ports");
+		assert_packet_goes_to(&packet, FIXTURE_PASSED, "a listener's, cut before the end of the ports");
 	packet.only_bytes = 0;
-	xdp_prog_expect(&packet, 1, "a whole one");
+	assert_packet_goes_to(&packet, 1, "a whole one");
 }
 
 static void vlan_tags(void)
@@ -736,44 +737,44 @@ static void vlan_tags(void)
 	xdp_prog_open_fixture();
 	tagged.vlan = 7;
 	other.vlan = 8;
-	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
-	xdp_prog_add(fixture_wildcard(&tagged), 1, 0);
-	xdp_prog_expect(&udp, 0, "untagged");
-	xdp_prog_expect(&tagged, 1, "the VLAN of the flow");
-	xdp_prog_expect(&other, FIXTURE_PASSED, "another VLAN");
+	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
+	xdp_prog_add(fixture_key_of_any_peer(&tagged), 1, 0);
+	assert_packet_goes_to(&udp, 0, "untagged");
+	assert_packet_goes_to(&tagged, 1, "the VLAN of the flow");
+	assert_packet_goes_to(&other, FIXTURE_PASSED, "another VLAN");
 }
 
-static void not_ipv4(void)
+static void non_ipv4_frames_case(void)
 {
 	struct fixture_packet packet = udp;
 
 	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
+	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
 	packet.ether_type = ETH_P_IPV6;
-	xdp_prog_expect(&packet, FIXTURE_PASSED, "another EtherType");
+	assert_packet_goes_to(&packet, FIXTURE_PASSED, "another EtherType");
 	packet = udp;
 	packet.proto = IPPROTO_SCTP;
-	xdp_prog_expect(&packet, FIXTURE_PASSED, "another L4 protocol");
+	assert_packet_goes_to(&packet, FIXTURE_PASSED, "another L4 protocol");
 }
 
 static void dead_socket_passes(void)
 {
 	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_wildcard(&udp), 1, 0);
-	xdp_prog_expect(&udp, 1, "living socket");
+	xdp_prog_add(fixture_key_of_any_peer(&udp), 1, 0);
+	assert_packet_goes_to(&udp, 1, "living socket");
 	xdp_prog_clear_socket(fixture.prog, 1, 0);
-	xdp_prog_expect(&udp, FIXTURE_PASSED, "socket out of the map");
-	xdp_prog_add(fixture_exact(&udp), 2, 0);
-	xdp_prog_expect(&udp, 2, "another slot");
+	assert_packet_goes_to(&udp, FIXTURE_PASSED, "socket out of the map");
+	xdp_prog_add(fixture_key_with_peer(&udp), 2, 0);
+	assert_packet_goes_to(&udp, 2, "another slot");
 	xdp_ring_unmap(&fixture.slot[2].tx[0]);
 	close(fixture.slot[2].fd[0]);
 	xdp_ring_unmap(&fixture.slot[2].rx[0]);
 	fixture.slot[2].rx[0] = fixture.slot[1].rx[0]; /* keep fixture_send busy with what exists */
-	xdp_prog_expect(&udp, FIXTURE_PASSED, "socket closed");
+	assert_packet_goes_to(&udp, FIXTURE_PASSED, "socket closed");
 	_exit(0); /* slot 2 is closed already */
 }
 
-static void attach_twice(void)
+static void second_attach_is_refused_case(void)
 {
 	struct xdp_prog *second;
 	bool generic = true;
@@ -786,18 +787,18 @@ static void attach_twice(void)
 	xdp_prog_destroy(second);
 	xdp_prog_detach(fixture.prog);
 	fixture_must(!xdp_prog_attached(fixture.prog), "detached");
-	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
-	xdp_prog_expect(&udp, FIXTURE_PASSED, "without program");
+	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
+	assert_packet_goes_to(&udp, FIXTURE_PASSED, "without program");
 	fixture_must(xdp_prog_attach(fixture.prog, &generic) == 0, "attach again");
-	xdp_prog_expect(&udp, 0, "with program again");
+	assert_packet_goes_to(&udp, 0, "with program again");
 }
 
 /* The owner dies by SIGKILL; the script looks at the interface afterwards. */
 static void killed_owner(void)
 {
 	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
-	xdp_prog_expect(&udp, 0, "attached");
+	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
+	assert_packet_goes_to(&udp, 0, "attached");
 	kill(getpid(), SIGKILL);
 }
 
@@ -809,12 +810,12 @@ static void large_packets(void)
 
 	fixture_open(&fixture, name, peer_netns, peer_name, 1, XDP_USE_SG);
 	fixture_must(!fixture.generic, "native at MTU %u", mtu);
-	xdp_prog_add(fixture_exact(&udp), 1, 0);
+	xdp_prog_add(fixture_key_with_peer(&udp), 1, 0);
 	for (uint32_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		packet.payload_bytes = sizes[i];
 		if (sizes[i] + 28 > mtu)
 			continue;
-		xdp_prog_expect(&packet, 1, "large packet");
+		assert_packet_goes_to(&packet, 1, "large packet");
 		printf("%u bytes in %u buffers\n", fixture.got_bytes, fixture.got_buffers);
 		/* The kernel leaves XDP_PACKET_HEADROOM free in each packet's first frame. */
 		fixture_must((fixture.got_buffers > 1) == (fixture.got_bytes > 2048 - 256), "%u buffers",
@@ -836,9 +837,9 @@ static void memlock_limit(void)
 	fixture_must(syscall(SYS_capget, &header, caps) == 0, "capget: %m");
 	caps[CAP_IPC_LOCK / 32].effective &= ~(1u << (CAP_IPC_LOCK % 32));
 	fixture_must(syscall(SYS_capset, &header, caps) == 0, "capset: %m");
-	fd = xdp_sock_umem(umem, bytes, if_nametoindex(name), 0, 0, NULL);
+	fd = xdp_sock_open_with_umem(umem, bytes, if_nametoindex(name), 0, 0, NULL);
 	fixture_must(fd == -ENOBUFS, "%d", fd);
-	fd = xdp_sock_umem(umem, 512 << 10, if_nametoindex(name), 0, 0, NULL);
+	fd = xdp_sock_open_with_umem(umem, 512 << 10, if_nametoindex(name), 0, 0, NULL);
 	fixture_must(fd >= 0, "half of the limit: %d", fd);
 }
 
@@ -858,7 +859,7 @@ static void rebind_at_once(void)
 	}
 }
 
-static void busy_queue(void)
+static void overloaded_queue_case(void)
 {
 	struct timespec before, after;
 	double seconds;
@@ -868,7 +869,7 @@ static void busy_queue(void)
 	xdp_prog_open_fixture();
 	umem = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	clock_gettime(CLOCK_MONOTONIC, &before);
-	fd = xdp_sock_umem(umem, 1 << 20, fixture.ifindex, 0, 0, NULL);
+	fd = xdp_sock_open_with_umem(umem, 1 << 20, fixture.ifindex, 0, 0, NULL);
 	clock_gettime(CLOCK_MONOTONIC, &after);
 	seconds = (double)(after.tv_sec - before.tv_sec) + (double)(after.tv_nsec - before.tv_nsec) / 1e9;
 	fixture_must(fd == -EBUSY, "%d", fd);
@@ -899,7 +900,7 @@ static void send_and_complete(void)
 }
 
 /* A raw sender that bypasses the qdisc uses the device queue of its CPU, and veth keeps that number. */
-static void on_cpu(uint32_t cpu)
+static void pin_to_cpu(uint32_t cpu)
 {
 	cpu_set_t set;
 
@@ -908,35 +909,35 @@ static void on_cpu(uint32_t cpu)
 	fixture_must(sched_setaffinity(0, sizeof(set), &set) == 0, "CPU %u: %m", cpu);
 }
 
-static void two_queues(void)
+static void two_device_queues_case(void)
 {
 	fixture_open(&fixture, name, peer_netns, peer_name, 2, 0);
-	xdp_prog_add(fixture_exact(&udp), 1, 0);
-	xdp_prog_add(fixture_wildcard(&udp), 2, 0);
+	xdp_prog_add(fixture_key_with_peer(&udp), 1, 0);
+	xdp_prog_add(fixture_key_of_any_peer(&udp), 2, 0);
 	for (uint32_t i = 0; i < 8; i++) {
-		on_cpu(i % 2);
-		xdp_prog_expect(&udp, 1, "either queue");
+		pin_to_cpu(i % 2);
+		assert_packet_goes_to(&udp, 1, "either queue");
 		fixture_must(fixture.got_queue == i % 2, "queue %u from CPU %u", fixture.got_queue, i % 2);
 	}
 	xdp_prog_clear_socket(fixture.prog, 1, 1);
-	xdp_prog_expect(&udp, FIXTURE_PASSED, "a queue without socket");
-	on_cpu(0);
-	xdp_prog_expect(&udp, 1, "the other queue");
+	assert_packet_goes_to(&udp, FIXTURE_PASSED, "a queue without socket");
+	pin_to_cpu(0);
+	assert_packet_goes_to(&udp, 1, "the other queue");
 }
 
 /* The program knows of one queue, the device has two: what arrives on the second is the kernel's, not dropped. */
 static void unknown_queue_passes(void)
 {
 	xdp_prog_open_fixture();
-	xdp_prog_add(fixture_wildcard(&udp), 0, 0);
-	on_cpu(1);
-	xdp_prog_expect(&udp, FIXTURE_PASSED, "a queue that the program does not know");
-	on_cpu(0);
-	xdp_prog_expect(&udp, 0, "the one it knows");
+	xdp_prog_add(fixture_key_of_any_peer(&udp), 0, 0);
+	pin_to_cpu(1);
+	assert_packet_goes_to(&udp, FIXTURE_PASSED, "a queue that the program does not know");
+	pin_to_cpu(0);
+	assert_packet_goes_to(&udp, 0, "the one it knows");
 }
 
 /* The interface is one without native XDP. */
-static void generic_mode(void)
+static void generic_xdp_mode_case(void)
 {
 	bool generic = false;
 
@@ -944,8 +945,8 @@ static void generic_mode(void)
 	fixture_must(fixture.generic, "fell back to generic mode");
 	xdp_prog_detach(fixture.prog);
 	fixture_must(xdp_prog_attach(fixture.prog, &generic) == 0 && generic, "again");
-	xdp_prog_add(fixture_exact(&udp), 1, 0);
-	xdp_prog_expect(&udp, 1, "a flow in generic mode");
+	xdp_prog_add(fixture_key_with_peer(&udp), 1, 0);
+	assert_packet_goes_to(&udp, 1, "a flow in generic mode");
 }
 
 static const struct {
@@ -953,13 +954,13 @@ static const struct {
 	void (*run)(void);
 } cases[] = {
         {"native", native},
-        {"unmatched", xdp_prog_unmatched},
-        {"five_before_three", five_before_three},
+        {"unmatched", unmatched_packets_case},
+        {"five_before_three", exact_flow_wins_over_wildcard},
         {"flow_set_and_del", flow_set_and_del},
         {"front_flow_comes_and_goes", front_flow_comes_and_goes},
         {"claims_are_followed", claims_are_followed},
         {"moved_flow_misses_nothing", moved_flow_misses_nothing},
-        {"full_table", full_table},
+        {"full_table", full_flow_map_case},
         {"multicast", multicast},
         {"listener_takes_what_is_left", listener_takes_what_is_left},
         {"group_shares_and_remembers", group_shares_and_remembers},
@@ -969,25 +970,25 @@ static const struct {
         {"a_cookie_goes_back_to_the_kernel", a_cookie_goes_back_to_the_kernel},
         {"block_takes_what_the_kernel_does_not", block_takes_what_the_kernel_does_not},
         {"fragments", fragments},
-        {"ip_options", ip_options},
+        {"ip_options", ip_options_case},
         {"frames_of_others", frames_of_others},
         {"a_new_mac_is_followed", a_new_mac_is_followed},
         {"martian_sources", martian_sources},
         {"source_routes", source_routes},
         {"vlan_tags", vlan_tags},
-        {"not_ipv4", not_ipv4},
+        {"not_ipv4", non_ipv4_frames_case},
         {"dead_socket_passes", dead_socket_passes},
-        {"attach_twice", attach_twice},
+        {"attach_twice", second_attach_is_refused_case},
         {"killed_owner", killed_owner},
         {"large_packets", large_packets},
         {"memlock_limit", memlock_limit},
         {"rebind_at_once", rebind_at_once},
         {"send_and_complete", send_and_complete},
         {"truncated", truncated},
-        {"busy_queue", busy_queue},
-        {"two_queues", two_queues},
+        {"busy_queue", overloaded_queue_case},
+        {"two_queues", two_device_queues_case},
         {"unknown_queue_passes", unknown_queue_passes},
-        {"generic_mode", generic_mode},
+        {"generic_mode", generic_xdp_mode_case},
 };
 
 int main(int argc, char **argv)

@@ -55,7 +55,7 @@ static uint64_t xdp_sleep_now_us(void)
 	return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
 }
 
-static void xdp_sleep_must(const char *what, int rc)
+static void xdp_sleep_exit_on_error(const char *what, int rc)
 {
 	if (rc >= 0)
 		return;
@@ -88,7 +88,7 @@ static int xdp_sleep_open_nic(struct server *server, const char *interface, enum
 
 	pthread_mutex_init(&server->halves, NULL);
 	snprintf(spec, sizeof(spec), "xdp:%s", interface);
-	xdp_sleep_must("arena", vma_bufarena_create(&arena, &server->arena));
+	xdp_sleep_exit_on_error("arena", vma_bufarena_create(&arena, &server->arena));
 	attr.arena = server->arena;
 	return vma_nic_open(spec, &attr, &server->nic);
 }
@@ -103,8 +103,8 @@ static void xdp_sleep_open_queue_pair(struct server *server, const char *address
 	key->proto = IPPROTO_UDP;
 	key->local_port_be = htons((uint16_t)atoi(port));
 	inet_pton(AF_INET, address, key->local);
-	xdp_sleep_must("queue pair", vma_nic_qp_create(server->nic, &attr, &server->qp));
-	xdp_sleep_must("flow", vma_nic_flow_add(server->qp, &server->rule));
+	xdp_sleep_exit_on_error("queue pair", vma_nic_qp_create(server->nic, &attr, &server->qp));
+	xdp_sleep_exit_on_error("flow", vma_nic_flow_add(server->qp, &server->rule));
 }
 
 static void xdp_sleep_swap(unsigned char *a, unsigned char *b, size_t n)
@@ -145,13 +145,13 @@ static unsigned xdp_sleep_receive(struct server *server)
 		xdp_sleep_echo(server, bufs[i]);
 	if (n > 0)
 		vma_nic_kick(server->qp);
-	xdp_sleep_must("post", repost(server->qp, bufs, n) ? 0 : -ETIMEDOUT);
+	xdp_sleep_exit_on_error("post", repost(server->qp, bufs, n) ? 0 : -ETIMEDOUT);
 	while ((reaped = vma_nic_reap_tx(server->qp, bufs, BURST)) > 0)
 		vma_buf_put_burst(server->arena, bufs, reaped);
 	return n;
 }
 
-static void be_late(struct server *server)
+static void xdp_sleep_wait_past_rebind(struct server *server)
 {
 	printf("ready\n");
 	fflush(stdout);
@@ -160,14 +160,14 @@ static void be_late(struct server *server)
 	usleep(50000); /* and whatever woke the sleepers of that moment is over */
 }
 
-static __attribute__((noreturn)) void xdp_sleep_serve(int argc, char **argv)
+static __attribute__((noreturn)) void xdp_sleep_echo_main(int argc, char **argv)
 {
 	static struct server server;
 	bool late = argc > 4 && strcmp(argv[4], "late") == 0;
 	const unsigned fresh = argc > 4 ? (unsigned)atoi(argv[4]) : 0;
 	unsigned served = 0;
 
-	xdp_sleep_must("open", xdp_sleep_open_nic(&server, argv[0], VMA_NIC_OWNER_VMAD, argv[3]));
+	xdp_sleep_exit_on_error("open", xdp_sleep_open_nic(&server, argv[0], VMA_NIC_OWNER_VMAD, argv[3]));
 	xdp_sleep_open_queue_pair(&server, argv[1], argv[2]);
 	if (!late)
 		printf("ready\n");
@@ -188,7 +188,7 @@ static __attribute__((noreturn)) void xdp_sleep_serve(int argc, char **argv)
 			xdp_sleep_open_queue_pair(&server, argv[1], argv[2]);
 		} else if (armed == 0) {
 			if (late)
-				be_late(&server);
+				xdp_sleep_wait_past_rebind(&server);
 			late = false;
 			poll(&fd, 1, -1);
 		}
@@ -255,7 +255,7 @@ static int crowded(char **argv)
 	int rc = 0;
 
 	getrlimit(RLIMIT_NOFILE, &wide);
-	xdp_sleep_must("open", xdp_sleep_open_nic(&server, argv[0], VMA_NIC_OWNER_VMAD, NULL));
+	xdp_sleep_exit_on_error("open", xdp_sleep_open_nic(&server, argv[0], VMA_NIC_OWNER_VMAD, NULL));
 	xdp_sleep_open_queue_pair(&server, argv[1], argv[2]);
 	take_fds(3); /* two for the queue pair itself, one of the three of its rental */
 	for (int i = 0; i < XDP_SLOTS_MAX + 6 && (rc == 0 || rc == -EMFILE); i++) {
@@ -266,7 +266,7 @@ static int crowded(char **argv)
 	usleep(200000); /* for the nic's thread to give it up, if it must */
 	printf("first: %s\n", vma_nic_qp_lost(server.qp) || server.rebound > 0 ? "lost" : "kept");
 	setrlimit(RLIMIT_NOFILE, &wide);
-	xdp_sleep_must("with fds", vma_nic_qp_create(server.nic, &attr, &second));
+	xdp_sleep_exit_on_error("with fds", vma_nic_qp_create(server.nic, &attr, &second));
 	printf("done\n");
 	return 0;
 }
@@ -292,14 +292,14 @@ static int refuse(char **argv)
 	size_t bytes;
 
 	if (bind(on, (struct sockaddr *)&address, len) < 0 || listen(on, 8) < 0)
-		xdp_sleep_must("address", -errno);
+		xdp_sleep_exit_on_error("address", -errno);
 	client = accept(on, NULL, NULL);
 	while (poll(&(struct pollfd){.fd = client, .events = POLLIN}, 1, -1) == 1 &&
 	       vmad_receive(client, &msg, &bytes, fds, &nfds) == 1) {
 		while (nfds > 0)
 			close(fds[--nfds]);
 		msg.result = msg.type == VMAD_RENT ? -ENOSPC : 0;
-		xdp_sleep_must("answer", vmad_send(client, &msg, NULL, 0));
+		xdp_sleep_exit_on_error("answer", vmad_send(client, &msg, NULL, 0));
 		if (msg.type == VMAD_RENT && ++times >= count)
 			printf("refused\n");
 		fflush(stdout);
@@ -313,7 +313,7 @@ int main(int argc, char **argv)
 
 	vma_log_init(&log);
 	if (argc >= 6 && strcmp(argv[1], "serve") == 0)
-		xdp_sleep_serve(argc - 2, argv + 2);
+		xdp_sleep_echo_main(argc - 2, argv + 2);
 	if ((argc == 5 || argc == 6) && strcmp(argv[1], "exchange") == 0)
 		return exchange(argv + 2);
 	if (argc == 5 && strcmp(argv[1], "crowded") == 0)

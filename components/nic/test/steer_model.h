@@ -20,7 +20,7 @@
 
 enum { MODEL_FLOWS = 16, MODEL_CLAIMS = 4, MODEL_NOTES = 64, MODEL_TOLD = 64 };
 enum model_socket { MODEL_NO_SOCKET, MODEL_LISTENER, MODEL_CONNECTION };
-enum model_whose { MODEL_OURS, MODEL_KERNELS, MODEL_NOBODYS };
+enum model_packet_owner { MODEL_OURS, MODEL_KERNELS, MODEL_NOBODYS };
 
 struct model_flow {
 	struct xdp_flow_key key;
@@ -63,7 +63,7 @@ struct model_packet {
 	bool is_tcp;
 };
 
-static inline uint32_t model_be(const uint8_t *at, unsigned n)
+static inline uint32_t model_load_big_endian(const uint8_t *at, unsigned n)
 {
 	uint32_t value = 0;
 
@@ -89,7 +89,7 @@ static inline struct model_flow *model_wildcard(struct steer_model *m, struct xd
 	return model_find(m, &key);
 }
 
-static inline struct model_flow *model_block(struct steer_model *m, const struct xdp_flow_key *key)
+static inline struct model_flow *model_port_block_flow(struct steer_model *m, const struct xdp_flow_key *key)
 {
 	uint16_t port = ntohs(key->local_port);
 	const struct xdp_flow_key block = {.local = key->local,
@@ -100,12 +100,12 @@ static inline struct model_flow *model_block(struct steer_model *m, const struct
 	return model_find(m, &block);
 }
 
-static inline bool model_claimed(const struct steer_model *m, const struct xdp_flow_key *key, uint32_t *slot)
+static inline bool model_find_claim(const struct steer_model *m, const struct xdp_flow_key *key, uint32_t *slot)
 {
 	for (unsigned i = 0; i < m->claims; i++) {
 		uint64_t peer = m->claim[i].peer_and_slot >> 16;
 
-		if (m->claim[i].name != xdp_claim_name(key->local, key->local_port, key->vlan) ||
+		if (m->claim[i].name != xdp_claim_pack_local_name(key->local, key->local_port, key->vlan) ||
 		    (peer != 0 && peer != ((uint64_t)key->peer << 16 | key->peer_port)))
 			continue;
 		*slot = (uint16_t)m->claim[i].peer_and_slot;
@@ -126,7 +126,7 @@ static inline bool model_datagram(struct steer_model *m, const struct xdp_flow_k
 
 	if (flow == NULL && wildcard != NULL && wildcard == m->front)
 		flow = wildcard;
-	if (flow == NULL && model_claimed(m, key, slot))
+	if (flow == NULL && model_find_claim(m, key, slot))
 		return true;
 	if (flow == NULL)
 		flow = wildcard;
@@ -137,7 +137,7 @@ static inline bool model_datagram(struct steer_model *m, const struct xdp_flow_k
 
 /* ---- whose a packet is by its MAC, its source, its options ---- */
 
-static inline enum model_whose model_options(const struct model_packet *p)
+static inline enum model_packet_owner model_options(const struct model_packet *p)
 {
 	size_t end = p->l3 + (size_t)(p->bytes[p->l3] & 15) * 4, at = p->l3 + 20, next = at;
 
@@ -164,11 +164,11 @@ static inline enum model_whose model_options(const struct model_packet *p)
 	return MODEL_OURS;
 }
 
-static inline enum model_whose model_whose_is(const struct steer_model *m, const struct model_packet *p)
+static inline enum model_packet_owner model_packet_owner_of(const struct steer_model *m, const struct model_packet *p)
 {
 	const uint8_t *ip = p->bytes + p->l3;
-	uint32_t source = model_be(ip + 12, 4), dest = model_be(ip + 16, 4);
-	uint64_t to = (uint64_t)model_be(p->bytes, 2) << 32 | model_be(p->bytes + 2, 4);
+	uint32_t source = model_load_big_endian(ip + 12, 4), dest = model_load_big_endian(ip + 16, 4);
+	uint64_t to = (uint64_t)model_load_big_endian(p->bytes, 2) << 32 | model_load_big_endian(p->bytes + 2, 4);
 
 	if (source == 0 || source == 0xffffffff || source >> 24 == 127 ||
 	    (source >= 0xe0000000 && source < 0xf0000000) || source == dest)
@@ -189,16 +189,17 @@ static inline bool model_is_cut(const struct model_packet *p)
 	return p->l4 + 20 > p->n;
 }
 
-static inline bool model_begins(const struct model_packet *p)
+static inline bool model_is_initial_syn(const struct model_packet *p)
 {
 	return (p->bytes[p->l4 + 13] & 0x12) == 0x02;
 }
 
-static inline void model_tell(struct steer_model *m, const struct model_packet *p, uint32_t number, bool is_over)
+static inline void model_report_to_owner(struct steer_model *m, const struct model_packet *p, uint32_t number,
+                                         bool is_over)
 {
 	struct xdp_minisock_segment *out = &m->told[m->tells++ % MODEL_TOLD];
 	const uint8_t *tcp = p->bytes + p->l4;
-	uint32_t head, total = model_be(p->bytes + p->l3 + 2, 2), ip_bytes = (uint32_t)(p->l4 - p->l3);
+	uint32_t head, total = model_load_big_endian(p->bytes + p->l3 + 2, 2), ip_bytes = (uint32_t)(p->l4 - p->l3);
 
 	memset(out, 0, sizeof(*out));
 	out->key = p->key;
@@ -206,16 +207,16 @@ static inline void model_tell(struct steer_model *m, const struct model_packet *
 	out->is_over = is_over;
 	if (is_over)
 		return;
-	out->seq = model_be(tcp + 4, 4);
-	out->ack = model_be(tcp + 8, 4);
+	out->seq = model_load_big_endian(tcp + 4, 4);
+	out->ack = model_load_big_endian(tcp + 8, 4);
 	out->tcp_flags = tcp[13];
 	head = (uint32_t)(tcp[12] >> 4) * 4;
 	if (total > ip_bytes + head)
 		out->payload_bytes = (uint16_t)(total - ip_bytes - head);
 	if (head >= 32 && p->l4 + 32 <= p->n && memcmp(tcp + 20, "\1\1\10\12", 4) == 0) {
 		out->has_ts = 1;
-		out->ts_val = model_be(tcp + 24, 4);
-		out->ts_ecr = model_be(tcp + 28, 4);
+		out->ts_val = model_load_big_endian(tcp + 24, 4);
+		out->ts_ecr = model_load_big_endian(tcp + 28, 4);
 	}
 }
 
@@ -231,20 +232,20 @@ static inline bool model_is_of_minisock(struct steer_model *m, struct model_flow
 		return false;
 	if (model_is_cut(p))
 		return true;
-	if (model_begins(p))
+	if (model_is_initial_syn(p))
 		others =
 		        socket != MODEL_NO_SOCKET || (wildcard != NULL && !(wildcard->value.flags & XDP_FLOW_MINISOCK));
 	else
 		others = socket == MODEL_CONNECTION;
 	if (others)
 		minisock->value.over = minisock->value.slot;
-	model_tell(m, p, minisock->value.slot, others);
+	model_report_to_owner(m, p, minisock->value.slot, others);
 	return !others;
 }
 
 static inline int model_group(struct steer_model *m, const struct model_packet *p)
 {
-	bool begins = model_is_cut(p) || model_begins(p);
+	bool begins = model_is_cut(p) || model_is_initial_syn(p);
 	uint32_t noted = XDP_NO_SLOT, slot;
 	unsigned i;
 
@@ -269,7 +270,7 @@ static inline int model_group(struct steer_model *m, const struct model_packet *
 static inline int model_segment(struct steer_model *m, const struct model_packet *p)
 {
 	struct model_flow *flow = model_find(m, &p->key), *wildcard = model_wildcard(m, p->key);
-	bool is_cut = model_is_cut(p), begins = !is_cut && model_begins(p);
+	bool is_cut = model_is_cut(p), begins = !is_cut && model_is_initial_syn(p);
 
 	if (flow != NULL && flow->value.flags & XDP_FLOW_YIELDS && m->kernels(&p->key) == MODEL_CONNECTION)
 		return XDP_PASS;
@@ -278,7 +279,7 @@ static inline int model_segment(struct steer_model *m, const struct model_packet
 	if (flow != NULL && model_is_of_minisock(m, flow, p))
 		return XDP_DROP;
 	if (wildcard == NULL) {
-		flow = model_block(m, &p->key);
+		flow = model_port_block_flow(m, &p->key);
 		return flow != NULL && m->kernels(&p->key) == MODEL_NO_SOCKET
 		               ? model_to_slot(m, flow->value.slot, XDP_PASS)
 		               : XDP_PASS;
@@ -288,7 +289,7 @@ static inline int model_segment(struct steer_model *m, const struct model_packet
 			return XDP_DROP;
 		if (begins || m->kernels(&p->key) != MODEL_NO_SOCKET)
 			return XDP_PASS;
-		model_tell(m, p, wildcard->value.slot, false);
+		model_report_to_owner(m, p, wildcard->value.slot, false);
 		return XDP_DROP;
 	}
 	if (wildcard->value.flags & XDP_FLOW_IN_GRACE && (is_cut || begins))
@@ -301,20 +302,20 @@ static inline int model_segment(struct steer_model *m, const struct model_packet
 }
 
 /* Of a flow of ours, but not to be taken, and nothing that the kernel is to answer. */
-static inline int model_lost(struct steer_model *m, const struct model_packet *p)
+static inline int model_drop_if_flow_exists(struct steer_model *m, const struct model_packet *p)
 {
 	const struct model_flow *flow = model_find(m, &p->key);
 
 	if (flow != NULL && !(flow->value.flags & XDP_FLOW_YIELDS))
 		return XDP_DROP;
-	if (flow == NULL && model_wildcard(m, p->key) == NULL && model_block(m, &p->key) == NULL)
+	if (flow == NULL && model_wildcard(m, p->key) == NULL && model_port_block_flow(m, &p->key) == NULL)
 		return XDP_PASS;
 	return m->kernels(&p->key) == MODEL_CONNECTION ? XDP_PASS : XDP_DROP;
 }
 
 /* ---- fragments ---- */
 
-static inline bool model_first(struct steer_model *m, const struct model_packet *p, uint32_t *slot)
+static inline bool model_slot_of_first_fragment(struct steer_model *m, const struct model_packet *p, uint32_t *slot)
 {
 	struct xdp_flow_key key = p->key;
 
@@ -335,7 +336,7 @@ static inline int model_fragment(struct steer_model *m, const struct model_packe
 
 	for (i = 0; i < m->flows; i++)
 		has_udp |= m->flow[i].key.proto == IPPROTO_UDP;
-	if (ip[9] != IPPROTO_UDP || !has_udp || model_whose_is(m, p) != MODEL_OURS)
+	if (ip[9] != IPPROTO_UDP || !has_udp || model_packet_owner_of(m, p) != MODEL_OURS)
 		return XDP_PASS;
 	memcpy(&key.id, ip + 4, 2);
 	for (i = 0; i < m->fragments && memcmp(&m->fragment[i].key, &key, sizeof(key)) != 0; i++)
@@ -343,10 +344,10 @@ static inline int model_fragment(struct steer_model *m, const struct model_packe
 	is_known = i < m->fragments;
 	if (is_known && m->fragment[i].slot == XDP_FRAGMENT_KERNELS)
 		return XDP_PASS;
-	if (model_be(ip + 6, 2) & 0x1fff) {
+	if (model_load_big_endian(ip + 6, 2) & 0x1fff) {
 		if (is_known)
 			return model_to_slot(m, m->fragment[i].slot, XDP_PASS);
-	} else if (!model_first(m, p, &slot) && !is_known) {
+	} else if (!model_slot_of_first_fragment(m, p, &slot) && !is_known) {
 		return XDP_PASS;
 	}
 	if (i < MODEL_NOTES) {
@@ -362,18 +363,18 @@ static inline int model_fragment(struct steer_model *m, const struct model_packe
 static inline int model_packet(struct steer_model *m, const uint8_t *bytes, size_t n)
 {
 	struct model_packet p = {.bytes = bytes, .n = n, .l3 = 14};
-	enum model_whose whose;
+	enum model_packet_owner whose;
 	uint32_t type, slot;
 
 	if (n < 34)
 		return XDP_PASS;
-	type = model_be(bytes + 12, 2);
+	type = model_load_big_endian(bytes + 12, 2);
 	if (type == 0x8100) {
 		p.l3 = 18;
 		if (n < 38)
 			return XDP_PASS;
-		p.key.vlan = model_be(bytes + 14, 2) & 0xfff;
-		type = model_be(bytes + 16, 2);
+		p.key.vlan = model_load_big_endian(bytes + 14, 2) & 0xfff;
+		type = model_load_big_endian(bytes + 16, 2);
 	}
 	if (type != 0x0800 || bytes[p.l3] >> 4 != 4)
 		return XDP_PASS;
@@ -381,16 +382,16 @@ static inline int model_packet(struct steer_model *m, const uint8_t *bytes, size
 	memcpy(&p.key.peer, bytes + p.l3 + 12, 4);
 	memcpy(&p.key.local, bytes + p.l3 + 16, 4);
 	p.key.proto = bytes[p.l3 + 9];
-	if (model_be(bytes + p.l3 + 6, 2) & 0x3fff)
+	if (model_load_big_endian(bytes + p.l3 + 6, 2) & 0x3fff)
 		return model_fragment(m, &p);
 	if ((p.key.proto != IPPROTO_UDP && p.key.proto != IPPROTO_TCP) || p.l4 < p.l3 + 20 || p.l4 + 4 > n)
 		return XDP_PASS;
 	p.is_tcp = p.key.proto == IPPROTO_TCP;
 	memcpy(&p.key.peer_port, bytes + p.l4, 2);
 	memcpy(&p.key.local_port, bytes + p.l4 + 2, 2);
-	whose = model_whose_is(m, &p);
+	whose = model_packet_owner_of(m, &p);
 	if (whose == MODEL_NOBODYS && p.is_tcp)
-		return model_lost(m, &p);
+		return model_drop_if_flow_exists(m, &p);
 	if (whose != MODEL_OURS)
 		return XDP_PASS;
 	if (p.is_tcp)

@@ -107,7 +107,7 @@ static uint64_t wire_frames(struct stress *s)
 	return frames;
 }
 
-static void churn(struct stress *s, uint64_t end_ns)
+static void reopen_queue_pairs_repeatedly(struct stress *s, uint64_t end_ns)
 {
 	struct vma_nic_qp_attr attr = {.rx_wre = 16, .tx_wre = 16};
 	struct vma_wire_counts counts;
@@ -129,7 +129,7 @@ static void churn(struct stress *s, uint64_t end_ns)
 	}
 }
 
-static void wire_run(struct stress *s)
+static void run_wire_stress_threads(struct stress *s)
 {
 	struct actor actors[FIXTURE_QPS];
 	pthread_t senders[FIXTURE_QPS], receivers[FIXTURE_QPS];
@@ -145,7 +145,7 @@ static void wire_run(struct stress *s)
 		assert_int_equal(pthread_create(&receivers[i], NULL, receiver, &actors[i]), 0);
 		assert_int_equal(pthread_create(&senders[i], NULL, sender, &actors[i]), 0);
 	}
-	churn(s, fixture_now_ns() + (uint64_t)(wire_stress_seconds() * 1e9));
+	reopen_queue_pairs_repeatedly(s, fixture_now_ns() + (uint64_t)(wire_stress_seconds() * 1e9));
 	for (uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
 	     fixture_now_ns() < give_up;) { /* still moving? */
 		uint32_t before = atomic_load(&s->acked[0][0]);
@@ -179,7 +179,7 @@ static void wire_run(struct stress *s)
 	assert_true(total > 1000);
 }
 
-static void finish(struct stress *s)
+static void stress_close_and_check(struct stress *s)
 {
 	for (int end = 0; end < 2; end++)
 		fixture_nic_close(&s->w, end);
@@ -204,8 +204,8 @@ static void test_a_pair_loses_nothing_among_eight_threads(void **state)
 
 	(void)state;
 	assert_int_equal(wire_pair_create(&attr, UINT32_MAX - 200, s->w.nic), 0);
-	wire_run(s);
-	finish(s);
+	run_wire_stress_threads(s);
+	stress_close_and_check(s);
 }
 
 static void test_a_file_loses_nothing_among_eight_threads(void **state)
@@ -218,8 +218,8 @@ static void test_a_file_loses_nothing_among_eight_threads(void **state)
 	snprintf(spec, sizeof(spec), "wire:/tmp/vma-wire-stress.%d", getpid());
 	assert_int_equal(vma_nic_open(spec, &attr, &s->w.nic[0]), 0);
 	assert_int_equal(vma_nic_open(spec, &attr, &s->w.nic[1]), 0);
-	wire_run(s);
-	finish(s);
+	run_wire_stress_threads(s);
+	stress_close_and_check(s);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -14,15 +14,15 @@
 
 #include <vma/test.h>
 
-static void xdp_shared_dawdle(void);
-#define XDP_SHARED_STEP() xdp_shared_dawdle()
+static void stress_yield_sometimes(void);
+#define XDP_SHARED_STEP() stress_yield_sometimes()
 
 #include "../xdp/shared.c"
 #include "../xdp/recover.c"
 
 #include "xdp_fixture.h"
 
-static void xdp_shared_dawdle(void)
+static void stress_yield_sometimes(void)
 {
 	static _Thread_local uint32_t count;
 
@@ -49,7 +49,7 @@ static void run_kernel(struct fixture *fixture)
 {
 	while (!fixture->kernel_stop) {
 		for (int i = 0; i < 200; i++)
-			kernel_step(fixture);
+			fake_kernel_step(fixture);
 		sched_yield();
 	}
 }
@@ -63,24 +63,24 @@ static bool run_client(struct fixture *fixture, uint32_t slot, uint64_t seed)
 	client_init(&client, fixture, slot, seed);
 	while (!fixture->stop) {
 		for (int i = 0; i < 100; i++)
-			client_step(&client);
-		if (xdp_fixture_roll(&client.seed, 8) == 0)
+			fake_client_random_step(&client);
+		if (xdp_fixture_random_below(&client.seed, 8) == 0)
 			sched_yield();
 	}
 	for (int i = 0; i < 100000 && !done; i++) {
-		done = client_wind_up(&client);
+		done = fake_client_return_all(&client);
 		sched_yield();
 	}
 	return done;
 }
 
 /* When nobody moves any more: all is with the kernel or the owner, and everything is there once. */
-static void assert_accounts(struct fixture *fixture)
+static void assert_each_frame_in_one_place(struct fixture *fixture)
 {
 	struct client *nobody[W_SLOTS] = {0};
 
-	account_rx(fixture, nobody);
-	account_tx(fixture, nobody);
+	assert_rx_frames_accounted(fixture, nobody);
+	assert_tx_frames_accounted(fixture, nobody);
 	if (fixture->errors != 0)
 		fail_msg("%u complaints, first: %s", fixture->errors, fixture->complaint);
 	for (uint32_t s = 0; s < W_SLOTS; s++)
@@ -118,7 +118,7 @@ static void test_four_drivers_lose_and_double_nothing(void **state)
 
 	(void)state;
 	assert_non_null(fixture);
-	owner_fill(fixture);
+	fixture_owner_fill_rings(fixture);
 	assert_int_equal(fixture->owner_count, 0);
 	assert_int_equal(pthread_create(&kernel, NULL, kernel_thread, fixture), 0);
 	for (uint32_t s = 0; s < W_SLOTS; s++) {
@@ -135,7 +135,7 @@ static void test_four_drivers_lose_and_double_nothing(void **state)
 	pthread_join(kernel, NULL);
 	for (uint32_t s = 0; s < W_SLOTS; s++)
 		assert_true(args[s].done);
-	assert_accounts(fixture);
+	assert_each_frame_in_one_place(fixture);
 	print_message("%lu received, %lu sent\n", (unsigned long)fixture->received, (unsigned long)fixture->sent);
 	assert_true(fixture->received > 1000 && fixture->sent > 1000);
 	fixture_destroy(fixture);
@@ -168,24 +168,24 @@ static bool wait_until(struct fixture *fixture, bool (*condition)(struct fixture
 	while (!condition(fixture, arg)) {
 		if (xdp_shared_now_ms() > end)
 			return false;
-		owner_fill(fixture);
+		fixture_owner_fill_rings(fixture);
 		sched_yield();
 	}
 	return true;
 }
 
-static bool nothing_in_flight(struct fixture *fixture, uint32_t slot)
+static bool slot_has_no_frame_in_flight(struct fixture *fixture, uint32_t slot)
 {
 	return fixture_in_flight(&fixture->shared, slot) == 0;
 }
 
-static bool kernel_is_past(struct fixture *fixture, uint32_t round)
+static bool fake_kernel_has_passed_round(struct fixture *fixture, uint32_t round)
 {
 	return (int32_t)(fixture->kernel_rounds - round) > 0;
 }
 
 /* kill -9 and everything that the owner does then; a new client takes the slot. */
-static pid_t xdp_shared_replace(struct fixture *fixture, uint32_t slot, pid_t pid, uint64_t seed)
+static pid_t stress_kill_and_replace_client(struct fixture *fixture, uint32_t slot, pid_t pid, uint64_t seed)
 {
 	int status;
 
@@ -193,10 +193,10 @@ static pid_t xdp_shared_replace(struct fixture *fixture, uint32_t slot, pid_t pi
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 	fixture->live[slot] = false; /* out of the socket map ... */
-	assert_true(wait_until(fixture, kernel_is_past,
+	assert_true(wait_until(fixture, fake_kernel_has_passed_round,
 	                       fixture->kernel_rounds + 1)); /* ... and no packet is under way to it */
-	owner_bury(fixture, slot);
-	if (!wait_until(fixture, nothing_in_flight, slot))
+	fixture_owner_reclaim_dead(fixture, slot);
+	if (!wait_until(fixture, slot_has_no_frame_in_flight, slot))
 		fail_msg("slot %u: %u frames in flight for ever", slot, fixture_in_flight(&fixture->shared, slot));
 	fixture_rent(fixture, slot);
 	return start_process(fixture, slot, seed);
@@ -212,15 +212,15 @@ static void test_killed_processes_lose_and_double_nothing(void **state)
 
 	(void)state;
 	assert_non_null(fixture);
-	owner_fill(fixture);
+	fixture_owner_fill_rings(fixture);
 	for (uint32_t s = 0; s <= W_SLOTS; s++)
 		pids[s] = start_process(fixture, s, s + 1);
 	while (vma_test_goes_on(xdp_shared_now_ms() * 1000000, end * 1000000,
 	                        fixture->recoveries > 20 && fixture->locks_freed > 0)) {
-		const uint32_t victim = xdp_fixture_roll(&seed, W_SLOTS);
+		const uint32_t victim = xdp_fixture_random_below(&seed, W_SLOTS);
 
-		usleep(100 + xdp_fixture_roll(&seed, 3000));
-		pids[victim] = xdp_shared_replace(fixture, victim, pids[victim], seed);
+		usleep(100 + xdp_fixture_random_below(&seed, 3000));
+		pids[victim] = stress_kill_and_replace_client(fixture, victim, pids[victim], seed);
 		if (fixture->errors != 0)
 			fail_msg("%u complaints, first: %s", fixture->errors, fixture->complaint);
 	}
@@ -231,7 +231,7 @@ static void test_killed_processes_lose_and_double_nothing(void **state)
 	}
 	fixture->kernel_stop = true;
 	assert_int_equal(waitpid(pids[W_SLOTS], &status, 0), pids[W_SLOTS]);
-	assert_accounts(fixture);
+	assert_each_frame_in_one_place(fixture);
 	print_message("%lu deaths, %lu with a lock held; %lu received, %lu sent\n", (unsigned long)fixture->recoveries,
 	              (unsigned long)fixture->locks_freed, (unsigned long)fixture->received,
 	              (unsigned long)fixture->sent);

@@ -44,7 +44,7 @@ static void conformance_open_end(struct fixture *w, const struct make *make, int
 {
 	struct vma_nic_attr attr = {.arena = w->arena, .owner = make->owner};
 
-	fixture_enter(w, end);
+	fixture_enter_netns(w, end);
 	assert_int_equal(vma_nic_open(make->spec[end], &attr, &w->nic[end]), 0);
 }
 
@@ -94,7 +94,7 @@ static int teardown(void **state)
 		}                                                                                                      \
 	} while (0)
 
-static uint32_t longest(const struct fixture *w)
+static uint32_t longest_frame_of_end(const struct fixture *w)
 {
 	uint32_t frame = w->nic[0]->info.mtu + 14, room = (1U << w->arena->frame_shift) - w->qp[0][0]->tx_headroom;
 
@@ -106,12 +106,24 @@ static uint32_t longest(const struct fixture *w)
 static void test_every_byte_arrives(void **state)
 {
 	struct fixture *w = *state;
-	uint32_t sizes[] = {60, 61, 64, 65, 127, 128, 129, 777, 1024, 1499, 1513, longest(w) - 1, longest(w)};
+	uint32_t sizes[] = {60,
+	                    61,
+	                    64,
+	                    65,
+	                    127,
+	                    128,
+	                    129,
+	                    777,
+	                    1024,
+	                    1499,
+	                    1513,
+	                    longest_frame_of_end(w) - 1,
+	                    longest_frame_of_end(w)};
 
 	fixture_flow(w, 0, 0, IPPROTO_UDP, PORT, 0, 0);
 	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		if (sizes[i] > longest(w))
+		if (sizes[i] > longest_frame_of_end(w))
 			continue;
 		for (int end = 0; end < 2; end++) {
 			fixture_send(w, end, 0, udp(PEER_PORT, PORT, sizes[i], i));
@@ -132,7 +144,7 @@ static void test_order_is_kept(void **state)
 		for (; received < sent; received++)
 			fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 60 + received % 600, received));
 	}
-	assert_silence(w, 1, 0);
+	assert_no_packet_arrives(w, 1, 0);
 }
 
 static void test_checksum_is_filled_in_and_checked(void **state)
@@ -385,7 +397,7 @@ static void test_five_tuple_wins_over_three_tuple(void **state)
 	fixture_send(w, 0, 0, udp(PEER_PORT + 1, PORT, 100, 2));
 	fixture_assert_receives(w, 1, 1, udp(PEER_PORT, PORT, 100, 1));
 	fixture_assert_receives(w, 1, 0, udp(PEER_PORT + 1, PORT, 100, 2));
-	assert_silence(w, 1, 1);
+	assert_no_packet_arrives(w, 1, 1);
 }
 
 static void test_a_deleted_flow_delivers_no_more(void **state)
@@ -396,11 +408,11 @@ static void test_a_deleted_flow_delivers_no_more(void **state)
 	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 1));
 	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 1));
-	fixture_enter(w, 1);
+	fixture_enter_netns(w, 1);
 	assert_int_equal(vma_nic_flow_del(w->qp[1][0], &rule.key), 0);
 	assert_int_equal(vma_nic_flow_del(w->qp[1][0], &rule.key), -ENOENT);
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2));
-	assert_silence(w, 1, 0);
+	assert_no_packet_arrives(w, 1, 0);
 	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0);
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 3));
 	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 3));
@@ -420,7 +432,7 @@ static void test_a_flow_is_had_once(void **state)
 }
 
 /* What is in the queue at this moment, from `next` on. */
-static uint32_t drain_numbered(struct fixture *w, int i, uint32_t next)
+static uint32_t drain_numbered_frames(struct fixture *w, int i, uint32_t next)
 {
 	struct packet *packet = malloc(sizeof(*packet));
 
@@ -438,7 +450,7 @@ static void test_a_flow_moves_between_queue_pairs_and_none_of_its_packets_is_los
 
 	fixture_qp(w, 1, 1, DEPTH);
 	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
-	fixture_enter(w, 1);
+	fixture_enter_netns(w, 1);
 	assert_int_equal(vma_nic_flow_move(w->qp[1][1], w->qp[1][0], &rule.key), -ENOENT);
 	assert_int_equal(vma_nic_flow_move(w->qp[1][0], w->qp[1][0], &rule.key), -EINVAL);
 	for (int round = 0; round < 6; round++) {
@@ -447,13 +459,13 @@ static void test_a_flow_moves_between_queue_pairs_and_none_of_its_packets_is_los
 		for (int i = 0; i < 20; i++, number++)
 			fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, number));
 		fixture_assert_receives(w, 1, from, udp(PEER_PORT, PORT, 100, received++));
-		fixture_enter(w, 1);
+		fixture_enter_netns(w, 1);
 		assert_int_equal(vma_nic_flow_move(w->qp[1][from], w->qp[1][1 - from], &rule.key), 0);
-		received = drain_numbered(w, from, received);
+		received = drain_numbered_frames(w, from, received);
 		/* What lies in a wire's lane is steered when this end looks for it. */
 		for (; received < number; received++)
 			fixture_assert_receives(w, 1, 1 - from, udp(PEER_PORT, PORT, 100, received));
-		assert_silence(w, 1, from);
+		assert_no_packet_arrives(w, 1, from);
 	}
 	assert_int_equal(vma_nic_flow_del(w->qp[1][1], &rule.key), -ENOENT);
 	assert_int_equal(vma_nic_flow_del(w->qp[1][0], &rule.key), 0);
@@ -468,15 +480,15 @@ static void test_a_connection_moves_and_its_listener_does_not(void **state)
 	fixture_qp(w, 1, 1, DEPTH);
 	fixture_flow(w, 1, 0, IPPROTO_TCP, PORT, 0, VMA_FLOW_LISTENER);
 	fixture_flow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT, 0);
-	fixture_enter(w, 1);
+	fixture_enter_netns(w, 1);
 	assert_int_equal(vma_nic_flow_move(w->qp[1][0], w->qp[1][1], &listener.key), -EINVAL);
 	for (uint32_t to = 1, number = 0; number < 4; number++, to = 1 - to) {
-		fixture_enter(w, 1);
+		fixture_enter_netns(w, 1);
 		assert_int_equal(vma_nic_flow_move(w->qp[1][1 - to], w->qp[1][to], &rule.key), 0);
 		fixture_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x10, number));
 		fixture_assert_receives(w, 1, (int)to, tcp(PEER_PORT, PORT, 0x10, number));
 	}
-	fixture_enter(w, 1);
+	fixture_enter_netns(w, 1);
 	assert_int_equal(vma_nic_flow_del(w->qp[1][0], &rule.key), 0);
 	assert_int_equal(vma_nic_flow_del(w->qp[1][0], &listener.key), 0);
 }
@@ -537,7 +549,7 @@ static void test_what_nobody_wants_is_not_delivered(void **state)
 	fixture_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x10, 3));
 	fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 4));
 	fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 4));
-	assert_silence(w, 1, 0);
+	assert_no_packet_arrives(w, 1, 0);
 }
 
 static void test_a_listener_gets_every_segment_that_no_connection_takes(void **state)
@@ -557,8 +569,8 @@ static void test_a_listener_gets_every_segment_that_no_connection_takes(void **s
 	}
 	fixture_send(w, 0, 0, tcp(PEER_PORT + 1, PORT + 1, 0x02, 50)); /* another port */
 	fixture_send(w, 0, 0, udp(PEER_PORT + 1, PORT, 100, 51));
-	assert_silence(w, 1, 0);
-	assert_silence(w, 1, 1);
+	assert_no_packet_arrives(w, 1, 0);
+	assert_no_packet_arrives(w, 1, 1);
 }
 
 /* What a listener has accepted gets a rule of its own some time later, and keeps it when the listener goes. */
@@ -572,20 +584,20 @@ static void test_a_connection_of_a_listener_gets_a_rule_of_its_own_later(void **
 	fixture_flow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT, 0);
 	fixture_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x10, 2));
 	fixture_assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x10, 2));
-	fixture_unflow(w, 1, 0, IPPROTO_TCP, PORT, 0);
+	fixture_delete_flow(w, 1, 0, IPPROTO_TCP, PORT, 0);
 	fixture_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x18, 3));
 	fixture_send(w, 0, 0, tcp(PEER_PORT + 1, PORT, 0x02, 4));
 	fixture_assert_receives(w, 1, 0, tcp(PEER_PORT, PORT, 0x18, 3));
-	assert_silence(w, 1, 0);
-	fixture_unflow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT);
+	assert_no_packet_arrives(w, 1, 0);
+	fixture_delete_flow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT);
 	fixture_send(w, 0, 0, tcp(PEER_PORT, PORT, 0x18, 5));
-	assert_silence(w, 1, 0);
+	assert_no_packet_arrives(w, 1, 0);
 }
 
 /* ---- sleeping ---- */
 
 /* On a real interface the kernel's own frames may be there already. */
-static void arm_for_sure(struct vma_nic_qp *qp)
+static void arm_after_draining(struct vma_nic_qp *qp)
 {
 	while (vma_nic_arm(qp) != 0) {
 		struct packet *packet = malloc(sizeof(*packet));
@@ -600,7 +612,7 @@ static void test_arm_makes_the_fd_readable_at_the_next_arrival(void **state)
 
 	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < 5; i++) {
-		arm_for_sure(w->qp[1][0]);
+		arm_after_draining(w->qp[1][0]);
 		assert_false(fd_readable(vma_nic_fd(w->qp[1][0]), 0));
 		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, i));
 		assert_true(fd_readable(vma_nic_fd(w->qp[1][0]), 3000));
@@ -616,13 +628,13 @@ static void test_unarmed_fd_is_armed_again_by_the_next_arm(void **state)
 
 	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (uint32_t i = 0; i < 3; i++) {
-		arm_for_sure(qp);
+		arm_after_draining(qp);
 		vma_nic_unarm(qp);
 		vma_nic_unarm(qp);
 		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2 * i));
 		assert_false(w->unarms && fd_readable(vma_nic_fd(qp), 50));
 		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 2 * i));
-		arm_for_sure(qp);
+		arm_after_draining(qp);
 		fixture_send(w, 0, 0, udp(PEER_PORT, PORT, 100, 2 * i + 1));
 		assert_true(fd_readable(vma_nic_fd(qp), 3000));
 		fixture_assert_receives(w, 1, 0, udp(PEER_PORT, PORT, 100, 2 * i + 1));
@@ -673,7 +685,7 @@ static void test_each_next_arrival_is_told_of_beside_what_waits(void **state)
 	if (vma_nic_rx_waiting(qp) == -EOPNOTSUPP)
 		vma_test_skip("this backend does not count");
 	for (int i = 0; i < 5; i++) {
-		const int armed = vma_nic_arm_next(qp);
+		const int armed = vma_nic_arm_for_next_packet(qp);
 
 		assert_true(armed == i || armed == -EOPNOTSUPP);
 		assert_true(armed < 0 || !fd_readable(vma_nic_fd(qp), 0));
@@ -744,7 +756,7 @@ struct player {
 };
 
 /* Each of end 0's threads keeps up to WINDOW numbered frames under way; end 1's thread answers each. */
-static void *conformance_play(void *arg)
+static void *conformance_exchange_thread(void *arg)
 {
 	struct player *p = arg;
 	struct fixture *w = p->w;
@@ -771,7 +783,7 @@ static void *conformance_play(void *arg)
 	return NULL;
 }
 
-static bool has_all(const struct player *p)
+static bool player_received_all(const struct player *p)
 {
 	if (!p->bad && p->received == EXCHANGES)
 		return true;
@@ -796,14 +808,16 @@ static void test_four_queue_pairs_on_one_device_queue_each_in_its_own_thread(voi
 	for (int i = 0; i < FIXTURE_QPS; i++)
 		for (int end = 0; end < 2; end++) {
 			players[end][i] = (struct player){.w = w, .end = end, .i = i};
-			assert_int_equal(pthread_create(&threads[end][i], NULL, conformance_play, &players[end][i]), 0);
+			assert_int_equal(
+			        pthread_create(&threads[end][i], NULL, conformance_exchange_thread, &players[end][i]),
+			        0);
 		}
 	for (int i = 0; i < FIXTURE_QPS; i++)
 		for (int end = 0; end < 2; end++)
 			pthread_join(threads[end][i], NULL);
 	for (int i = 0; i < FIXTURE_QPS; i++)
 		for (int end = 0; end < 2; end++)
-			unlucky += !has_all(&players[end][i]);
+			unlucky += !player_received_all(&players[end][i]);
 	assert_int_equal(unlucky, 0);
 }
 
@@ -838,13 +852,13 @@ static void test_a_queue_pair_ends_while_its_buffers_are_held(void **state)
 	free(packet);
 }
 
-static const struct make *make_of_fixture; /* of the case that runs: reopening needs the specs */
+static const struct make *current_fixture_kind; /* of the case that runs: reopening needs the specs */
 
 static void test_a_nic_closes_and_opens_again(void **state)
 {
 	struct fixture *w = *state;
 
-	if (make_of_fixture->spec[0] == NULL) {
+	if (current_fixture_kind->spec[0] == NULL) {
 		vma_test_skip("a pair has no name to open again");
 	}
 	for (int round = 0; round < 3; round++) {
@@ -852,9 +866,9 @@ static void test_a_nic_closes_and_opens_again(void **state)
 		fixture_nic_close(w, end);
 		usleep(1000); /* the other end may notice, or not */
 		uint64_t give_up = fixture_now_ns() + FIXTURE_TIMEOUT_NS;
-		struct vma_nic_attr attr = {.arena = w->arena, .owner = make_of_fixture->owner};
-		fixture_enter(w, end);
-		assert_int_equal(vma_nic_open(make_of_fixture->spec[end], &attr, &w->nic[end]), 0);
+		struct vma_nic_attr attr = {.arena = w->arena, .owner = current_fixture_kind->owner};
+		fixture_enter_netns(w, end);
+		assert_int_equal(vma_nic_open(current_fixture_kind->spec[end], &attr, &w->nic[end]), 0);
 		fixture_qp(w, end, 0, DEPTH);
 		fixture_flow(w, end, 0, IPPROTO_UDP, PORT, 0, 0);
 		struct packet *packet = malloc(sizeof(*packet));
@@ -877,7 +891,7 @@ static int kernel_sock_at(struct fixture *w, int end)
 	        .sin_family = AF_INET, .sin_port = htons(PORT), .sin_addr.s_addr = test_ip(end)};
 	int fd;
 
-	fixture_enter(w, end);
+	fixture_enter_netns(w, end);
 	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof(soon)), 0);
 	assert_int_equal(bind(fd, (const struct sockaddr *)&name, sizeof(name)), 0);
@@ -928,7 +942,7 @@ static void test_a_device_that_takes_more_than_it_should_gives_the_kernel_its_pa
 
 static int setup_case(void **state)
 {
-	make_of_fixture = *state;
+	current_fixture_kind = *state;
 	return setup(state);
 }
 
@@ -974,7 +988,7 @@ static const struct {
 #define CASES (sizeof(cases) / sizeof(cases[0]))
 
 /* Which fixtures there are: those of the environment, or the wire's. */
-static size_t find_makes(void)
+static size_t find_conformance_fixtures(void)
 {
 	const char *env = getenv("VMA_CONFORMANCE"), *env_netns = getenv("VMA_CONFORMANCE_NETNS");
 	const char *owner = getenv("VMA_CONFORMANCE_OWNER");
@@ -998,7 +1012,7 @@ static size_t find_makes(void)
 
 int main(void)
 {
-	size_t nmakes = find_makes(), n = 0;
+	size_t nmakes = find_conformance_fixtures(), n = 0;
 	struct CMUnitTest tests[CASES * 4];
 	static char names[CASES * 4][160];
 

@@ -161,7 +161,7 @@ struct fixture {
 	unsigned told[2]; /* revocations of A and B */
 };
 
-static int shadow(struct sockaddr_in *address, uint64_t *cookie)
+static int open_bound_shadow_socket(struct sockaddr_in *address, uint64_t *cookie)
 {
 	socklen_t len = sizeof(*address), cookie_len = sizeof(*cookie);
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), yes = 1;
@@ -185,7 +185,7 @@ static int setup(void **state)
 	room = UINT32_MAX;
 	now_ns = SECOND;
 	for (int i = 0; i < 2; i++)
-		fixture->fd[i] = shadow(&address, &fixture->cookie[i]);
+		fixture->fd[i] = open_bound_shadow_socket(&address, &fixture->cookie[i]);
 	fixture->rule.key =
 	        (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = address.sin_port};
 	memcpy(fixture->rule.key.local, &address.sin_addr, 4);
@@ -197,8 +197,8 @@ static int teardown(void **state)
 {
 	struct fixture *fixture = *state;
 
-	owner_flows_end_slot(&owner, A, true);
-	owner_flows_end_slot(&owner, B, true);
+	owner_end_flows_of_slot(&owner, A, true);
+	owner_end_flows_of_slot(&owner, B, true);
 	if (owner.diag_fd >= 0)
 		close(owner.diag_fd);
 	owner_resets_fini(&owner);
@@ -213,13 +213,13 @@ static int teardown(void **state)
 	return 0;
 }
 
-static int contention_ask(struct fixture *fixture, uint32_t slot, uint64_t cookie)
+static int slot_requests_flow(struct fixture *fixture, uint32_t slot, uint64_t cookie)
 {
 	fixture->rule.shadow_cookie = cookie;
 	return xdp_owner_flow_add(&owner, slot, &fixture->rule);
 }
 
-static void contention_tell(uint32_t slot, const struct vma_flow_key *key, void *arg)
+static void on_flow_revoked_count(uint32_t slot, const struct vma_flow_key *key, void *arg)
 {
 	struct fixture *fixture = arg;
 
@@ -241,15 +241,15 @@ static void share(struct fixture *fixture)
 }
 
 /* As members of a group in two processes: A had the flow before B's socket was there. */
-static void collide(struct fixture *fixture)
+static void flow_collides_with_group_member(struct fixture *fixture)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = fixture->rule.key.local_port_be};
 
 	memcpy(&address.sin_addr, fixture->rule.key.local, 4);
 	close_socket(fixture, 1);
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
-	fixture->fd[1] = shadow(&address, &fixture->cookie[1]);
-	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
+	fixture->fd[1] = open_bound_shadow_socket(&address, &fixture->cookie[1]);
+	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 }
 
 /* ---- cases ---- */
@@ -259,14 +259,14 @@ static void test_a_flow_that_two_want_goes_to_the_kernel_and_its_client_is_told(
 	struct fixture *fixture = *state;
 
 	share(fixture);
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(steered, 1);
-	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
+	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	assert_int_equal(steered, 0);
-	owner_flows_report(&owner, contention_tell, fixture);
+	owner_report_revoked_flows(&owner, on_flow_revoked_count, fixture);
 	assert_int_equal(fixture->told[A], 1);
 	assert_int_equal(fixture->told[B], 0);
-	owner_flows_report(&owner, contention_tell, fixture);
+	owner_report_revoked_flows(&owner, on_flow_revoked_count, fixture);
 	assert_int_equal(fixture->told[A], 1);
 }
 
@@ -275,12 +275,12 @@ static void test_neither_gets_it_while_both_go_on_asking(void **state)
 	struct fixture *fixture = *state;
 
 	share(fixture);
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
-	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	for (int second = 0; second < 20; second++) {
 		now_ns += SECOND;
-		assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
-		assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), -EADDRINUSE);
+		assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
+		assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), -EADDRINUSE);
 		owner_flow_waiters_expire(&owner);
 	}
 	assert_int_equal(grants, 1);
@@ -291,9 +291,9 @@ static void test_the_first_one_to_ask_again_does_not_get_it_either(void **state)
 	struct fixture *fixture = *state;
 
 	share(fixture);
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
-	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
-	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE); /* A has not asked since */
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
+	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE); /* A has not asked since */
 }
 
 static void test_who_is_silent_for_three_seconds_does_not_want_it_any_more(void **state)
@@ -301,14 +301,14 @@ static void test_who_is_silent_for_three_seconds_does_not_want_it_any_more(void 
 	struct fixture *fixture = *state;
 
 	share(fixture);
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
-	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	for (int second = 0; second < 3; second++) {
 		now_ns += SECOND;
-		assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), -EADDRINUSE);
+		assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), -EADDRINUSE);
 	}
 	now_ns += SECOND;
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(steered, 1);
 }
 
@@ -317,11 +317,11 @@ static void test_whose_queue_pair_ends_does_not_want_it_any_more(void **state)
 	struct fixture *fixture = *state;
 
 	share(fixture);
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
-	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
-	owner_flows_end_slot(&owner, A, true);
-	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), 0);
-	owner_flows_report(&owner, contention_tell, fixture);
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
+	owner_end_flows_of_slot(&owner, A, true);
+	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), 0);
+	owner_report_revoked_flows(&owner, on_flow_revoked_count, fixture);
 	assert_int_equal(fixture->told[A], 0); /* the slot may be another client's by now */
 }
 
@@ -329,11 +329,11 @@ static void test_whose_socket_is_closed_does_not_want_it_any_more(void **state)
 {
 	struct fixture *fixture = *state;
 
-	collide(fixture);
+	flow_collides_with_group_member(fixture);
 	now_ns += SECOND;
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), -EADDRINUSE);
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), -EADDRINUSE);
 	close_socket(fixture, 1);
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 }
 
 static void test_a_flow_granted_again_is_not_reported_as_given_up(void **state)
@@ -341,11 +341,11 @@ static void test_a_flow_granted_again_is_not_reported_as_given_up(void **state)
 	struct fixture *fixture = *state;
 
 	share(fixture);
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
-	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
-	owner_flows_end_slot(&owner, B, true);
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
-	owner_flows_report(&owner, contention_tell, fixture);
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
+	owner_end_flows_of_slot(&owner, B, true);
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
+	owner_report_revoked_flows(&owner, on_flow_revoked_count, fixture);
 	assert_int_equal(fixture->told[A], 0);
 }
 
@@ -354,17 +354,17 @@ static void test_who_deletes_it_before_he_knows_does_not_want_it_any_more(void *
 	struct fixture *fixture = *state;
 
 	share(fixture);
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
-	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	assert_int_equal(xdp_owner_flow_del(&owner, A, &fixture->rule.key), -ENOENT);
-	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), 0);
+	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), 0);
 }
 
 static void test_a_second_socket_on_the_port_is_a_stranger(void **state)
 {
 	struct fixture *fixture = *state;
 
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), -EADDRINUSE);
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), -EADDRINUSE);
 }
 
 static void test_unless_it_was_named_as_a_shadow_before(void **state)
@@ -372,9 +372,9 @@ static void test_unless_it_was_named_as_a_shadow_before(void **state)
 	struct fixture *fixture = *state;
 
 	assert_int_equal(xdp_owner_flow_shadows(&owner, A, &fixture->rule.key, fixture->cookie, 2), 0);
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(owner.waiters, 0);
-	assert_true(owner_flows_has_cookie(&owner, fixture->cookie[1]));
+	assert_true(owner_has_shadow_cookie(&owner, fixture->cookie[1]));
 }
 
 static void test_a_member_of_the_same_queue_pair_adds_its_shadow(void **state)
@@ -382,9 +382,9 @@ static void test_a_member_of_the_same_queue_pair_adds_its_shadow(void **state)
 	struct fixture *fixture = *state;
 
 	share(fixture);
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
-	assert_int_equal(contention_ask(fixture, A, 77), -EEXIST);
-	assert_true(owner_flows_has_cookie(&owner, 77));
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(slot_requests_flow(fixture, A, 77), -EEXIST);
+	assert_true(owner_has_shadow_cookie(&owner, 77));
 	assert_int_equal(grants, 1);
 }
 
@@ -394,18 +394,18 @@ static void test_udp_has_no_listener_that_could_hide_a_stranger(void **state)
 	struct fixture *fixture = *state;
 
 	fixture->rule.flags = VMA_FLOW_LISTENER;
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), -EINVAL);
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), -EINVAL);
 	fixture->rule.flags = VMA_FLOW_RING_ONLY;
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), -EINVAL);
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), -EINVAL);
 	assert_int_equal(grants, 0);
 }
 
-static void have_two_listen(struct fixture *fixture)
+static void two_slots_request_listener_flow(struct fixture *fixture)
 {
 	fixture->rule.key.proto = IPPROTO_TCP;
 	fixture->rule.flags = VMA_FLOW_LISTENER;
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
-	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 }
 
 /* Its client has to ask for flows of what it has accepted; until then they lack only what begins anew. */
@@ -413,10 +413,10 @@ static void test_a_listener_that_two_want_is_in_grace(void **state)
 {
 	struct fixture *fixture = *state;
 
-	have_two_listen(fixture);
+	two_slots_request_listener_flow(fixture);
 	assert_int_equal(in_grace, 1);
 	assert_int_equal(steered, 1);
-	owner_flows_report(&owner, contention_tell, fixture);
+	owner_report_revoked_flows(&owner, on_flow_revoked_count, fixture);
 	assert_int_equal(fixture->told[A], 1);
 	owner_flows_end_grace(&owner, now_ns);
 	assert_int_equal(steered, 1);
@@ -429,10 +429,10 @@ static void test_a_flow_in_grace_is_replaced(void **state)
 {
 	struct fixture *fixture = *state;
 
-	have_two_listen(fixture);
-	owner_flows_end_slot(&owner, B, true);
+	two_slots_request_listener_flow(fixture);
+	owner_end_flows_of_slot(&owner, B, true);
 	assert_int_equal(steered, 1); /* A's */
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(steered, 1);
 	assert_int_equal(grants, 2);
 	assert_int_equal(deleted, 0);
@@ -446,7 +446,7 @@ static void test_in_a_full_map_the_oldest_in_grace_makes_way(void **state)
 	struct fixture *fixture = *state;
 	struct vma_flow_rule other = fixture->rule;
 
-	have_two_listen(fixture);
+	two_slots_request_listener_flow(fixture);
 	other.key.local_port_be = htons(1);
 	assert_int_equal(xdp_owner_flow_add(&owner, A, &other), 0);
 	room = 2;
@@ -463,10 +463,10 @@ static void test_flows_in_grace_end_in_order(void **state)
 {
 	struct fixture *fixture = *state;
 
-	have_two_listen(fixture);
+	two_slots_request_listener_flow(fixture);
 	fixture->rule.key.local_port_be = htons(1);
 	now_ns += SECOND;
-	have_two_listen(fixture);
+	two_slots_request_listener_flow(fixture);
 	assert_int_equal(steered, 2);
 	owner_flows_end_grace(&owner, now_ns + SECOND);
 	assert_int_equal(steered, 1);
@@ -477,8 +477,8 @@ static void test_a_flow_in_grace_ends_with_its_client(void **state)
 {
 	struct fixture *fixture = *state;
 
-	have_two_listen(fixture);
-	owner_flows_end_slot(&owner, A, false);
+	two_slots_request_listener_flow(fixture);
+	owner_end_flows_of_slot(&owner, A, false);
 	assert_int_equal(steered, 0);
 }
 
@@ -490,13 +490,13 @@ static void test_a_connection_stays_with_who_has_it(void **state)
 	fixture->rule.key.proto = IPPROTO_TCP;
 	fixture->rule.key.peer_port_be = htons(7);
 	memcpy(fixture->rule.key.peer, "\x0a\0\0\2", 4);
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
-	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	assert_int_equal(steered, 1);
 	assert_int_equal(owner.waiters, 0);
 	assert_int_equal(xdp_owner_flow_del(&owner, B, &fixture->rule.key), -ENOENT);
 	assert_int_equal(xdp_owner_flow_del(&owner, A, &fixture->rule.key), 0);
-	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), 0);
+	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), 0);
 }
 
 static void test_waiters_are_forgotten_when_nobody_repeats_them(void **state)
@@ -504,8 +504,8 @@ static void test_waiters_are_forgotten_when_nobody_repeats_them(void **state)
 	struct fixture *fixture = *state;
 
 	share(fixture);
-	assert_int_equal(contention_ask(fixture, A, fixture->cookie[0]), 0);
-	assert_int_equal(contention_ask(fixture, B, fixture->cookie[1]), -EADDRINUSE);
+	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
+	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
 	assert_int_equal(owner.waiters, 2);
 	now_ns += 4 * SECOND;
 	owner_flow_waiters_expire(&owner);
@@ -528,7 +528,7 @@ static void test_a_block_is_its_first_ones_and_nobody_is_told(void **state)
 	assert_int_equal(owner.waiters, 0);
 	assert_null(owner.revoke_pending);
 	assert_null(owner.in_grace);
-	owner_flows_end_slot(&owner, A, true);
+	owner_end_flows_of_slot(&owner, A, true);
 	assert_int_equal(xdp_owner_flow_add(&owner, B, &block), 0);
 }
 

@@ -11,7 +11,7 @@
 
 #include "../sock_cookies.h"
 
-static const struct vma_flow_key no_key = {.family = AF_INET, .proto = IPPROTO_UDP};
+static const struct vma_flow_key key_without_port = {.family = AF_INET, .proto = IPPROTO_UDP};
 
 static void test_a_cookie_is_in_the_set_once(void **state)
 {
@@ -19,8 +19,8 @@ static void test_a_cookie_is_in_the_set_once(void **state)
 
 	(void)state;
 	assert_false(nic_cookies_has(&set, 5));
-	assert_int_equal(nic_cookies_add(&set, &no_key, 5), 0);
-	assert_int_equal(nic_cookies_add(&set, &no_key, 5), 0);
+	assert_int_equal(nic_cookies_add(&set, &key_without_port, 5), 0);
+	assert_int_equal(nic_cookies_add(&set, &key_without_port, 5), 0);
 	assert_int_equal(set.n, 1);
 	assert_true(nic_cookies_has(&set, 5));
 	nic_cookies_fini(&set);
@@ -31,13 +31,13 @@ static void test_no_shadow_is_no_member(void **state)
 	struct nic_cookies set = {0};
 
 	(void)state;
-	assert_int_equal(nic_cookies_add(&set, &no_key, 0), 0);
+	assert_int_equal(nic_cookies_add(&set, &key_without_port, 0), 0);
 	assert_int_equal(set.n, 0);
 	nic_cookies_fini(&set);
 }
 
 /* Binds a socket; the first one chooses the port. */
-static int member(struct vma_flow_key *key, uint64_t *cookie)
+static int open_reuseport_member(struct vma_flow_key *key, uint64_t *cookie)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = key->local_port_be};
 	socklen_t len = sizeof(address), cookie_len = sizeof(*cookie);
@@ -53,15 +53,15 @@ static int member(struct vma_flow_key *key, uint64_t *cookie)
 
 static void test_members_that_come_and_go_leave_room(void **state)
 {
-	struct vma_flow_key key = no_key;
+	struct vma_flow_key key = key_without_port;
 	struct nic_cookies set = {0};
 	uint64_t stays, cookie;
-	int fd = member(&key, &stays);
+	int fd = open_reuseport_member(&key, &stays);
 
 	(void)state;
 	assert_int_equal(nic_cookies_add(&set, &key, stays), 0);
 	for (int i = 0; i < 1000; i++) {
-		close(member(&key, &cookie));
+		close(open_reuseport_member(&key, &cookie));
 		assert_int_equal(nic_cookies_add(&set, &key, cookie), 0);
 	}
 	assert_true(set.n <= 128 && set.capacity <= 128);
@@ -77,14 +77,14 @@ static void test_members_that_come_and_go_leave_room(void **state)
 static void test_many_members_at_a_time_all_stay(void **state)
 {
 	enum { MEMBERS = 200 };
-	struct vma_flow_key key = no_key;
+	struct vma_flow_key key = key_without_port;
 	struct nic_cookies set = {0};
 	uint64_t cookie[MEMBERS];
 	int fd[MEMBERS];
 
 	(void)state;
 	for (int i = 0; i < MEMBERS; i++) {
-		fd[i] = member(&key, &cookie[i]);
+		fd[i] = open_reuseport_member(&key, &cookie[i]);
 		assert_int_equal(nic_cookies_add(&set, &key, cookie[i]), 0);
 	}
 	assert_int_equal(set.n, MEMBERS);

@@ -1,4 +1,5 @@
-/* A flow of UDP or a connection goes from one slot of the owner's to another: the owner's table, and a program that only counts. */
+/* A flow of UDP or a connection goes from one slot of the owner's to another: the owner's table, and a program that
+ * only counts. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <string.h>
@@ -37,9 +38,9 @@ static int teardown(void **state)
 {
 	(void)state;
 	for (uint32_t slot = 0; slot < 3; slot++)
-		owner_flows_end_slot(&owner, slot, true);
+		owner_end_flows_of_slot(&owner, slot, true);
 	assert_int_equal(owner.flows, 0);
-	assert_int_equal(fake_used(), 0);
+	assert_int_equal(fake_prog_used_entries(), 0);
 	return 0;
 }
 
@@ -47,7 +48,7 @@ static void test_a_moved_flow_is_the_other_slots(void **state)
 {
 	(void)state;
 	assert_int_equal(xdp_owner_flow_move(&owner, 0, 1, &rule.key), 0);
-	assert_int_equal(prog.entry[fake_find(&rule.key)].slot, 1);
+	assert_int_equal(prog.entry[fake_prog_find_entry(&rule.key)].slot, 1);
 	assert_int_equal(owner.slot[0].flows, 0);
 	assert_int_equal(owner.slot[1].flows, 1);
 	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), -ENOENT);
@@ -59,10 +60,10 @@ static void test_a_slot_that_ends_takes_along_what_has_moved_to_it_and_not_what_
 {
 	(void)state;
 	assert_int_equal(xdp_owner_flow_move(&owner, 0, 1, &rule.key), 0);
-	owner_flows_end_slot(&owner, 0, true);
-	assert_int_equal(fake_used(), 1);
-	owner_flows_end_slot(&owner, 1, true);
-	assert_int_equal(fake_used(), 0);
+	owner_end_flows_of_slot(&owner, 0, true);
+	assert_int_equal(fake_prog_used_entries(), 1);
+	owner_end_flows_of_slot(&owner, 1, true);
+	assert_int_equal(fake_prog_used_entries(), 0);
 }
 
 static void test_a_connection_moves_as_a_flow_of_udp_does(void **state)
@@ -76,7 +77,7 @@ static void test_a_connection_moves_as_a_flow_of_udp_does(void **state)
 	assert_int_equal(xdp_owner_flow_add(&owner, 0, &connection), 0);
 	assert_int_equal(xdp_owner_flow_move(&owner, 1, 0, &connection.key), -ENOENT);
 	assert_int_equal(xdp_owner_flow_move(&owner, 0, 1, &connection.key), 0);
-	assert_int_equal(prog.entry[fake_find(&connection.key)].slot, 1);
+	assert_int_equal(prog.entry[fake_prog_find_entry(&connection.key)].slot, 1);
 	assert_int_equal(owner.slot[0].flows, 1); /* the other one */
 	assert_int_equal(owner.slot[1].flows, 1);
 	assert_int_equal(xdp_owner_flow_del(&owner, 0, &connection.key), -ENOENT);
@@ -96,7 +97,7 @@ static void test_a_listener_stays_and_a_flow_moves_only_from_its_slot_to_a_rente
 	assert_int_equal(xdp_owner_flow_move(&owner, 0, 3, &rule.key), -EINVAL);
 	assert_int_equal(xdp_owner_flow_move(&owner, 0, XDP_SLOTS_MAX, &rule.key), -EINVAL);
 	assert_int_equal(xdp_owner_flow_move(&owner, 0, 0, &rule.key), -EINVAL);
-	assert_int_equal(prog.entry[fake_find(&rule.key)].slot, 0);
+	assert_int_equal(prog.entry[fake_prog_find_entry(&rule.key)].slot, 0);
 	assert_int_equal(xdp_owner_flow_del(&owner, 0, &listener.key), 0);
 }
 

@@ -31,7 +31,7 @@ static struct {
 
 uint64_t owner_now_ns(void)
 {
-	fake_step_on();
+	fake_prog_call_step_hook();
 	return now_ns;
 }
 
@@ -99,7 +99,7 @@ static int teardown(void **state)
 {
 	(void)state;
 	for (uint32_t slot = 0; slot < 4; slot++)
-		owner_flows_end_slot(&owner, slot, false);
+		owner_end_flows_of_slot(&owner, slot, false);
 	while (owner.in_grace != NULL) {
 		now_ns += 3000 * MS;
 		owner_flows_end_grace(&owner, now_ns);
@@ -131,7 +131,7 @@ static void groups_join(uint32_t slot)
 
 static struct xdp_group *group(void)
 {
-	return &prog.groups[owner_flow_listener(&owner, &rule.key)->group];
+	return &prog.groups[owner_find_listener_flow(&owner, &rule.key)->group];
 }
 
 static unsigned share_of(uint32_t slot)
@@ -143,7 +143,7 @@ static unsigned share_of(uint32_t slot)
 	return n;
 }
 
-static void pass_ms(unsigned ms)
+static void advance_test_clock_ms(unsigned ms)
 {
 	for (unsigned passed = 0; passed < ms; passed += 40) {
 		now_ns += 40 * MS;
@@ -227,13 +227,13 @@ static void test_a_member_that_does_not_ask_gets_none(void **state)
 	groups_join(0);
 	groups_join(1);
 	sleeps(0, true);
-	pass_ms(200);
+	advance_test_clock_ms(200);
 	assert_int_equal(share_of(0), XDP_GROUP_BUCKETS);
 	atomic_fetch_add(&owner.members[1].accept_calls, 1);
-	pass_ms(40);
+	advance_test_clock_ms(40);
 	assert_int_equal(share_of(1), XDP_GROUP_BUCKETS / 2);
 	sleeps(0, false);
-	pass_ms(200);
+	advance_test_clock_ms(200);
 	assert_true(share_of(0) + share_of(1) == XDP_GROUP_BUCKETS);
 }
 
@@ -246,12 +246,12 @@ static void test_what_is_not_accepted_is_moved_once(void **state)
 	groups_join(1);
 	sleeps(0, true);
 	sleeps(1, true);
-	pass_ms(200);
+	advance_test_clock_ms(200);
 	half = groups_put_pending(0, 3, VMA_PENDING_HALF_OPEN);
 	entry = groups_put_pending(0, 7, VMA_PENDING_QUEUED);
-	pass_ms(80);
+	advance_test_clock_ms(80);
 	assert_int_equal(adopted.n, 0);
-	pass_ms(80);
+	advance_test_clock_ms(80);
 	assert_int_equal(adopted.n, 1);
 	assert_int_equal(adopted.slot, 1);
 	assert_int_equal(adopted.pending.iss, 84);
@@ -259,11 +259,11 @@ static void test_what_is_not_accepted_is_moved_once(void **state)
 	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_MOVED);
 	assert_int_equal(atomic_load(&half->state), VMA_PENDING_HALF_OPEN);
 	assert_int_equal(share_of(0), 0);
-	pass_ms(400);
+	advance_test_clock_ms(400);
 	assert_int_equal(adopted.n, 1);
 	/* Until it asks again. */
 	atomic_fetch_add(&owner.members[0].accept_calls, 1);
-	pass_ms(40);
+	advance_test_clock_ms(40);
 	assert_int_equal(share_of(0), XDP_GROUP_BUCKETS / 2);
 }
 
@@ -274,11 +274,11 @@ static void test_a_member_that_ends_leaves_all_that_waits(void **state)
 	groups_join(1);
 	groups_put_pending(0, 3, VMA_PENDING_HALF_OPEN);
 	groups_put_pending(0, 7, VMA_PENDING_QUEUED);
-	owner_flows_end_slot(&owner, 0, true);
+	owner_end_flows_of_slot(&owner, 0, true);
 	assert_int_equal(adopted.n, 2);
 	assert_int_equal(adopted.slot, 1);
 	assert_int_equal(share_of(1), XDP_GROUP_BUCKETS);
-	pass_ms(2400);
+	advance_test_clock_ms(2400);
 	assert_int_equal(owner.groups, 0);
 	assert_int_equal(atomic_load(&owner.members[1].groups), 0);
 }
@@ -290,15 +290,15 @@ static void test_what_waits_goes_to_successors(void **state)
 	groups_join(1);
 	now_ns += 50 * MS;
 	groups_join(2);
-	assert_int_equal(xdp_owner_flow_retire(&owner, 0, &rule.key), 0);
+	assert_int_equal(xdp_owner_flow_stop_new_conns(&owner, 0, &rule.key), 0);
 	assert_int_equal(share_of(0), 0);
 	for (unsigned i = 0; i < 16; i++)
 		groups_put_pending(0, i, VMA_PENDING_QUEUED);
 	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
 	assert_int_equal(adopted.n, 16);
 	assert_int_equal(adopted.slot, 2);
-	assert_int_equal(xdp_owner_flow_retire(&owner, 1, &rule.key), 0);
-	assert_int_equal(xdp_owner_flow_retire(&owner, 2, &rule.key), -ENOENT);
+	assert_int_equal(xdp_owner_flow_stop_new_conns(&owner, 1, &rule.key), 0);
+	assert_int_equal(xdp_owner_flow_stop_new_conns(&owner, 2, &rule.key), -ENOENT);
 }
 
 static void test_another_listeners_connections_stay(void **state)
@@ -331,16 +331,16 @@ static void test_any_order_of_coming_and_going(void **state)
 		if (!in[slot])
 			groups_join(slot);
 		else if (seed >> 20 & 1)
-			owner_flows_end_slot(&owner, slot, seed >> 21 & 1);
+			owner_end_flows_of_slot(&owner, slot, seed >> 21 & 1);
 		else
 			assert_int_equal(xdp_owner_flow_del(&owner, slot, &rule.key), 0);
 		in[slot] = !in[slot];
 		if (seed >> 24 & 1)
-			pass_ms(40 * (seed >> 25));
-		flow = owner_flow_listener(&owner, &rule.key);
+			advance_test_clock_ms(40 * (seed >> 25));
+		flow = owner_find_listener_flow(&owner, &rule.key);
 		assert_int_equal(flow != NULL, in[0] || in[1] || in[2] || in[3]);
 		for (uint32_t s = 0; s < 4 && flow != NULL; s++)
-			assert_int_equal(owner_flow_has(flow, s), in[s]);
+			assert_int_equal(owner_flow_has_slot(flow, s), in[s]);
 		for (uint32_t i = 0; flow != NULL && flow->group != 0 && i < XDP_GROUP_BUCKETS; i++)
 			assert_true(in[group()->slot[i]]);
 		assert_int_equal(owner.groups, flow != NULL && flow->group != 0);
@@ -360,7 +360,7 @@ static void test_what_waits_in_one_that_asks_goes_to_one_that_accepts(void **sta
 		atomic_fetch_add(&owner.members[0].accept_calls, 1);
 		atomic_fetch_add(&owner.members[1].accept_calls, 1);
 		atomic_fetch_add(&owner.members[1].accepted, 1);
-		pass_ms(40);
+		advance_test_clock_ms(40);
 	}
 	assert_int_equal(adopted.n, 1);
 	assert_int_equal(adopted.slot, 1);
@@ -370,7 +370,7 @@ static void test_what_waits_in_one_that_asks_goes_to_one_that_accepts(void **sta
 	for (unsigned i = 0; i < 30; i++) {
 		atomic_fetch_add(&owner.members[0].accept_calls, 1);
 		atomic_fetch_add(&owner.members[1].accept_calls, 1);
-		pass_ms(40);
+		advance_test_clock_ms(40);
 	}
 	assert_int_equal(share_of(0), XDP_GROUP_BUCKETS / 2);
 }
@@ -389,7 +389,7 @@ static void test_overloaded_members_keep_what_waits(void **state)
 			atomic_fetch_add(&owner.members[slot].accept_calls, 1);
 			atomic_fetch_add(&owner.members[slot].accepted, 1);
 		}
-		pass_ms(40);
+		advance_test_clock_ms(40);
 	}
 	assert_int_equal(adopted.n, 0);
 	/* One has nothing to do any more, and sleeps. */
@@ -398,7 +398,7 @@ static void test_overloaded_members_keep_what_waits(void **state)
 	sleeps(1, true);
 	atomic_fetch_add(&owner.members[0].accept_calls, 1);
 	atomic_fetch_add(&owner.members[0].accepted, 1);
-	pass_ms(40);
+	advance_test_clock_ms(40);
 	assert_int_equal(adopted.n, 1);
 	assert_int_equal(adopted.slot, 1);
 	assert_true(share_of(0) > 0);
@@ -417,7 +417,7 @@ static void test_nothing_goes_to_and_fro(void **state)
 
 		atomic_fetch_add(&owner.members[0].accept_calls, 1);
 		atomic_fetch_add(&owner.members[1].accept_calls, 1);
-		pass_ms(40);
+		advance_test_clock_ms(40);
 		if (adopted.n != before) {
 			const uint32_t to = adopted.slot;
 
@@ -441,7 +441,7 @@ static void test_what_was_on_its_way_to_one_that_dies_goes_to_another(void **sta
 	groups_put_pending(0, 3, VMA_PENDING_QUEUED);
 	groups_put_pending(0, 4, VMA_PENDING_QUEUED);
 	groups_put_pending(0, 5, VMA_PENDING_QUEUED);
-	pass_ms(200);
+	advance_test_clock_ms(200);
 	assert_int_equal(adopted.n, 3);
 	assert_int_equal(adopted.slot, 1);
 	/* The first is made and accepted; the second made, which it did not come to say; the third lies in its socket.
@@ -449,12 +449,12 @@ static void test_what_was_on_its_way_to_one_that_dies_goes_to_another(void **sta
 	atomic_store(&owner.members[1].adopted, adopted.pending.number - 2);
 	groups_put_pending(1, 4, VMA_PENDING_QUEUED);
 	sleeps(2, true);
-	owner_flows_end_slot(&owner, 1, true);
+	owner_end_flows_of_slot(&owner, 1, true);
 	assert_int_equal(adopted.n, 5);
 	assert_int_equal(adopted.slot, 2);
 	assert_int_equal(adopted.pending.iss, 77 + 4);
 	assert_true(adopted.pending.handshaken);
-	owner_flows_end_slot(&owner, 2, true);
+	owner_end_flows_of_slot(&owner, 2, true);
 	assert_int_equal(adopted.n, 7);
 	assert_int_equal(adopted.slot, 0);
 }
@@ -471,10 +471,10 @@ static struct vma_flow_key groups_peer_of(unsigned place)
 }
 
 /* Whether the program keeps from the kernel what comes for it. */
-static bool is_kept(unsigned place)
+static bool minisock_keeps_from_kernel(unsigned place)
 {
 	const struct vma_flow_key key = groups_peer_of(place);
-	const int at = fake_find(&key);
+	const int at = fake_prog_find_entry(&key);
 
 	return at >= 0 && prog.entry[at].is_minisock;
 }
@@ -486,34 +486,34 @@ static void test_what_waits_in_the_last_one_is_kept_for_the_next(void **state)
 	(void)state;
 	groups_join(0);
 	assert_int_equal(owner.groups, 1);
-	pass_ms(3000);
+	advance_test_clock_ms(3000);
 	assert_int_equal(atomic_load(&owner.members[0].groups), 1);
 	for (unsigned i = 0; i < 16; i++)
 		entry = groups_put_pending(0, i, i == 3 ? VMA_PENDING_HALF_OPEN : VMA_PENDING_QUEUED);
-	owner_flows_end_slot(&owner, 0, true);
+	owner_end_flows_of_slot(&owner, 0, true);
 	assert_int_equal(owner.groups, 0);
 	assert_int_equal(adopted.n, 0);
 	assert_int_equal(owner.parked, 16);
 	assert_int_equal(owner.resets.count, 0);
 	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_MOVED);
-	pass_ms(5000);
+	advance_test_clock_ms(5000);
 	for (unsigned i = 0; i < 16; i++)
-		assert_true(is_kept(i));
+		assert_true(minisock_keeps_from_kernel(i));
 	groups_join(1);
-	pass_ms(40);
+	advance_test_clock_ms(40);
 	assert_int_equal(adopted.n, 16);
 	assert_int_equal(adopted.slot, 1);
 	assert_int_equal(adopted.pending.iss, 77 + 15);
 	assert_true(adopted.pending.handshaken);
-	assert_false(is_kept(3));
+	assert_false(minisock_keeps_from_kernel(3));
 	assert_int_equal(owner.parked, 0);
 	assert_null(owner.parked_listeners);
 	assert_int_equal(owner.resets.count, 0);
 	/* And dies as well, before it has made them. */
-	owner_flows_end_slot(&owner, 1, true);
+	owner_end_flows_of_slot(&owner, 1, true);
 	assert_int_equal(owner.parked, 16);
 	groups_join(2);
-	pass_ms(40);
+	advance_test_clock_ms(40);
 	assert_int_equal(adopted.n, 32);
 	assert_int_equal(adopted.slot, 2);
 }
@@ -526,17 +526,17 @@ static void test_what_waits_is_kept_from_the_kernel_before_its_process_is_known_
 	(void)state;
 	groups_join(0);
 	entry = groups_put_pending(0, 7, VMA_PENDING_QUEUED);
-	owner_flows_end_slot(&owner, 0, false);
-	assert_true(is_kept(7));
+	owner_end_flows_of_slot(&owner, 0, false);
+	assert_true(minisock_keeps_from_kernel(7));
 	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_QUEUED); /* it may accept it */
 	groups_join(1);
-	pass_ms(40);
+	advance_test_clock_ms(40);
 	assert_int_equal(adopted.n, 0);
-	owner_group_move(&owner, 0, NULL); /* there is a next one by now */
+	owner_group_move_pending_away(&owner, 0, NULL); /* there is a next one by now */
 	assert_int_equal(adopted.n, 1);
 	assert_int_equal(adopted.slot, 1);
-	assert_false(is_kept(7));
-	pass_ms(4000);
+	assert_false(minisock_keeps_from_kernel(7));
+	advance_test_clock_ms(4000);
 	assert_null(owner.parked_listeners);
 }
 
@@ -553,11 +553,11 @@ static void test_what_waits_in_the_last_one_that_closes_the_listener_is_kept(voi
 	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
 	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_MOVED);
 	assert_int_equal(owner.parked, 1);
-	assert_true(is_kept(7));
-	assert_false(is_kept(8));
-	pass_ms(5000);
+	assert_true(minisock_keeps_from_kernel(7));
+	assert_false(minisock_keeps_from_kernel(8));
+	advance_test_clock_ms(5000);
 	groups_join(1);
-	pass_ms(40);
+	advance_test_clock_ms(40);
 	assert_int_equal(adopted.n, 1);
 	assert_int_equal(adopted.slot, 1);
 	assert_int_equal(owner.parked, 0);
@@ -572,7 +572,7 @@ static void test_what_waits_in_the_last_one_that_closes_the_last_listener_is_res
 	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
 	close(listener);
 	listener = -1;
-	pass_ms(240);
+	advance_test_clock_ms(240);
 	assert_int_equal(owner.parked, 0);
 	assert_int_equal(owner.resets.count, 1);
 }
@@ -583,19 +583,19 @@ static void test_nobody_comes(void **state)
 	groups_join(0);
 	for (unsigned i = 0; i < 16; i++)
 		groups_put_pending(0, i, VMA_PENDING_QUEUED);
-	owner_flows_end_slot(&owner, 0, true);
-	pass_ms(9900);
+	owner_end_flows_of_slot(&owner, 0, true);
+	advance_test_clock_ms(9900);
 	assert_int_equal(owner.parked, 16);
 	assert_int_equal(owner.resets.count, 0);
-	pass_ms(200);
+	advance_test_clock_ms(200);
 	assert_int_equal(owner.parked, 0);
 	assert_int_equal(owner.resets.count, 16);
 	assert_null(owner.parked_listeners);
-	assert_true(is_kept(7)); /* its answer to the probe is reset */
+	assert_true(minisock_keeps_from_kernel(7)); /* its answer to the probe is reset */
 	assert_int_equal(owner_parked_due_ns(&owner), UINT64_MAX);
-	pass_ms(4000);
+	advance_test_clock_ms(4000);
 	assert_int_equal(owner.minisocks.count, 0);
-	assert_int_equal(fake_used(), 0);
+	assert_int_equal(fake_prog_used_entries(), 0);
 }
 
 static void test_a_listener_that_is_closed_keeps_nothing(void **state)
@@ -603,11 +603,11 @@ static void test_a_listener_that_is_closed_keeps_nothing(void **state)
 	(void)state;
 	groups_join(0);
 	groups_put_pending(0, 7, VMA_PENDING_QUEUED);
-	owner_flows_end_slot(&owner, 0, true);
-	pass_ms(400);
+	owner_end_flows_of_slot(&owner, 0, true);
+	advance_test_clock_ms(400);
 	assert_int_equal(owner.parked, 1);
 	close(listener);
-	pass_ms(240);
+	advance_test_clock_ms(240);
 	assert_int_equal(owner.parked, 0);
 	assert_int_equal(owner.resets.count, 1);
 	listener = -1;
@@ -619,7 +619,7 @@ static void test_a_listener_that_dies_with_its_process_keeps_nothing(void **stat
 	groups_join(0);
 	groups_put_pending(0, 7, VMA_PENDING_QUEUED);
 	close(listener);
-	owner_flows_end_slot(&owner, 0, true);
+	owner_end_flows_of_slot(&owner, 0, true);
 	assert_int_equal(owner.parked, 0);
 	assert_int_equal(owner.resets.count, 1);
 	listener = -1;
@@ -639,10 +639,10 @@ static void test_only_a_listeners_own_is_kept(void **state)
 	groups_put_pending(0, 4, VMA_PENDING_QUEUED);
 	groups_put_pending(0, 5, VMA_PENDING_QUEUED)->peer_port_be = htons(5004); /* again */
 	groups_put_pending(0, 6, 77);
-	owner_flows_end_slot(&owner, 0, true);
+	owner_end_flows_of_slot(&owner, 0, true);
 	assert_int_equal(owner.parked, 1);
-	assert_true(is_kept(4));
-	assert_false(is_kept(3));
+	assert_true(minisock_keeps_from_kernel(4));
+	assert_false(minisock_keeps_from_kernel(3));
 	assert_true(owner_flow_exists(&owner, &others.key));
 }
 
@@ -652,13 +652,13 @@ static void test_no_more_than_a_member_can_take_is_given_at_once(void **state)
 	groups_join(0);
 	for (unsigned i = 0; i < 200; i++)
 		groups_put_pending(0, i, VMA_PENDING_QUEUED);
-	owner_flows_end_slot(&owner, 0, true);
+	owner_end_flows_of_slot(&owner, 0, true);
 	assert_int_equal(owner.parked, 200);
 	groups_join(1);
-	pass_ms(400);
+	advance_test_clock_ms(400);
 	assert_int_equal(adopted.n, 128);
 	atomic_store(&owner.members[1].adopted, 100);
-	pass_ms(40);
+	advance_test_clock_ms(40);
 	assert_int_equal(adopted.n, 200);
 	assert_null(owner.parked_listeners);
 }
@@ -691,7 +691,7 @@ static void groups_end_process(bool lived)
 	_exit(0);
 }
 
-static void die_in_time(void)
+static void kill_owner_at_step(void)
 {
 	if (life.left-- == 0)
 		groups_end_process(false);
@@ -703,7 +703,7 @@ static bool groups_make(uint32_t slot, const struct vma_pending *pending, void *
 	const unsigned place = ntohs(pending->peer_port_be) - 5000u;
 
 	(void)arg;
-	fake_step_on();
+	fake_prog_call_step_hook();
 	if (life.deaf)
 		return false;
 	assert_in_range(place, 0, WAITING - 1);
@@ -712,22 +712,23 @@ static bool groups_make(uint32_t slot, const struct vma_pending *pending, void *
 		life.made[place]++;
 		life.in[place] = slot;
 	}
-	fake_step_on();
+	fake_prog_call_step_hook();
 	return true;
 }
 
-static void begin_owner(struct owner_record *record)
+static void init_test_owner(struct owner_record *record)
 {
 	owner.record = record;
 	owner.on_adopt = groups_make;
-	owner.reset_places = (struct owner_places){.words = OWNER_RECORD_RESETS / 64, .used = owner.reset_used};
+	owner.reset_places = (struct owner_place_bitmap){.words = OWNER_RECORD_RESETS / 64, .used = owner.reset_used};
 	owner.listener_places =
-	        (struct owner_places){.words = OWNER_RECORD_LISTENERS / 64, .used = owner.listener_used};
-	owner.waiting_places = (struct owner_places){.words = OWNER_RECORD_WAITING / 64, .used = owner.waiting_used};
+	        (struct owner_place_bitmap){.words = OWNER_RECORD_LISTENERS / 64, .used = owner.listener_used};
+	owner.waiting_places =
+	        (struct owner_place_bitmap){.words = OWNER_RECORD_WAITING / 64, .used = owner.waiting_used};
 }
 
 /* Its memory goes with its process: here it is freed, and what that would change is put back. */
-static struct owner_record *bury_owner(void)
+static struct owner_record *free_dead_owner_keep_record(void)
 {
 	static __typeof__(prog) persistent;
 	struct owner_record *record = owner.record;
@@ -739,7 +740,7 @@ static struct owner_record *bury_owner(void)
 	memcpy(owner.members, members, MEMBERS_BYTES);
 	owner.on_adopt = NULL;
 	for (uint32_t slot = 0; slot < 4; slot++)
-		owner_flows_end_slot(&owner, slot, false);
+		owner_end_flows_of_slot(&owner, slot, false);
 	owner_groups_fini(&owner);
 	owner_resets_fini(&owner);
 	owner_minisocks_fini(&owner);
@@ -777,34 +778,34 @@ static void adopt_entry(const struct vma_flow_key *key, bool is_minisock, uint32
 }
 
 /* Slots up to `dead` were found dead by the owner before. */
-static void succeed(uint32_t dead)
+static void new_owner_takes_over(uint32_t dead)
 {
-	begin_owner(bury_owner());
+	init_test_owner(free_dead_owner_keep_record());
 	for (uint32_t slot = 0; slot < 4; slot++)
 		owner.slot[slot].state = slot < dead ? SLOT_DRAINING : SLOT_RENTED;
 	assert_int_equal(owner_minisocks_init(&owner), 0);
-	owner_resets_adopt(&owner);
+	owner_resets_load_record(&owner);
 	for (unsigned i = 0; i < FAKE_ENTRIES; i++)
 		if (prog.entry[i].used)
 			adopt_entry(&prog.entry[i].key, prog.entry[i].is_minisock, prog.entry[i].slot,
 			            prog.entry[i].group);
 	owner_parked_adopt(&owner);
 	owner_groups_adopt_moves(&owner);
-	owner_parked_adopted(&owner);
+	owner_parked_take_orphans(&owner);
 }
 
-static void groups_begin_life(void)
+static void groups_start_owner_life(void)
 {
 	memset(&life, 0, sizeof(life));
-	begin_owner(shared_memory(sizeof(struct owner_record)));
+	init_test_owner(shared_memory(sizeof(struct owner_record)));
 	groups_join(0);
-	pass_ms(3000);
+	advance_test_clock_ms(3000);
 	for (unsigned i = 0; i < WAITING; i++)
 		groups_put_pending(0, i, i == 3 ? VMA_PENDING_HALF_OPEN : VMA_PENDING_QUEUED);
 }
 
 /* False: the owner was killed at its `step`-th step. */
-static bool live_through(void (*what)(void), unsigned step)
+static bool run_action_until_owner_dies(void (*what)(void), unsigned step)
 {
 	pid_t process;
 	int status;
@@ -812,7 +813,7 @@ static bool live_through(void (*what)(void), unsigned step)
 	life.left = step;
 	process = fork();
 	if (process == 0) {
-		fake_step = die_in_time;
+		fake_prog_step_hook = kill_owner_at_step;
 		what();
 		groups_end_process(true);
 	}
@@ -825,7 +826,7 @@ static bool live_through(void (*what)(void), unsigned step)
 }
 
 /* The client of the slot finds the new owner. */
-static void come_back(uint32_t slot)
+static void client_resumes_at_new_owner(uint32_t slot)
 {
 	life.deaf = false;
 	xdp_owner_resumed(&owner, slot);
@@ -833,33 +834,33 @@ static void come_back(uint32_t slot)
 	xdp_owner_flows_reannounced(&owner, slot);
 }
 
-static void end_life(void)
+static void check_life_and_exit_process(void)
 {
 	struct owner_record *record = owner.record;
 
-	pass_ms(400);
+	advance_test_clock_ms(400);
 	for (unsigned i = 0; i < WAITING; i++) {
 		assert_int_equal(life.made[i], 1);
 		assert_int_equal(life.in[i], 1);
-		assert_false(is_kept(i));
+		assert_false(minisock_keeps_from_kernel(i));
 	}
 	assert_int_equal(owner.parked, 0);
 	assert_null(owner.parked_listeners);
 	atomic_store(&owner.members[1].adopted, life.seen[1]);
-	pass_ms(80);
-	owner_flows_end_slot(&owner, 1, false);
+	advance_test_clock_ms(80);
+	owner_end_flows_of_slot(&owner, 1, false);
 	owner_groups_fini(&owner);
 	for (uint32_t i = 0; i < OWNER_RECORD_WAITING; i++)
 		assert_int_equal(atomic_load(&record->waiting[i].state), RECORD_NO_WAITING);
 	for (uint32_t i = 0; i < OWNER_RECORD_LISTENERS; i++)
 		assert_int_equal(atomic_load(&record->listener[i].state), RECORD_NO_LISTENER);
-	bury_owner();
+	free_dead_owner_keep_record();
 	munmap(record, sizeof(*record));
 }
 
-static void find_dead(void)
+static void owner_finds_slot_0_dead(void)
 {
-	owner_flows_end_slot(&owner, 0, true);
+	owner_end_flows_of_slot(&owner, 0, true);
 }
 
 static void groups_close_listener(void)
@@ -867,7 +868,7 @@ static void groups_close_listener(void)
 	xdp_owner_flow_del(&owner, 0, &rule.key);
 }
 
-static void serve_next(void)
+static void next_worker_accepts_parked(void)
 {
 	xdp_owner_flow_add(&owner, 1, &rule);
 	for (unsigned i = 0; i < 4; i++) {
@@ -877,7 +878,7 @@ static void serve_next(void)
 	}
 }
 
-static void begin_anew(void **state)
+static void restart_test_owner(void **state)
 {
 	munmap(owner.members, MEMBERS_BYTES);
 	close(listener);
@@ -887,60 +888,61 @@ static void begin_anew(void **state)
 /* `first` is done by an owner that lives. What its successor has to do: */
 enum then { THEN_DEAD, THEN_CLOSED, THEN_NOTHING };
 
-static void kill_at_each_step_of(void **state, void (*first)(void), void (*what)(void), uint32_t dead, enum then then)
+static void kill_owner_at_each_step_of(void **state, void (*first)(void), void (*what)(void), uint32_t dead,
+                                       enum then then)
 {
 	bool lived = false;
 
 	outliving = shared_memory(sizeof(*outliving));
 	for (unsigned step = 0; !lived; step++) {
 		assert_in_range(step, 0, 5000);
-		groups_begin_life();
+		groups_start_owner_life();
 		if (first != NULL)
 			first();
-		lived = live_through(what, step);
+		lived = run_action_until_owner_dies(what, step);
 		life.deaf = true;
-		succeed(dead);
-		pass_ms(80);
+		new_owner_takes_over(dead);
+		advance_test_clock_ms(80);
 		if (then == THEN_DEAD)
-			find_dead();
+			owner_finds_slot_0_dead();
 		if (then == THEN_CLOSED) { /* its client has had no answer */
 			groups_close_listener();
 			xdp_owner_flows_reannounced(&owner, 0);
 		}
 		/* And another one, before anybody comes. */
-		succeed(then == THEN_DEAD ? 1 : dead);
-		pass_ms(80);
-		come_back(1);
-		end_life();
-		begin_anew(state);
+		new_owner_takes_over(then == THEN_DEAD ? 1 : dead);
+		advance_test_clock_ms(80);
+		client_resumes_at_new_owner(1);
+		check_life_and_exit_process();
+		restart_test_owner(state);
 	}
 	munmap(outliving, sizeof(*outliving));
 }
 
 static void test_an_owner_is_killed_while_it_keeps_what_waits(void **state)
 {
-	kill_at_each_step_of(state, NULL, find_dead, 0, THEN_DEAD);
+	kill_owner_at_each_step_of(state, NULL, owner_finds_slot_0_dead, 0, THEN_DEAD);
 }
 
 static void test_an_owner_is_killed_while_a_listener_is_closed(void **state)
 {
-	kill_at_each_step_of(state, NULL, groups_close_listener, 0, THEN_CLOSED);
+	kill_owner_at_each_step_of(state, NULL, groups_close_listener, 0, THEN_CLOSED);
 }
 
 static void test_an_owner_is_killed_while_it_gives_what_waits(void **state)
 {
-	kill_at_each_step_of(state, find_dead, serve_next, 1, THEN_NOTHING);
+	kill_owner_at_each_step_of(state, owner_finds_slot_0_dead, next_worker_accepts_parked, 1, THEN_NOTHING);
 }
 
-static void join_second(void)
+static void slot_1_joins_group(void)
 {
 	groups_join(1);
 }
 
 static void test_an_owner_is_killed_while_it_moves_what_waits(void **state)
 {
-	kill_at_each_step_of(state, join_second, find_dead, 0, THEN_DEAD);
-	kill_at_each_step_of(state, join_second, groups_close_listener, 0, THEN_CLOSED);
+	kill_owner_at_each_step_of(state, slot_1_joins_group, owner_finds_slot_0_dead, 0, THEN_DEAD);
+	kill_owner_at_each_step_of(state, slot_1_joins_group, groups_close_listener, 0, THEN_CLOSED);
 }
 
 #define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)

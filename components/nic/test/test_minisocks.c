@@ -32,7 +32,7 @@ static uint64_t now_ns;
 static struct {
 	unsigned count;
 	struct vma_flow_key key;
-	struct owner_segment segment;
+	struct owner_tcp_segment segment;
 } answers;
 
 /* ---- in place of owner/owner.c, kernel_sock.c, owner/probe.c and nic.c ---- */
@@ -92,7 +92,8 @@ int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, b
 	return 0;
 }
 
-int owner_segment_send(int fd, unsigned ifindex, const struct vma_flow_key *key, const struct owner_segment *segment)
+int owner_send_raw_segment(int fd, unsigned ifindex, const struct vma_flow_key *key,
+                           const struct owner_tcp_segment *segment)
 {
 	(void)ifindex;
 	assert_true(fd >= 0);
@@ -122,7 +123,7 @@ static struct vma_flow_key minisocks_connection(uint16_t peer_port)
 	return key;
 }
 
-static void minisocks_add(uint32_t slot, uint16_t peer_port)
+static void minisocks_add_flow(uint32_t slot, uint16_t peer_port)
 {
 	const struct vma_flow_rule rule = {.key = minisocks_connection(peer_port),
 	                                   .flags = peer_port == 0 ? VMA_FLOW_LISTENER : 0};
@@ -138,10 +139,10 @@ static int minisock_export(uint32_t slot, uint16_t peer_port, uint32_t state)
 	return xdp_owner_minisock_export(&owner, slot, &minisock);
 }
 
-static bool has_minisock(uint16_t peer_port)
+static bool minisock_exists_for_peer(uint16_t peer_port)
 {
 	const struct vma_flow_key key = minisocks_connection(peer_port);
-	const int at = fake_find(&key);
+	const int at = fake_prog_find_entry(&key);
 
 	return at >= 0 && prog.entry[at].is_minisock;
 }
@@ -150,8 +151,8 @@ static uint32_t minisocks_number_of(uint16_t peer_port)
 {
 	const struct vma_flow_key key = minisocks_connection(peer_port);
 
-	assert_true(has_minisock(peer_port));
-	return prog.entry[fake_find(&key)].slot;
+	assert_true(minisock_exists_for_peer(peer_port));
+	return prog.entry[fake_prog_find_entry(&key)].slot;
 }
 
 static struct xdp_minisock_segment segment(uint16_t peer_port, uint32_t number, uint8_t flags, uint32_t seq,
@@ -217,8 +218,8 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	(void)state;
-	owner_flows_end_slot(&owner, SLOT, true);
-	owner_flows_end_slot(&owner, OTHER, true);
+	owner_end_flows_of_slot(&owner, SLOT, true);
+	owner_end_flows_of_slot(&owner, OTHER, true);
 	owner_resets_fini(&owner);
 	owner_minisocks_fini(&owner);
 	assert_int_equal(owner.minisocks.count, 0);
@@ -232,17 +233,17 @@ static void test_a_deleted_connection_has_a_minisock_until_an_unanswered_syn_ack
 	const struct vma_flow_key key = minisocks_connection(1000);
 
 	(void)state;
-	minisocks_add(SLOT, 1000);
+	minisocks_add_flow(SLOT, 1000);
 	assert_int_equal(xdp_owner_flow_del(&owner, SLOT, &key), 0);
 	assert_int_equal(minisocks_answer_to(1000, ACK, THEIR_NXT, 100), RST);
 	assert_int_equal(answers.segment.seq, OUR_NXT);
 	minisocks_tick_after(1100 * MS); /* a retransmission timer of a second, and what it may be late */
 	assert_int_equal(minisocks_answer_to(1000, SYN | ACK, THEIR_NXT - 1, 0), RST);
 	minisocks_tick_after(399 * MS);
-	assert_true(has_minisock(1000));
+	assert_true(minisock_exists_for_peer(1000));
 	assert_true(owner_minisocks_due_ns(&owner) == now_ns + 1 * MS);
 	minisocks_tick_after(1 * MS);
-	assert_int_equal(fake_used(), 0);
+	assert_int_equal(fake_prog_used_entries(), 0);
 	assert_true(owner_minisocks_due_ns(&owner) == UINT64_MAX);
 }
 
@@ -252,12 +253,12 @@ static void test_an_owner_that_ends_with_its_clients_has_no_minisocks(void **sta
 
 	(void)state;
 	owner.minisocks.on = false;
-	minisocks_add(SLOT, 1000);
-	minisocks_add(SLOT, 1001);
+	minisocks_add_flow(SLOT, 1000);
+	minisocks_add_flow(SLOT, 1001);
 	assert_int_equal(xdp_owner_flow_del(&owner, SLOT, &key), 0);
 	assert_int_equal(minisock_export(SLOT, 1001, VMA_MINISOCK_FIN_WAIT), -EOPNOTSUPP);
-	owner_flows_end_slot(&owner, SLOT, true);
-	assert_int_equal(fake_used(), 0);
+	owner_end_flows_of_slot(&owner, SLOT, true);
+	assert_int_equal(fake_prog_used_entries(), 0);
 	owner.minisocks.on = true;
 }
 
@@ -268,33 +269,33 @@ static void test_a_datagram_flow_has_no_minisock(void **state)
 	(void)state;
 	rule.key.proto = IPPROTO_UDP;
 	assert_int_equal(xdp_owner_flow_add(&owner, SLOT, &rule), 0);
-	owner_flows_end_slot(&owner, SLOT, true);
-	assert_int_equal(fake_used(), 0);
+	owner_end_flows_of_slot(&owner, SLOT, true);
+	assert_int_equal(fake_prog_used_entries(), 0);
 }
 
 static void test_the_dead_have_minisocks_for_three_seconds(void **state)
 {
 	(void)state;
-	minisocks_add(SLOT, 1000);
-	owner_flows_end_slot(&owner, SLOT, true);
+	minisocks_add_flow(SLOT, 1000);
+	owner_end_flows_of_slot(&owner, SLOT, true);
 	assert_int_equal(minisocks_answer_to(1000, ACK, THEIR_NXT, 0), RST);
 	minisocks_tick_after(2999 * MS);
-	assert_true(has_minisock(1000));
+	assert_true(minisock_exists_for_peer(1000));
 	minisocks_tick_after(1 * MS);
-	assert_false(has_minisock(1000));
+	assert_false(minisock_exists_for_peer(1000));
 }
 
 static void test_who_only_left_is_not_answered_for_until_it_is_dead(void **state)
 {
 	(void)state;
-	minisocks_add(SLOT, 1000);
-	minisocks_add(OTHER, 1001);
-	owner_flows_end_slot(&owner, SLOT, false);
-	owner_flows_end_slot(&owner, OTHER, false);
+	minisocks_add_flow(SLOT, 1000);
+	minisocks_add_flow(OTHER, 1001);
+	owner_end_flows_of_slot(&owner, SLOT, false);
+	owner_end_flows_of_slot(&owner, OTHER, false);
 	assert_int_equal(minisocks_answer_to(1000, ACK, THEIR_NXT, 100), 0);
 	assert_int_equal(minisocks_answer_to(1000, RST, THEIR_NXT, 0), 0);
-	assert_true(has_minisock(1000)); /* and the kernel hears nothing */
-	owner_resets_dead(&owner, SLOT);
+	assert_true(minisock_exists_for_peer(1000)); /* and the kernel hears nothing */
+	owner_resets_process_died(&owner, SLOT);
 	assert_int_equal(minisocks_answer_to(1000, ACK, THEIR_NXT, 100), RST);
 	assert_int_equal(minisocks_answer_to(1001, ACK, THEIR_NXT, 100), 0);
 	minisocks_tick_after(2000 * MS);
@@ -306,11 +307,11 @@ static void test_a_listener_that_left_refuses_from_the_moment_it_is_dead(void **
 	struct xdp_minisock_segment syn;
 
 	(void)state;
-	minisocks_add(SLOT, 0);
-	owner_flows_end_slot(&owner, SLOT, false);
+	minisocks_add_flow(SLOT, 0);
+	owner_end_flows_of_slot(&owner, SLOT, false);
 	syn = segment(1234, minisocks_number_of(0), SYN, THEIR_NXT, 0);
 	assert_int_equal(minisocks_handle(&syn), 0);
-	owner_resets_dead(&owner, SLOT);
+	owner_resets_process_died(&owner, SLOT);
 	assert_int_equal(minisocks_handle(&syn), RST);
 	assert_int_equal(owner.resets.count, 0);
 }
@@ -318,25 +319,25 @@ static void test_a_listener_that_left_refuses_from_the_moment_it_is_dead(void **
 static void test_who_left_and_comes_back_has_its_flow_again(void **state)
 {
 	(void)state;
-	minisocks_add(SLOT, 1000);
-	owner_flows_end_slot(&owner, SLOT, false);
-	assert_true(has_minisock(1000));
-	minisocks_add(OTHER, 1000);
-	assert_false(has_minisock(1000));
+	minisocks_add_flow(SLOT, 1000);
+	owner_end_flows_of_slot(&owner, SLOT, false);
+	assert_true(minisock_exists_for_peer(1000));
+	minisocks_add_flow(OTHER, 1000);
+	assert_false(minisock_exists_for_peer(1000));
 	assert_int_equal(owner.minisocks.count, 0);
 	minisocks_tick_after(10000 * MS);
-	assert_int_equal(fake_used(), 1);
+	assert_int_equal(fake_prog_used_entries(), 1);
 }
 
 static void test_a_connection_without_rule_can_be_left_by_who_has_its_listener_only(void **state)
 {
 	(void)state;
 	assert_int_equal(minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT), -ENOENT);
-	minisocks_add(SLOT, 0);
+	minisocks_add_flow(SLOT, 0);
 	assert_int_equal(minisock_export(OTHER, 1000, VMA_MINISOCK_FIN_WAIT), -ENOENT);
-	assert_int_equal(fake_used(), 1);
+	assert_int_equal(fake_prog_used_entries(), 1);
 	assert_int_equal(minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT), 0);
-	assert_true(has_minisock(1000));
+	assert_true(minisock_exists_for_peer(1000));
 	assert_int_equal(minisock_export(SLOT, 0, VMA_MINISOCK_FIN_WAIT), -EINVAL);
 	assert_int_equal(minisock_export(SLOT, 1001, 0), -EINVAL);
 	assert_int_equal(minisock_export(SLOT, 1001, 4), -EINVAL);
@@ -348,14 +349,14 @@ static void test_so_can_one_whose_listener_is_in_grace(void **state)
 	const struct vma_flow_rule rule = {.key = minisocks_connection(0), .flags = VMA_FLOW_LISTENER};
 
 	(void)state;
-	minisocks_add(SLOT, 0);
+	minisocks_add_flow(SLOT, 0);
 	assert_int_equal(xdp_owner_flow_add(&owner, OTHER, &rule), -EADDRINUSE);
 	assert_int_equal(minisock_export(OTHER, 1000, VMA_MINISOCK_FIN_WAIT), -ENOENT);
 	assert_int_equal(minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT), 0);
-	assert_true(has_minisock(1000));
-	owner_flows_end_slot(&owner, SLOT, true);
-	assert_true(has_minisock(1000));
-	assert_false(has_minisock(0));
+	assert_true(minisock_exists_for_peer(1000));
+	owner_end_flows_of_slot(&owner, SLOT, true);
+	assert_true(minisock_exists_for_peer(1000));
+	assert_false(minisock_exists_for_peer(0));
 }
 
 static void test_so_can_one_whose_port_lies_in_a_block(void **state)
@@ -368,15 +369,15 @@ static void test_so_can_one_whose_port_lies_in_a_block(void **state)
 	assert_int_equal(xdp_owner_flow_add(&owner, SLOT, &block), 0);
 	assert_int_equal(minisock_export(OTHER, 1000, VMA_MINISOCK_FIN_WAIT), -ENOENT);
 	assert_int_equal(minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT), 0);
-	assert_true(has_minisock(1000));
-	owner_flows_end_slot(&owner, SLOT, true);
-	assert_int_equal(fake_used(), 1); /* the block has none */
+	assert_true(minisock_exists_for_peer(1000));
+	owner_end_flows_of_slot(&owner, SLOT, true);
+	assert_int_equal(fake_prog_used_entries(), 1); /* the block has none */
 }
 
 static void test_what_was_left_twice_has_one_minisock(void **state)
 {
 	(void)state;
-	minisocks_add(SLOT, 0);
+	minisocks_add_flow(SLOT, 0);
 	assert_int_equal(minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT), 0);
 	assert_int_equal(minisock_export(SLOT, 1000, VMA_MINISOCK_RESET), 0);
 	assert_int_equal(owner.minisocks.count, 1);
@@ -386,24 +387,24 @@ static void test_what_was_left_twice_has_one_minisock(void **state)
 static void test_the_flow_of_another_cannot_be_left(void **state)
 {
 	(void)state;
-	minisocks_add(SLOT, 0);
-	minisocks_add(OTHER, 1000);
+	minisocks_add_flow(SLOT, 0);
+	minisocks_add_flow(OTHER, 1000);
 	assert_int_equal(minisock_export(SLOT, 1000, VMA_MINISOCK_RESET), -ENOENT);
-	assert_false(has_minisock(1000));
+	assert_false(minisock_exists_for_peer(1000));
 }
 
 static void test_what_was_cut_is_probed_and_what_has_ended_is_not(void **state)
 {
 	(void)state;
-	minisocks_add(SLOT, 1000);
-	minisocks_add(SLOT, 1001);
-	minisocks_add(SLOT, 1002);
+	minisocks_add_flow(SLOT, 1000);
+	minisocks_add_flow(SLOT, 1001);
+	minisocks_add_flow(SLOT, 1002);
 	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	minisock_export(SLOT, 1001, VMA_MINISOCK_TIME_WAIT);
 	assert_int_equal(owner.resets.count, 0);
 	minisock_export(SLOT, 1002, VMA_MINISOCK_RESET);
 	assert_int_equal(owner.resets.count, 1);
-	owner_flows_end_slot(&owner, SLOT, true);
+	owner_end_flows_of_slot(&owner, SLOT, true);
 	assert_int_equal(owner.resets.count, 1); /* none of them is the dead one's any more */
 }
 
@@ -412,7 +413,7 @@ static void test_what_was_cut_is_probed_and_what_has_ended_is_not(void **state)
 static void test_a_late_end_is_acknowledged_and_so_is_its_repetition(void **state)
 {
 	(void)state;
-	minisocks_add(SLOT, 1000);
+	minisocks_add_flow(SLOT, 1000);
 	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	minisocks_tick_after(59000 * MS);
 	assert_int_equal(minisocks_answer_to(1000, ACK | FIN, THEIR_NXT, 0), ACK);
@@ -423,41 +424,41 @@ static void test_a_late_end_is_acknowledged_and_so_is_its_repetition(void **stat
 	assert_int_equal(minisocks_answer_to(1000, ACK | FIN, THEIR_NXT, 0), ACK);
 	assert_int_equal(answers.segment.ack, THEIR_NXT + 1);
 	minisocks_tick_after(1999 * MS);
-	assert_true(has_minisock(1000));
+	assert_true(minisock_exists_for_peer(1000));
 	minisocks_tick_after(1 * MS);
-	assert_false(has_minisock(1000));
+	assert_false(minisock_exists_for_peer(1000));
 }
 
 static void test_without_an_end_the_wait_is_over_after_a_minute(void **state)
 {
 	(void)state;
-	minisocks_add(SLOT, 1000);
+	minisocks_add_flow(SLOT, 1000);
 	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	minisocks_tick_after(59999 * MS);
-	assert_true(has_minisock(1000));
+	assert_true(minisock_exists_for_peer(1000));
 	minisocks_tick_after(1 * MS);
-	assert_false(has_minisock(1000));
+	assert_false(minisock_exists_for_peer(1000));
 }
 
 /* A stranger who knows the ports must not end the wait: the late FIN would be answered with RST. */
 static void test_a_reset_with_another_number_ends_nothing(void **state)
 {
 	(void)state;
-	minisocks_add(SLOT, 1000);
+	minisocks_add_flow(SLOT, 1000);
 	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	assert_int_equal(minisocks_answer_to(1000, RST, THEIR_NXT + 1, 0), 0);
 	assert_int_equal(minisocks_answer_to(1000, RST, THEIR_NXT - 1, 0), 0);
 	minisocks_tick_after(3000 * MS);
-	assert_true(has_minisock(1000));
+	assert_true(minisock_exists_for_peer(1000));
 	assert_int_equal(minisocks_answer_to(1000, RST, THEIR_NXT, 0), 0);
 	minisocks_tick_after(1500 * MS);
-	assert_false(has_minisock(1000));
+	assert_false(minisock_exists_for_peer(1000));
 }
 
 static void test_data_that_nobody_will_read_is_reset(void **state)
 {
 	(void)state;
-	minisocks_add(SLOT, 1000);
+	minisocks_add_flow(SLOT, 1000);
 	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	assert_int_equal(minisocks_answer_to(1000, ACK, THEIR_NXT, 100), RST);
 	assert_int_equal(answers.segment.seq, OUR_NXT);
@@ -465,13 +466,13 @@ static void test_data_that_nobody_will_read_is_reset(void **state)
 	minisocks_tick_after(2 * MS);
 	assert_int_equal(minisocks_answer_to(1000, ACK | FIN, THEIR_NXT + 100, 0), RST); /* no peace after that */
 	minisocks_tick_after(3000 * MS);
-	assert_false(has_minisock(1000));
+	assert_false(minisock_exists_for_peer(1000));
 }
 
 static void test_data_that_had_been_read_is_acknowledged_again(void **state)
 {
 	(void)state;
-	minisocks_add(SLOT, 1000);
+	minisocks_add_flow(SLOT, 1000);
 	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	assert_int_equal(minisocks_answer_to(1000, ACK, THEIR_NXT - 100, 100), ACK);
 	assert_int_equal(answers.segment.ack, THEIR_NXT);
@@ -485,19 +486,19 @@ static void test_data_that_had_been_read_is_acknowledged_again(void **state)
 static void test_an_end_behind_a_gap_does_not_count(void **state)
 {
 	(void)state;
-	minisocks_add(SLOT, 1000);
+	minisocks_add_flow(SLOT, 1000);
 	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	assert_int_equal(minisocks_answer_to(1000, ACK | FIN, THEIR_NXT + 100, 0), ACK);
 	assert_int_equal(answers.segment.ack, THEIR_NXT);
 	minisocks_tick_after(2500 * MS);
-	assert_true(has_minisock(1000));
+	assert_true(minisock_exists_for_peer(1000));
 }
 
 static void test_acknowledgements_are_not_acknowledged(void **state)
 {
 	(void)state;
-	minisocks_add(SLOT, 1000);
-	minisocks_add(SLOT, 1001);
+	minisocks_add_flow(SLOT, 1000);
+	minisocks_add_flow(SLOT, 1001);
 	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	minisock_export(SLOT, 1001, VMA_MINISOCK_TIME_WAIT);
 	for (uint16_t port = 1000; port <= 1001; port++) {
@@ -513,7 +514,7 @@ static void test_the_time_stamp_is_what_the_peer_has_seen(void **state)
 	struct xdp_minisock_segment fin;
 
 	(void)state;
-	minisocks_add(SLOT, 1000);
+	minisocks_add_flow(SLOT, 1000);
 	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	fin = segment(1000, minisocks_number_of(1000), ACK | FIN, THEIR_NXT, 0);
 	fin.has_ts = 1;
@@ -528,8 +529,8 @@ static void test_the_time_stamp_is_what_the_peer_has_seen(void **state)
 static void test_what_carries_no_acknowledgement_is_reset_behind_its_end(void **state)
 {
 	(void)state;
-	minisocks_add(SLOT, 1000);
-	owner_flows_end_slot(&owner, SLOT, true);
+	minisocks_add_flow(SLOT, 1000);
+	owner_end_flows_of_slot(&owner, SLOT, true);
 	assert_int_equal(minisocks_answer_to(1000, FIN, 700, 10), RST);
 	assert_true(answers.segment.has_ack);
 	assert_int_equal(answers.segment.seq, 0);
@@ -539,21 +540,21 @@ static void test_what_carries_no_acknowledgement_is_reset_behind_its_end(void **
 static void test_a_reset_is_not_answered_and_ends_it_soon_after(void **state)
 {
 	(void)state;
-	minisocks_add(SLOT, 1000);
-	owner_flows_end_slot(&owner, SLOT, true);
+	minisocks_add_flow(SLOT, 1000);
+	owner_end_flows_of_slot(&owner, SLOT, true);
 	assert_int_equal(minisocks_answer_to(1000, RST, THEIR_NXT, 0), 0);
 	minisocks_tick_after(700 * MS);
 	assert_int_equal(minisocks_answer_to(1000, RST, THEIR_NXT, 0), 0); /* for another segment of ours */
-	assert_true(has_minisock(1000));
+	assert_true(minisock_exists_for_peer(1000));
 	minisocks_tick_after(800 * MS);
-	assert_int_equal(fake_used(), 0);
+	assert_int_equal(fake_prog_used_entries(), 0);
 }
 
 static void test_a_window_full_of_data_is_reset_once_per_millisecond(void **state)
 {
 	(void)state;
-	minisocks_add(SLOT, 1000);
-	owner_flows_end_slot(&owner, SLOT, true);
+	minisocks_add_flow(SLOT, 1000);
+	owner_end_flows_of_slot(&owner, SLOT, true);
 	assert_int_equal(minisocks_answer_to(1000, ACK, THEIR_NXT, 1460), RST);
 	for (uint32_t i = 1; i < 100; i++)
 		assert_int_equal(minisocks_answer_to(1000, ACK, THEIR_NXT + i * 1460, 1460), 0);
@@ -564,8 +565,8 @@ static void test_a_window_full_of_data_is_reset_once_per_millisecond(void **stat
 static void test_a_flood_is_not_answered_by_a_flood(void **state)
 {
 	(void)state;
-	minisocks_add(SLOT, 1000);
-	owner_flows_end_slot(&owner, SLOT, true);
+	minisocks_add_flow(SLOT, 1000);
+	owner_end_flows_of_slot(&owner, SLOT, true);
 	for (prog.last = 0; prog.last < 2000; prog.last++)
 		prog.waiting[prog.last] = segment(1000, minisocks_number_of(1000), ACK, THEIR_NXT, 0);
 	for (int i = 0; i < 10; i++) /* of the same moment: no tick takes all */
@@ -582,16 +583,16 @@ static void test_of_a_dead_listeners_connections_each_is_reset_by_its_own_name(v
 	struct xdp_minisock_segment late;
 
 	(void)state;
-	minisocks_add(SLOT, 0);
-	owner_flows_end_slot(&owner, SLOT, true);
+	minisocks_add_flow(SLOT, 0);
+	owner_end_flows_of_slot(&owner, SLOT, true);
 	late = segment(1234, minisocks_number_of(0), ACK, THEIR_NXT, 10);
 	assert_int_equal(minisocks_handle(&late), RST);
 	assert_int_equal(answers.key.peer_port_be, htons(1234));
 	late = segment(1234, minisocks_number_of(0), RST, THEIR_NXT, 0);
 	assert_int_equal(minisocks_handle(&late), 0);
-	assert_true(has_minisock(0)); /* which has others */
-	minisocks_add(OTHER, 0);
-	assert_false(has_minisock(0));
+	assert_true(minisock_exists_for_peer(0)); /* which has others */
+	minisocks_add_flow(OTHER, 0);
+	assert_false(minisock_exists_for_peer(0));
 }
 
 /* ---- making way ---- */
@@ -601,17 +602,17 @@ static void test_a_new_connection_ends_the_minisock_that_it_met_and_no_other(voi
 	struct xdp_minisock_segment over;
 
 	(void)state;
-	minisocks_add(SLOT, 1000);
-	owner_flows_end_slot(&owner, SLOT, true);
+	minisocks_add_flow(SLOT, 1000);
+	owner_end_flows_of_slot(&owner, SLOT, true);
 	over = segment(1000, minisocks_number_of(1000), 0, 0, 0);
 	over.is_over = 1;
-	minisocks_add(OTHER, 1000); /* has come first, and ended: this is another minisock */
-	owner_flows_end_slot(&owner, OTHER, true);
+	minisocks_add_flow(OTHER, 1000); /* has come first, and ended: this is another minisock */
+	owner_end_flows_of_slot(&owner, OTHER, true);
 	assert_int_equal(minisocks_handle(&over), 0);
-	assert_true(has_minisock(1000));
+	assert_true(minisock_exists_for_peer(1000));
 	over.number = minisocks_number_of(1000);
 	assert_int_equal(minisocks_handle(&over), 0);
-	assert_int_equal(fake_used(), 0);
+	assert_int_equal(fake_prog_used_entries(), 0);
 }
 
 static void test_a_late_word_of_a_minisock_does_not_hurt_the_flow_in_its_place(void **state)
@@ -619,14 +620,14 @@ static void test_a_late_word_of_a_minisock_does_not_hurt_the_flow_in_its_place(v
 	struct xdp_minisock_segment late;
 
 	(void)state;
-	minisocks_add(SLOT, 1000);
-	owner_flows_end_slot(&owner, SLOT, true);
+	minisocks_add_flow(SLOT, 1000);
+	owner_end_flows_of_slot(&owner, SLOT, true);
 	late = segment(1000, minisocks_number_of(1000), ACK, THEIR_NXT, 0);
-	minisocks_add(OTHER, 1000);
+	minisocks_add_flow(OTHER, 1000);
 	assert_int_equal(minisocks_handle(&late), 0);
 	late.is_over = 1;
 	assert_int_equal(minisocks_handle(&late), 0);
-	assert_int_equal(fake_used(), 1);
+	assert_int_equal(fake_prog_used_entries(), 1);
 }
 
 static void test_a_full_map_has_room_for_flows_as_long_as_there_are_minisocks(void **state)
@@ -636,15 +637,15 @@ static void test_a_full_map_has_room_for_flows_as_long_as_there_are_minisocks(vo
 	(void)state;
 	prog.most = 4;
 	for (uint16_t port = 1000; port < 1003; port++)
-		minisocks_add(SLOT, port);
+		minisocks_add_flow(SLOT, port);
 	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	minisock_export(SLOT, 1001, VMA_MINISOCK_TIME_WAIT);
-	minisocks_add(SLOT, 1003);
-	assert_int_equal(fake_used(), 4);
-	minisocks_add(SLOT, 1005);
-	assert_false(has_minisock(1001)); /* which had less to expect */
-	assert_true(has_minisock(1000));
-	minisocks_add(SLOT, 1006);
+	minisocks_add_flow(SLOT, 1003);
+	assert_int_equal(fake_prog_used_entries(), 4);
+	minisocks_add_flow(SLOT, 1005);
+	assert_false(minisock_exists_for_peer(1001)); /* which had less to expect */
+	assert_true(minisock_exists_for_peer(1000));
+	minisocks_add_flow(SLOT, 1006);
 	assert_int_equal(owner.minisocks.count, 0);
 	assert_int_equal(xdp_owner_flow_add(&owner, SLOT, &rule), -ENOSPC);
 }
@@ -655,8 +656,8 @@ static void test_who_cannot_have_sent_it_is_not_answered(void **state)
 	struct xdp_minisock_segment what;
 
 	(void)state;
-	minisocks_add(SLOT, 0);
-	owner_flows_end_slot(&owner, SLOT, true);
+	minisocks_add_flow(SLOT, 0);
+	owner_end_flows_of_slot(&owner, SLOT, true);
 	what = segment(1000, minisocks_number_of(0), ACK, THEIR_NXT, 0);
 	for (size_t i = 0; i < sizeof(nobody) / sizeof(*nobody); i++) {
 		assert_int_equal(inet_pton(AF_INET, nobody[i], &what.key.peer), 1);
@@ -672,20 +673,20 @@ static void test_a_flow_that_cannot_take_a_minisocks_place_leaves_nothing_behind
 	const struct vma_flow_rule rule = {.key = minisocks_connection(1000)};
 
 	(void)state;
-	minisocks_add(SLOT, 1000);
-	owner_flows_end_slot(&owner, SLOT, true);
+	minisocks_add_flow(SLOT, 1000);
+	owner_end_flows_of_slot(&owner, SLOT, true);
 	prog.has_no_memory = true;
 	assert_int_equal(xdp_owner_flow_add(&owner, SLOT, &rule), -ENOMEM);
 	assert_int_equal(owner.minisocks.count, 0);
-	assert_int_equal(fake_used(), 0);
+	assert_int_equal(fake_prog_used_entries(), 0);
 	prog.has_no_memory = false;
-	minisocks_add(SLOT, 1000);
+	minisocks_add_flow(SLOT, 1000);
 }
 
 static void test_the_program_stays_attached_as_long_as_there_is_a_minisock(void **state)
 {
 	(void)state;
-	minisocks_add(SLOT, 1000);
+	minisocks_add_flow(SLOT, 1000);
 	assert_true(prog.attached);
 	minisock_export(SLOT, 1000, VMA_MINISOCK_FIN_WAIT);
 	minisocks_tick_after(50000 * MS);

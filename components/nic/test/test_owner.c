@@ -22,7 +22,7 @@
 static struct xdp_owner owner;
 static struct xdp_shared shared; /* nothing in flight, but by test_a_frame_in_flight_keeps_its_block_from_others */
 
-static void divide(uint32_t queue_frames, uint32_t queues)
+static void grant_frames_to_many_slots(uint32_t queue_frames, uint32_t queues)
 {
 	static uint8_t used[1 << 16];
 
@@ -42,7 +42,7 @@ static bool power_of_two(uint32_t n)
 	return n > 0 && !(n & (n - 1));
 }
 
-static void check_slot(const struct owner_slot *slot)
+static void assert_slot_range_is_valid(const struct owner_slot *slot)
 {
 	const uint32_t at = slot->tx_first % owner.queue_frames;
 
@@ -52,7 +52,7 @@ static void check_slot(const struct owner_slot *slot)
 	assert_int_equal(slot->tx_size, slot->tx_count);
 }
 
-static void check_apart(uint32_t slots)
+static void assert_slots_do_not_overlap(uint32_t slots)
 {
 	for (uint32_t a = 0; a < slots; a++)
 		for (uint32_t b = 0; b < a; b++) {
@@ -68,14 +68,14 @@ static void test_sixteen_greedy_slots_fit_in_the_default_window(void **state)
 	uint32_t promised = 0;
 
 	(void)state;
-	divide(8192, 1);
+	grant_frames_to_many_slots(8192, 1);
 	for (uint32_t slot = 0; slot < 16; slot++) {
 		assert_int_equal(owner_frames_grant(&owner, slot, 16000, 16000), 0);
-		check_slot(&owner.slot[slot]);
+		assert_slot_range_is_valid(&owner.slot[slot]);
 		assert_true(owner.slot[slot].tx_count >= 64);
 		promised += owner.slot[slot].rx_promised;
 	}
-	check_apart(16);
+	assert_slots_do_not_overlap(16);
 	assert_true(promised <= owner.rx_frames);
 	assert_true(owner.slot[0].rx_size >= 2048 && owner.slot[0].tx_count >= 256);
 	assert_true(owner.slot[1].rx_size >= 512);
@@ -84,18 +84,18 @@ static void test_sixteen_greedy_slots_fit_in_the_default_window(void **state)
 static void test_every_slot_gets_something(void **state)
 {
 	(void)state;
-	divide(8192, 2);
+	grant_frames_to_many_slots(8192, 2);
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++) {
 		assert_int_equal(owner_frames_grant(&owner, slot, 4096, 4096), 0);
-		check_slot(&owner.slot[slot]);
+		assert_slot_range_is_valid(&owner.slot[slot]);
 	}
-	check_apart(XDP_SLOTS_MAX);
+	assert_slots_do_not_overlap(XDP_SLOTS_MAX);
 }
 
 static void test_a_small_request_is_granted_as_it_is(void **state)
 {
 	(void)state;
-	divide(8192, 1);
+	grant_frames_to_many_slots(8192, 1);
 	assert_int_equal(owner_frames_grant(&owner, 0, 100, 50), 0);
 	assert_int_equal(owner.slot[0].rx_size, 128);
 	assert_int_equal(owner.slot[0].tx_count, 64);
@@ -107,7 +107,7 @@ static void test_a_small_request_is_granted_as_it_is(void **state)
 static void test_a_window_as_small_as_half_a_megabyte_serves_three(void **state)
 {
 	(void)state;
-	divide(256, 1);
+	grant_frames_to_many_slots(256, 1);
 	assert_int_equal(owner_frames_grant(&owner, 0, 4096, 4096), 0);
 	assert_int_equal(owner_frames_grant(&owner, 1, 4096, 4096), 0);
 	assert_int_equal(owner_frames_grant(&owner, 2, 4096, 4096), 0);
@@ -121,10 +121,10 @@ static void test_a_frame_in_flight_keeps_its_block_from_others(void **state)
 	uint32_t late;
 
 	(void)state;
-	divide(8192, 1);
+	grant_frames_to_many_slots(8192, 1);
 	assert_int_equal(owner_frames_grant(&owner, 0, 64, 64), 0);
 	late = owner.slot[0].tx_first + 5;
-	xdp_put_in_flight(&shared, late, 0, 1);
+	xdp_set_in_flight(&shared, late, 0, 1);
 	owner_frames_ungrant(&owner, 0);
 	assert_int_equal(owner_frames_grant(&owner, 1, 64, 64), 0);
 	assert_true(late < owner.slot[1].tx_first || late >= owner.slot[1].tx_first + owner.slot[1].tx_count);
@@ -138,11 +138,11 @@ static void test_a_frame_in_flight_keeps_its_block_from_others(void **state)
 static void test_what_never_completes_is_granted_when_nothing_else_is_left(void **state)
 {
 	(void)state;
-	divide(256, 1);
+	grant_frames_to_many_slots(256, 1);
 	for (uint32_t slot = 0; slot < 3; slot++)
 		assert_int_equal(owner_frames_grant(&owner, slot, 64, 64), 0);
 	assert_int_equal(owner_frames_grant(&owner, 3, 64, 64), -ENOSPC);
-	xdp_put_in_flight(&shared, owner.slot[1].tx_first, 0, 1);
+	xdp_set_in_flight(&shared, owner.slot[1].tx_first, 0, 1);
 	owner_frames_ungrant(&owner, 1);
 	assert_int_equal(owner_frames_grant(&owner, 3, 64, 64), 0);
 	shared.state[owner.slot[3].tx_first] = XDP_TX_IDLE;
@@ -154,13 +154,13 @@ static void test_who_follows_a_dead_slot_has_its_share_to_receive(void **state)
 	uint32_t first;
 
 	(void)state;
-	divide(8192, 1);
+	grant_frames_to_many_slots(8192, 1);
 	assert_int_equal(owner_frames_grant(&owner, 0, 4096, 64), 0);
 	first = owner.slot[0].rx_size;
 	for (uint32_t slot = 1; slot < 8; slot++)
 		assert_int_equal(owner_frames_grant(&owner, slot, 4096, 64), 0);
 	for (uint32_t slot = 0; slot < 8; slot++)
-		owner_frames_unpromise(&owner, slot);
+		owner_slot_drop_frame_quota(&owner, slot);
 	assert_int_equal(owner_frames_grant(&owner, 8, 4096, 64), 0);
 	assert_int_equal(owner.slot[8].rx_size, first);
 }
@@ -170,7 +170,7 @@ static void test_what_comes_back_is_granted_again(void **state)
 	uint32_t first_rx, first_tx, free_before;
 
 	(void)state;
-	divide(8192, 1);
+	grant_frames_to_many_slots(8192, 1);
 	free_before = owner.rx_free;
 	assert_int_equal(owner_frames_grant(&owner, 0, 4096, 4096), 0);
 	first_rx = owner.slot[0].rx_size;
@@ -262,29 +262,29 @@ static void test_a_flow_conflicts_with_whom_the_kernel_would_deliver_to(void **s
 	}
 }
 
-struct seen_socket {
+struct reported_socket {
 	uint64_t cookie;
 	unsigned times;
 	struct kernel_sock socket;
 };
 
-static void owner_see(const struct kernel_sock *socket, void *arg)
+static void note_seen_socket(const struct kernel_sock *socket, void *arg)
 {
-	struct seen_socket *seen_socket = arg;
+	struct reported_socket *reported_socket = arg;
 
-	if (socket->cookie != seen_socket->cookie)
+	if (socket->cookie != reported_socket->cookie)
 		return;
-	seen_socket->times++;
-	seen_socket->socket = *socket;
+	reported_socket->times++;
+	reported_socket->socket = *socket;
 }
 
 /* Binds a UDP socket of that family, to any address, and looks for it in the kernel's list. */
-static void look_for_own(int family, bool v6only, unsigned wanted)
+static void find_own_socket_in_dump(int family, bool v6only, unsigned wanted)
 {
 	struct sockaddr_storage address = {.ss_family = (sa_family_t)family};
 	socklen_t len = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
-	struct seen_socket seen_socket = {0};
-	socklen_t cookie_len = sizeof(seen_socket.cookie);
+	struct reported_socket reported_socket = {0};
+	socklen_t cookie_len = sizeof(reported_socket.cookie);
 	int fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0), only = v6only;
 	uint16_t port_be;
 
@@ -297,14 +297,15 @@ static void look_for_own(int family, bool v6only, unsigned wanted)
 	assert_int_equal(getsockname(fd, (struct sockaddr *)&address, &len), 0);
 	port_be = family == AF_INET ? ((struct sockaddr_in *)&address)->sin_port
 	                            : ((struct sockaddr_in6 *)&address)->sin6_port;
-	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_COOKIE, &seen_socket.cookie, &cookie_len), 0);
-	assert_int_equal(kernel_sock_walk(NULL, IPPROTO_UDP, ntohs(port_be), false, owner_see, &seen_socket), 0);
-	assert_int_equal(seen_socket.times, wanted);
+	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_COOKIE, &reported_socket.cookie, &cookie_len), 0);
+	assert_int_equal(kernel_sock_walk(NULL, IPPROTO_UDP, ntohs(port_be), false, note_seen_socket, &reported_socket),
+	                 0);
+	assert_int_equal(reported_socket.times, wanted);
 	if (wanted > 0)
-		assert_int_equal(seen_socket.socket.port_be, port_be);
-	seen_socket.times = 0;
-	assert_int_equal(kernel_sock_walk(NULL, IPPROTO_UDP, 0, false, owner_see, &seen_socket), 0);
-	assert_int_equal(seen_socket.times, wanted);
+		assert_int_equal(reported_socket.socket.port_be, port_be);
+	reported_socket.times = 0;
+	assert_int_equal(kernel_sock_walk(NULL, IPPROTO_UDP, 0, false, note_seen_socket, &reported_socket), 0);
+	assert_int_equal(reported_socket.times, wanted);
 	close(fd);
 }
 
@@ -324,7 +325,7 @@ static void count_socket(const struct kernel_sock *socket, void *arg)
 }
 
 /* Every stride-th of the sockets is looked for. */
-static void look_for_ports(struct count *count, unsigned stride)
+static void find_sockets_in_port_ranges(struct count *count, unsigned stride)
 {
 	struct port_ranges ranges;
 	uint8_t ports[65536 / 8] = {0};
@@ -354,9 +355,10 @@ static void test_the_kernel_lists_the_sockets_of_a_set_of_ports(void **state)
 		assert_int_equal(getsockname(fd[i], (struct sockaddr *)&name, &len), 0);
 		count.port[i] = ntohs(name.sin_port);
 	}
-	look_for_ports(&count, 1); /* more than there are ranges: some ports between them are listed, too */
-	look_for_ports(&count, 2);
-	look_for_ports(&count, 10); /* six, and none but these */
+	find_sockets_in_port_ranges(&count,
+	                            1); /* more than there are ranges: some ports between them are listed, too */
+	find_sockets_in_port_ranges(&count, 2);
+	find_sockets_in_port_ranges(&count, 10); /* six, and none but these */
 	for (unsigned i = 0; i < SOCKETS; i++)
 		assert_int_equal(count.seen[i], i % 10 == 0);
 	for (unsigned i = 0; i < SOCKETS; i++)
@@ -366,19 +368,19 @@ static void test_the_kernel_lists_the_sockets_of_a_set_of_ports(void **state)
 static void test_the_kernel_lists_a_socket_under_its_cookie(void **state)
 {
 	(void)state;
-	look_for_own(AF_INET, false, 1);
+	find_own_socket_in_dump(AF_INET, false, 1);
 }
 
 static void test_an_ipv6_socket_on_any_address_receives_ipv4(void **state)
 {
 	(void)state;
-	look_for_own(AF_INET6, false, 1);
+	find_own_socket_in_dump(AF_INET6, false, 1);
 }
 
 static void test_unless_it_is_ipv6_only(void **state)
 {
 	(void)state;
-	look_for_own(AF_INET6, true, 0);
+	find_own_socket_in_dump(AF_INET6, true, 0);
 }
 
 /* A listener, a connection to it, and the end that it accepted, on the loopback. */
@@ -386,8 +388,8 @@ static void test_a_connection_is_found_by_its_addresses(void **state)
 {
 	struct sockaddr_in server = {.sin_family = AF_INET}, peer;
 	struct vma_flow_key key = {.family = AF_INET, .proto = IPPROTO_TCP};
-	struct seen_socket seen_socket = {0};
-	socklen_t len = sizeof(server), cookie_len = sizeof(seen_socket.cookie);
+	struct reported_socket reported_socket = {0};
+	socklen_t len = sizeof(server), cookie_len = sizeof(reported_socket.cookie);
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), client, accepted;
 
 	(void)state;
@@ -403,16 +405,18 @@ static void test_a_connection_is_found_by_its_addresses(void **state)
 	memcpy(key.peer, &peer.sin_addr, 4);
 	key.local_port_be = server.sin_port;
 	key.peer_port_be = peer.sin_port;
-	assert_int_equal(getsockopt(accepted, SOL_SOCKET, SO_COOKIE, &seen_socket.cookie, &cookie_len), 0);
-	assert_int_equal(kernel_sock_connection(NULL, &key, if_nametoindex("lo"), owner_see, &seen_socket), 0);
-	assert_int_equal(seen_socket.times, 1);
-	assert_int_equal(seen_socket.socket.peer_port_be, peer.sin_port);
+	assert_int_equal(getsockopt(accepted, SOL_SOCKET, SO_COOKIE, &reported_socket.cookie, &cookie_len), 0);
+	assert_int_equal(kernel_sock_connection(NULL, &key, if_nametoindex("lo"), note_seen_socket, &reported_socket),
+	                 0);
+	assert_int_equal(reported_socket.times, 1);
+	assert_int_equal(reported_socket.socket.peer_port_be, peer.sin_port);
 	close(accepted);
 	close(client);
 	close(listener);
-	seen_socket.times = 0;
-	assert_int_equal(kernel_sock_connection(NULL, &key, if_nametoindex("lo"), owner_see, &seen_socket), 0);
-	assert_int_equal(seen_socket.times, 0);
+	reported_socket.times = 0;
+	assert_int_equal(kernel_sock_connection(NULL, &key, if_nametoindex("lo"), note_seen_socket, &reported_socket),
+	                 0);
+	assert_int_equal(reported_socket.times, 0);
 }
 
 static unsigned owner_open_files(void)
@@ -433,7 +437,7 @@ static void test_a_kept_netlink_socket_answers_every_question_as_a_new_one_does(
 	int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0), accepted;
 	const unsigned before = owner_open_files();
 	int persistent = -1;
-	struct seen_socket seen_socket = {0};
+	struct reported_socket reported_socket = {0};
 
 	(void)state;
 	server.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -443,19 +447,19 @@ static void test_a_kept_netlink_socket_answers_every_question_as_a_new_one_does(
 	assert_int_equal(connect(client, (struct sockaddr *)&server, sizeof(server)), 0);
 	accepted = accept(listener, (struct sockaddr *)&peer, &len);
 	assert_true(accepted >= 0);
-	assert_int_equal(getsockopt(accepted, SOL_SOCKET, SO_COOKIE, &seen_socket.cookie, &cookie_len), 0);
+	assert_int_equal(getsockopt(accepted, SOL_SOCKET, SO_COOKIE, &reported_socket.cookie, &cookie_len), 0);
 	key.local_port_be = server.sin_port;
 	for (unsigned i = 1; i <= 3; i++) {
 		key.peer_port_be = htons((uint16_t)(ntohs(peer.sin_port) ^ 1)); /* nobody's */
-		assert_int_equal(kernel_sock_connection(&persistent, &key, 0, owner_see, &seen_socket), 0);
-		assert_int_equal(seen_socket.times, (i - 1) * 2);
+		assert_int_equal(kernel_sock_connection(&persistent, &key, 0, note_seen_socket, &reported_socket), 0);
+		assert_int_equal(reported_socket.times, (i - 1) * 2);
 		key.peer_port_be = peer.sin_port;
-		assert_int_equal(kernel_sock_connection(&persistent, &key, 0, owner_see, &seen_socket), 0);
-		assert_int_equal(seen_socket.times, i * 2 - 1);
-		assert_int_equal(kernel_sock_walk(&persistent, IPPROTO_TCP, ntohs(server.sin_port), false, owner_see,
-		                                  &seen_socket),
+		assert_int_equal(kernel_sock_connection(&persistent, &key, 0, note_seen_socket, &reported_socket), 0);
+		assert_int_equal(reported_socket.times, i * 2 - 1);
+		assert_int_equal(kernel_sock_walk(&persistent, IPPROTO_TCP, ntohs(server.sin_port), false,
+		                                  note_seen_socket, &reported_socket),
 		                 0);
-		assert_int_equal(seen_socket.times, i * 2);
+		assert_int_equal(reported_socket.times, i * 2);
 		assert_int_equal(owner_open_files(),
 		                 before + 1); /* what was accepted; the one that is kept has a number far above */
 	}
@@ -470,18 +474,20 @@ static void test_a_kept_netlink_socket_answers_every_question_as_a_new_one_does(
 static void test_of_tcp_the_listeners_can_be_had_alone(void **state)
 {
 	struct sockaddr_in server = {.sin_family = AF_INET};
-	struct seen_socket seen_socket = {0};
-	socklen_t len = sizeof(server), cookie_len = sizeof(seen_socket.cookie);
+	struct reported_socket reported_socket = {0};
+	socklen_t len = sizeof(server), cookie_len = sizeof(reported_socket.cookie);
 	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
 	(void)state;
 	if (bind(listener, (struct sockaddr *)&server, len) < 0 || listen(listener, 1) < 0)
 		vma_test_skip("nobody can listen here");
 	assert_int_equal(getsockname(listener, (struct sockaddr *)&server, &len), 0);
-	assert_int_equal(getsockopt(listener, SOL_SOCKET, SO_COOKIE, &seen_socket.cookie, &cookie_len), 0);
-	assert_int_equal(kernel_sock_walk(NULL, IPPROTO_TCP, ntohs(server.sin_port), true, owner_see, &seen_socket), 0);
-	assert_int_equal(seen_socket.times, 1);
-	assert_int_equal(seen_socket.socket.state, TCP_LISTEN);
+	assert_int_equal(getsockopt(listener, SOL_SOCKET, SO_COOKIE, &reported_socket.cookie, &cookie_len), 0);
+	assert_int_equal(
+	        kernel_sock_walk(NULL, IPPROTO_TCP, ntohs(server.sin_port), true, note_seen_socket, &reported_socket),
+	        0);
+	assert_int_equal(reported_socket.times, 1);
+	assert_int_equal(reported_socket.socket.state, TCP_LISTEN);
 	close(listener);
 }
 

@@ -1,4 +1,5 @@
-/* What came here and is given to the kernel: in order, in one piece, and nothing that the kernel would not have taken. */
+/* What came here and is given to the kernel: in order, in one piece, and nothing that the kernel would not have taken.
+ * */
 #include <net/if.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 
 enum { PORT = 21000, PEER_PORT = 22000, PAYLOAD = 58 };
 
-static bool is_apart; /* in a network namespace of its own */
+static bool is_in_own_netns; /* in a network namespace of its own */
 
 struct end {
 	struct vma_bufarena *arena;
@@ -73,7 +74,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static struct end *end_of(void **state)
+static struct end *reinject_end_of_state(void **state)
 {
 	struct end *end = *state;
 
@@ -84,7 +85,7 @@ static struct end *end_of(void **state)
 
 /* ---- packets ---- */
 
-static void to_loopback(uint8_t *frame)
+static void set_dest_loopback(uint8_t *frame)
 {
 	const uint32_t dst = htonl(INADDR_LOOPBACK);
 
@@ -92,7 +93,7 @@ static void to_loopback(uint8_t *frame)
 	frame_put16(frame + 40, 0); /* the sender has computed no checksum */
 }
 
-static struct vma_buf *buf_of(struct end *end, const uint8_t *bytes, size_t len)
+static struct vma_buf *make_frame_buf(struct end *end, const uint8_t *bytes, size_t len)
 {
 	struct vma_buf *buf;
 
@@ -104,9 +105,9 @@ static struct vma_buf *buf_of(struct end *end, const uint8_t *bytes, size_t len)
 	return buf;
 }
 
-static int give(struct end *end, const uint8_t *bytes, size_t len)
+static int reinject_datagram(struct end *end, const uint8_t *bytes, size_t len)
 {
-	struct vma_buf *buf = buf_of(end, bytes, len);
+	struct vma_buf *buf = make_frame_buf(end, bytes, len);
 	const int rc = vma_reinject_frame(end->raw, &end->addrs, end->arena, buf);
 
 	vma_buf_put(end->arena, buf);
@@ -126,7 +127,7 @@ static void build_datagram(uint8_t *frame, uint32_t number)
 	                                .dst_mac = mac};
 
 	frame_build(frame, &spec);
-	to_loopback(frame);
+	set_dest_loopback(frame);
 }
 
 static void assert_kernel_has(const struct end *end, uint32_t number)
@@ -153,12 +154,12 @@ static void assert_kernel_has_nothing(const struct end *end)
 
 static void test_the_kernel_gets_packets_in_order_and_from_their_sender(void **state)
 {
-	struct end *end = end_of(state);
+	struct end *end = reinject_end_of_state(state);
 	uint8_t frame[FRAME_UDP_HEADERS + PAYLOAD];
 
 	for (uint32_t i = 0; i < 64; i++) {
 		build_datagram(frame, i);
-		assert_int_equal(give(end, frame, sizeof(frame)), 0);
+		assert_int_equal(reinject_datagram(end, frame, sizeof(frame)), 0);
 	}
 	for (uint32_t i = 0; i < 64; i++)
 		assert_kernel_has(end, i);
@@ -166,29 +167,29 @@ static void test_the_kernel_gets_packets_in_order_and_from_their_sender(void **s
 
 static void test_padding_and_tag_stay_behind(void **state)
 {
-	struct end *end = end_of(state);
+	struct end *end = reinject_end_of_state(state);
 	uint8_t frame[4 + FRAME_UDP_HEADERS + PAYLOAD + 10] = {0};
 
 	build_datagram(frame, 7);
-	assert_int_equal(give(end, frame, FRAME_UDP_HEADERS + PAYLOAD + 10), 0);
+	assert_int_equal(reinject_datagram(end, frame, FRAME_UDP_HEADERS + PAYLOAD + 10), 0);
 	assert_kernel_has(end, 7);
 	memmove(frame + 16, frame + 12, FRAME_UDP_HEADERS + PAYLOAD - 12);
 	frame_put16(frame + 12, 0x8100);
 	frame_put16(frame + 14, 5);
-	assert_int_equal(give(end, frame, 4 + FRAME_UDP_HEADERS + PAYLOAD), 0);
+	assert_int_equal(reinject_datagram(end, frame, 4 + FRAME_UDP_HEADERS + PAYLOAD), 0);
 	assert_kernel_has(end, 7);
 }
 
 static void test_a_packet_in_several_buffers_is_one(void **state)
 {
-	struct end *end = end_of(state);
+	struct end *end = reinject_end_of_state(state);
 	uint8_t frame[FRAME_UDP_HEADERS + PAYLOAD];
 	struct vma_buf *first, *second, *third;
 
 	build_datagram(frame, 3);
-	first = buf_of(end, frame, 50);
-	second = buf_of(end, frame + 50, 21);
-	third = buf_of(end, frame + 71, sizeof(frame) - 71);
+	first = make_frame_buf(end, frame, 50);
+	second = make_frame_buf(end, frame + 50, 21);
+	third = make_frame_buf(end, frame + 71, sizeof(frame) - 71);
 	first->next = second;
 	second->next = third;
 	assert_int_equal(vma_reinject_frame(end->raw, &end->addrs, end->arena, first), 0);
@@ -204,7 +205,7 @@ static void test_a_packet_in_several_buffers_is_one(void **state)
 /* The first 24 bytes behind the IP header, and the rest. */
 static void test_fragments_become_a_datagram(void **state)
 {
-	struct end *end = end_of(state);
+	struct end *end = reinject_end_of_state(state);
 	uint8_t frame[FRAME_UDP_HEADERS + PAYLOAD], piece[sizeof(frame)];
 
 	build_datagram(frame, 9);
@@ -212,19 +213,19 @@ static void test_fragments_become_a_datagram(void **state)
 	memcpy(piece, frame, 34 + 24);
 	frame_put16(piece + 16, 20 + 24);
 	frame_put16(piece + 20, 0x2000);
-	assert_int_equal(give(end, piece, 34 + 24), 0);
+	assert_int_equal(reinject_datagram(end, piece, 34 + 24), 0);
 	assert_kernel_has_nothing(end);
 	memcpy(piece, frame, 34);
 	memcpy(piece + 34, frame + 34 + 24, sizeof(frame) - 34 - 24);
 	frame_put16(piece + 16, (uint32_t)(sizeof(frame) - 14 - 24));
 	frame_put16(piece + 20, 3);
-	assert_int_equal(give(end, piece, sizeof(frame) - 24), 0);
+	assert_int_equal(reinject_datagram(end, piece, sizeof(frame) - 24), 0);
 	assert_kernel_has(end, 9);
 }
 
 static void test_what_the_kernel_would_take_for_its_own_is_refused(void **state)
 {
-	struct end *end = end_of(state);
+	struct end *end = reinject_end_of_state(state);
 	static const uint8_t sources[][4] = {
 	        {0, 0, 0, 0}, {127, 0, 0, 2}, {224, 0, 0, 1}, {255, 255, 255, 255}, {127, 0, 0, 1}};
 	uint8_t frame[FRAME_UDP_HEADERS + PAYLOAD];
@@ -232,32 +233,32 @@ static void test_what_the_kernel_would_take_for_its_own_is_refused(void **state)
 	for (size_t i = 0; i < sizeof(sources) / sizeof(sources[0]); i++) {
 		build_datagram(frame, 1);
 		memcpy(frame + 26, sources[i], 4);
-		assert_int_equal(give(end, frame, sizeof(frame)), -EADDRNOTAVAIL);
+		assert_int_equal(reinject_datagram(end, frame, sizeof(frame)), -EADDRNOTAVAIL);
 	}
 	build_datagram(frame, 1);
 	memcpy(frame + 30, sources[2], 4);
-	assert_int_equal(give(end, frame, sizeof(frame)), -EADDRNOTAVAIL);
+	assert_int_equal(reinject_datagram(end, frame, sizeof(frame)), -EADDRNOTAVAIL);
 	assert_kernel_has_nothing(end);
 }
 
 /* An address of this host beside 127.0.0.1, its broadcast address, and networks of others. */
-static void others_exist(void)
+static void add_foreign_addresses(void)
 {
-	if (!is_apart ||
+	if (!is_in_own_netns ||
 	    system("ip link show others >/dev/null 2>&1 || ip link add others type veth peer name others_end") != 0 ||
 	    system("ip addr replace 10.99.0.1/24 brd 10.99.0.255 dev others && ip link set others up && "
 	           "ip route replace 198.51.100.0/24 dev others") != 0)
 		vma_test_skip("no interface can be made");
 }
 
-static int give_from_to(struct end *end, const uint8_t *from, const uint8_t *to)
+static int reinject_from_to(struct end *end, const uint8_t *from, const uint8_t *to)
 {
 	uint8_t frame[FRAME_UDP_HEADERS + PAYLOAD];
 
 	build_datagram(frame, 1);
 	memcpy(frame + 26, from, 4);
 	memcpy(frame + 30, to, 4);
-	return give(end, frame, sizeof(frame));
+	return reinject_datagram(end, frame, sizeof(frame));
 }
 
 static void test_martians_are_refused_as_the_kernel_does(void **state)
@@ -265,18 +266,18 @@ static void test_martians_are_refused_as_the_kernel_does(void **state)
 	static const uint8_t here[4] = {127, 0, 0, 1}, other[4] = {10, 99, 0, 7}, own[4] = {10, 99, 0, 1},
 	                     broadcast[4] = {10, 99, 0, 255}, elsewhere[4] = {198, 51, 100, 1},
 	                     nowhere[4] = {203, 0, 113, 1};
-	struct end *end = end_of(state);
+	struct end *end = reinject_end_of_state(state);
 	uint8_t byte[PAYLOAD];
 
-	others_exist();
-	assert_int_equal(give_from_to(end, own, here), -EADDRNOTAVAIL);
-	assert_int_equal(give_from_to(end, broadcast, here), -EADDRNOTAVAIL);
-	assert_int_equal(give_from_to(end, other, elsewhere), -EADDRNOTAVAIL);
-	assert_int_equal(give_from_to(end, other, nowhere), -EADDRNOTAVAIL);
-	assert_int_equal(give_from_to(end, other, broadcast), -EADDRNOTAVAIL);
+	add_foreign_addresses();
+	assert_int_equal(reinject_from_to(end, own, here), -EADDRNOTAVAIL);
+	assert_int_equal(reinject_from_to(end, broadcast, here), -EADDRNOTAVAIL);
+	assert_int_equal(reinject_from_to(end, other, elsewhere), -EADDRNOTAVAIL);
+	assert_int_equal(reinject_from_to(end, other, nowhere), -EADDRNOTAVAIL);
+	assert_int_equal(reinject_from_to(end, other, broadcast), -EADDRNOTAVAIL);
 	assert_kernel_has_nothing(end);
-	assert_int_equal(give_from_to(end, other, here), 0);
-	assert_int_equal(give_from_to(end, nowhere, here), 0); /* without a route back */
+	assert_int_equal(reinject_from_to(end, other, here), 0);
+	assert_int_equal(reinject_from_to(end, nowhere, here), 0); /* without a route back */
 	assert_int_equal(recv(end->sock, byte, sizeof(byte), 0), PAYLOAD);
 	assert_int_equal(recv(end->sock, byte, sizeof(byte), 0), PAYLOAD);
 }
@@ -285,14 +286,14 @@ static void test_martians_are_refused_as_the_kernel_does(void **state)
 static void test_many_sources_are_each_judged_for_themselves(void **state)
 {
 	static const uint8_t here[4] = {127, 0, 0, 1};
-	struct end *end = end_of(state);
+	struct end *end = reinject_end_of_state(state);
 	uint8_t byte[PAYLOAD];
 
-	others_exist();
+	add_foreign_addresses();
 	for (unsigned i = 0; i < 2 * 250; i++) {
 		const uint8_t from[4] = {10, 99, 0, (uint8_t)(1 + i / 2)};
 
-		assert_int_equal(give_from_to(end, from, here), from[3] == 1 ? -EADDRNOTAVAIL : 0);
+		assert_int_equal(reinject_from_to(end, from, here), from[3] == 1 ? -EADDRNOTAVAIL : 0);
 		if (from[3] != 1)
 			assert_int_equal(recv(end->sock, byte, sizeof(byte), 0), PAYLOAD);
 	}
@@ -300,20 +301,20 @@ static void test_many_sources_are_each_judged_for_themselves(void **state)
 
 static void test_what_is_no_packet_is_refused(void **state)
 {
-	struct end *end = end_of(state);
+	struct end *end = reinject_end_of_state(state);
 	uint8_t frame[FRAME_UDP_HEADERS + PAYLOAD];
 
 	build_datagram(frame, 1);
 	for (size_t len = 0; len < sizeof(frame); len++)
-		assert_int_equal(give(end, frame, len), -EINVAL);
+		assert_int_equal(reinject_datagram(end, frame, len), -EINVAL);
 	frame[14] = 0x65;
-	assert_int_equal(give(end, frame, sizeof(frame)), -EINVAL);
+	assert_int_equal(reinject_datagram(end, frame, sizeof(frame)), -EINVAL);
 	build_datagram(frame, 1);
 	frame_put16(frame + 12, 0x86dd);
-	assert_int_equal(give(end, frame, sizeof(frame)), -EINVAL);
+	assert_int_equal(reinject_datagram(end, frame, sizeof(frame)), -EINVAL);
 	build_datagram(frame, 1);
 	frame_put16(frame + 16, 19);
-	assert_int_equal(give(end, frame, sizeof(frame)), -EINVAL);
+	assert_int_equal(reinject_datagram(end, frame, sizeof(frame)), -EINVAL);
 	assert_int_equal(vma_reinject(end->raw, frame + 14, 19), -EINVAL);
 	assert_kernel_has_nothing(end);
 }
@@ -334,7 +335,7 @@ static const struct CMUnitTest tests[] = {
 static int leave_namespace(void **state)
 {
 	(void)state;
-	is_apart = unshare(CLONE_NEWNET) == 0;
+	is_in_own_netns = unshare(CLONE_NEWNET) == 0;
 	return 0;
 }
 

@@ -23,7 +23,7 @@ static struct {
 	uint32_t seq[4]; /* of the last ones */
 	int result, open_result;
 } probes;
-static uint16_t alive_port; /* of a connection that has a flow again */
+static uint16_t surviving_connection_port; /* of a connection that has a flow again */
 
 /* ---- in place of owner/owner.c, owner/flows.c, owner/minisocks.c and owner/probe.c ---- */
 
@@ -36,13 +36,13 @@ void owner_minisocks_cut(struct xdp_owner *of, const struct vma_flow_key *key)
 	cuts++;
 }
 
-static bool minisock_is_over;
+static bool fake_minisock_has_ended;
 
 bool owner_minisocks_last(struct xdp_owner *of, const struct vma_flow_key *key)
 {
 	(void)of;
 	(void)key;
-	return !minisock_is_over;
+	return !fake_minisock_has_ended;
 }
 
 uint64_t owner_now_ns(void)
@@ -53,7 +53,7 @@ uint64_t owner_now_ns(void)
 bool owner_flow_exists(struct xdp_owner *of, const struct vma_flow_key *key)
 {
 	(void)of;
-	return alive_port != 0 && ntohs(key->peer_port_be) == alive_port;
+	return surviving_connection_port != 0 && ntohs(key->peer_port_be) == surviving_connection_port;
 }
 
 int owner_probe_open(void)
@@ -85,7 +85,7 @@ static struct vma_flow_key resets_connection(uint16_t port)
 	                             .peer_port_be = htons(port)};
 }
 
-static void resets_note(uint16_t port, bool dead)
+static void add_test_reset(uint16_t port, bool dead)
 {
 	const struct vma_flow_key key = resets_connection(port);
 
@@ -103,8 +103,8 @@ static int setup(void **state)
 	(void)state;
 	memset(&owner, 0, sizeof(owner));
 	memset(&probes, 0, sizeof(probes));
-	alive_port = 0;
-	minisock_is_over = false;
+	surviving_connection_port = 0;
+	fake_minisock_has_ended = false;
 	cuts = 0;
 	now_ns = 1000 * MS;
 	return 0;
@@ -128,7 +128,7 @@ static void test_nobody_has_died_so_nothing_is_due(void **state)
 static void test_a_peer_of_the_dead_is_probed_at_once_and_once_more(void **state)
 {
 	(void)state;
-	resets_note(1000, true);
+	add_test_reset(1000, true);
 	assert_true(owner_resets_due_ns(&owner) <= now_ns);
 	resets_tick_after(0);
 	assert_int_equal(probes.syns, 1);
@@ -150,11 +150,11 @@ static void test_a_peer_of_the_dead_is_probed_at_once_and_once_more(void **state
 static void test_who_left_alive_has_two_seconds_to_come_back(void **state)
 {
 	(void)state;
-	resets_note(1000, false);
-	resets_note(1001, false);
+	add_test_reset(1000, false);
+	add_test_reset(1001, false);
 	resets_tick_after(1999 * MS);
 	assert_int_equal(probes.syns, 0);
-	alive_port = 1000;
+	surviving_connection_port = 1000;
 	resets_tick_after(1 * MS);
 	assert_int_equal(probes.syns, 1);
 	assert_int_equal(probes.last_port, 1001);
@@ -167,11 +167,11 @@ static void test_who_left_alive_has_two_seconds_to_come_back(void **state)
 static void test_who_left_and_then_dies_is_not_waited_for(void **state)
 {
 	(void)state;
-	resets_note(1000, false);
-	resets_note(1001, false);
+	add_test_reset(1000, false);
+	add_test_reset(1001, false);
 	resets_tick_after(1 * MS);
 	assert_int_equal(probes.syns, 0);
-	owner_resets_dead(&owner, 1);
+	owner_resets_process_died(&owner, 1);
 	assert_true(owner_resets_due_ns(&owner) <= now_ns);
 	resets_tick_after(0);
 	assert_int_equal(probes.syns, 1);
@@ -183,11 +183,11 @@ static void test_who_left_and_then_dies_is_not_waited_for(void **state)
 static void test_a_listener_that_left_is_cut_when_it_dies_and_nobody_is_probed(void **state)
 {
 	(void)state;
-	resets_note(0, false);
-	owner_resets_dead(&owner, 0);
+	add_test_reset(0, false);
+	owner_resets_process_died(&owner, 0);
 	assert_int_equal(cuts, 1);
 	assert_int_equal(owner.resets.count, 0);
-	resets_note(0, false);
+	add_test_reset(0, false);
 	resets_tick_after(2000 * MS); /* its process lives: the kernel's socket is what listens */
 	assert_int_equal(cuts, 1);
 	assert_int_equal(owner.resets.count, 0);
@@ -197,9 +197,9 @@ static void test_a_listener_that_left_is_cut_when_it_dies_and_nobody_is_probed(v
 static void test_a_connection_that_came_back_is_left_alone_in_the_second_round(void **state)
 {
 	(void)state;
-	resets_note(1000, true);
+	add_test_reset(1000, true);
 	resets_tick_after(0);
-	alive_port = 1000;
+	surviving_connection_port = 1000;
 	resets_tick_after(600 * MS);
 	assert_int_equal(probes.acks, 0);
 	assert_int_equal(owner.resets.count, 0);
@@ -208,12 +208,12 @@ static void test_a_connection_that_came_back_is_left_alone_in_the_second_round(v
 static void test_a_peer_that_has_ended_it_is_not_probed_again(void **state)
 {
 	(void)state;
-	resets_note(1000, true);
+	add_test_reset(1000, true);
 	resets_tick_after(0);
-	minisock_is_over = true;
+	fake_minisock_has_ended = true;
 	resets_tick_after(600 * MS);
 	assert_int_equal(probes.acks, 0);
-	resets_note(1001, true);
+	add_test_reset(1001, true);
 	resets_tick_after(0);
 	assert_int_equal(probes.syns, 1);
 	assert_int_equal(owner.resets.count, 0);
@@ -225,7 +225,7 @@ static void test_ten_thousand_are_probed_within_a_fraction_of_a_second_and_not_a
 
 	(void)state;
 	for (uint16_t port = 1; port <= 10000; port++)
-		resets_note(port, true);
+		add_test_reset(port, true);
 	for (unsigned ms = 0; ms < 200; ms++) {
 		const unsigned before = probes.syns;
 
@@ -245,7 +245,7 @@ static void test_memory_is_bounded(void **state)
 	(void)state;
 	vma_log_set_level(VMA_LOG_ERROR);
 	for (uint32_t i = 0; i < OWNER_FLOWS_MAX + 100; i++)
-		resets_note((uint16_t)(i + 1), true);
+		add_test_reset((uint16_t)(i + 1), true);
 	vma_log_set_level(VMA_LOG_INFO);
 	assert_int_equal(owner.resets.count, OWNER_FLOWS_MAX);
 }
@@ -253,7 +253,7 @@ static void test_memory_is_bounded(void **state)
 static void test_no_room_in_the_kernel_is_tried_again_and_no_way_is_given_up(void **state)
 {
 	(void)state;
-	resets_note(1000, true);
+	add_test_reset(1000, true);
 	probes.result = -ENOBUFS;
 	resets_tick_after(0);
 	probes.result = 0;
@@ -269,7 +269,7 @@ static void test_without_a_raw_socket_all_is_forgotten(void **state)
 	(void)state;
 	probes.open_result = -EPERM;
 	vma_log_set_level(VMA_LOG_ERROR);
-	resets_note(1000, true);
+	add_test_reset(1000, true);
 	resets_tick_after(0);
 	vma_log_set_level(VMA_LOG_INFO);
 	assert_int_equal(owner.resets.count, 0);

@@ -43,7 +43,7 @@ static int setup(void **state)
 	owner.shared = shared;
 	for (uint32_t slot = 0; slot < SLOTS; slot++) {
 		owner.slot[slot].state = SLOT_RENTED;
-		owner_name_process(&owner, slot, slot == ANOTHERS ? 200 : 100);
+		owner_set_process_of_slot(&owner, slot, slot == ANOTHERS ? 200 : 100);
 	}
 	shadow = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	assert_int_equal(bind(shadow, (struct sockaddr *)&address, len), 0);
@@ -60,9 +60,9 @@ static int teardown(void **state)
 {
 	(void)state;
 	for (uint32_t slot = 0; slot < SLOTS; slot++)
-		owner_flows_end_slot(&owner, slot, true);
+		owner_end_flows_of_slot(&owner, slot, true);
 	assert_int_equal(owner.flows, 0);
-	assert_int_equal(fake_used(), 0);
+	assert_int_equal(fake_prog_used_entries(), 0);
 	for (unsigned i = 0; i < XDP_GROUPS; i++)
 		assert_int_equal(owner.group_used[i], 0);
 	owner_groups_fini(&owner);
@@ -78,9 +78,9 @@ static void add(uint32_t slot)
 }
 
 /* Of 128 buckets. */
-static unsigned share_of(uint32_t slot)
+static unsigned slot_bucket_share(uint32_t slot)
 {
-	const int at = fake_find(&rule.key);
+	const int at = fake_prog_find_entry(&rule.key);
 	unsigned n = 0;
 
 	assert_true(at >= 0);
@@ -101,12 +101,12 @@ static void test_two_slots_of_a_process_have_half_each(void **state)
 {
 	(void)state;
 	add(MINE);
-	assert_int_equal(share_of(MINE), XDP_GROUP_BUCKETS);
+	assert_int_equal(slot_bucket_share(MINE), XDP_GROUP_BUCKETS);
 	add(MINE_TOO);
-	assert_int_equal(share_of(MINE), XDP_GROUP_BUCKETS / 2);
-	assert_int_equal(share_of(MINE_TOO), XDP_GROUP_BUCKETS / 2);
+	assert_int_equal(slot_bucket_share(MINE), XDP_GROUP_BUCKETS / 2);
+	assert_int_equal(slot_bucket_share(MINE_TOO), XDP_GROUP_BUCKETS / 2);
 	add(ALSO_MINE);
-	assert_true(share_of(ALSO_MINE) >= XDP_GROUP_BUCKETS / 3);
+	assert_true(slot_bucket_share(ALSO_MINE) >= XDP_GROUP_BUCKETS / 3);
 	assert_int_equal(owner.flows, 1);
 }
 
@@ -116,15 +116,15 @@ static void test_a_slot_that_leaves_gives_its_share_to_the_others(void **state)
 	add(MINE);
 	add(MINE_TOO);
 	assert_int_equal(xdp_owner_flow_del(&owner, MINE, &rule.key), 0);
-	assert_int_equal(share_of(MINE_TOO), XDP_GROUP_BUCKETS);
+	assert_int_equal(slot_bucket_share(MINE_TOO), XDP_GROUP_BUCKETS);
 	assert_int_equal(owner.slot[MINE].flows, 0);
 	assert_int_equal(owner.slot[MINE_TOO].flows, 1);
 	assert_int_equal(xdp_owner_flow_del(&owner, MINE, &rule.key), -ENOENT);
 	add(MINE);
-	owner_flows_end_slot(&owner, MINE_TOO, true); /* it dies */
-	assert_int_equal(share_of(MINE), XDP_GROUP_BUCKETS);
+	owner_end_flows_of_slot(&owner, MINE_TOO, true); /* it dies */
+	assert_int_equal(slot_bucket_share(MINE), XDP_GROUP_BUCKETS);
 	assert_int_equal(xdp_owner_flow_del(&owner, MINE, &rule.key), 0);
-	assert_int_equal(fake_find(&rule.key), -1);
+	assert_int_equal(fake_prog_find_entry(&rule.key), -1);
 }
 
 static void test_another_process_has_it_taken_from_all(void **state)
@@ -133,14 +133,14 @@ static void test_another_process_has_it_taken_from_all(void **state)
 	add(MINE);
 	add(MINE_TOO);
 	assert_int_equal(xdp_owner_flow_add(&owner, ANOTHERS, &rule), -EADDRINUSE);
-	assert_int_equal(fake_find(&rule.key), -1);
-	owner_flows_report(&owner, on_revoked, NULL);
+	assert_int_equal(fake_prog_find_entry(&rule.key), -1);
+	owner_report_revoked_flows(&owner, on_revoked, NULL);
 	assert_int_equal(revoked_slots, 1u << MINE | 1u << MINE_TOO);
 	assert_int_equal(xdp_owner_flow_add(&owner, MINE, &rule), -EADDRINUSE); /* the other waits for it, too */
-	owner_flow_waiters_end(&owner, ANOTHERS);
+	owner_flow_waiters_remove_of_slot(&owner, ANOTHERS);
 	add(MINE); /* what its own other slot waits for is no reason */
 	add(MINE_TOO);
-	assert_int_equal(share_of(MINE_TOO), XDP_GROUP_BUCKETS / 2);
+	assert_int_equal(slot_bucket_share(MINE_TOO), XDP_GROUP_BUCKETS / 2);
 }
 
 static void test_without_the_flag_queue_pairs_contend(void **state)
@@ -149,8 +149,8 @@ static void test_without_the_flag_queue_pairs_contend(void **state)
 	add(MINE);
 	rule.flags = 0;
 	assert_int_equal(xdp_owner_flow_add(&owner, MINE_TOO, &rule), -EADDRINUSE);
-	assert_int_equal(fake_find(&rule.key), -1);
-	owner_flows_report(&owner, on_revoked, NULL);
+	assert_int_equal(fake_prog_find_entry(&rule.key), -1);
+	owner_report_revoked_flows(&owner, on_revoked, NULL);
 }
 
 /* Its slots are its members: a client that asks for it all the same must not leave it to a slot that is none. */
@@ -160,12 +160,12 @@ static void test_what_several_slots_have_does_not_move(void **state)
 	add(MINE);
 	add(MINE_TOO);
 	assert_int_equal(xdp_owner_flow_move(&owner, MINE, ALSO_MINE, &rule.key), -EBUSY);
-	assert_int_equal(share_of(ALSO_MINE), 0);
-	assert_int_equal(share_of(MINE), XDP_GROUP_BUCKETS / 2);
+	assert_int_equal(slot_bucket_share(ALSO_MINE), 0);
+	assert_int_equal(slot_bucket_share(MINE), XDP_GROUP_BUCKETS / 2);
 	assert_int_equal(owner.slot[ALSO_MINE].flows, 0);
-	owner_flows_end_slot(&owner, MINE, true);
-	owner_flows_end_slot(&owner, MINE_TOO, true);
-	assert_int_equal(fake_find(&rule.key), -1);
+	owner_end_flows_of_slot(&owner, MINE, true);
+	owner_end_flows_of_slot(&owner, MINE_TOO, true);
+	assert_int_equal(fake_prog_find_entry(&rule.key), -1);
 }
 
 static void test_processes_are_counted_and_not_their_slots(void **state)
@@ -173,10 +173,10 @@ static void test_processes_are_counted_and_not_their_slots(void **state)
 	(void)state;
 	assert_int_equal(atomic_load(&shared->tenants), 2);
 	owner.slot[ANOTHERS].state = SLOT_FREE;
-	owner_count_processes(&owner);
+	owner_count_client_processes(&owner);
 	assert_int_equal(atomic_load(&shared->tenants), 1);
-	owner_name_process(&owner, MINE, 0); /* without a number each slot is one of its own */
-	owner_name_process(&owner, MINE_TOO, 0);
+	owner_set_process_of_slot(&owner, MINE, 0); /* without a number each slot is one of its own */
+	owner_set_process_of_slot(&owner, MINE_TOO, 0);
 	assert_int_equal(atomic_load(&shared->tenants), 3);
 	assert_false(owner_same_process(&owner, MINE, MINE_TOO));
 }
@@ -189,9 +189,9 @@ static void test_a_new_owner_finds_the_slots_in_the_buckets(void **state)
 	for (unsigned i = 0; i < XDP_GROUP_BUCKETS; i++)
 		prog.groups[number].slot[i] = i % 2 ? MINE_TOO : ALSO_MINE;
 	add(MINE_TOO);
-	owner_spread_adopt(&owner, owner_flow_listener(&owner, &rule.key), number, 1u << MINE | 1u << MINE_TOO);
-	assert_true(owner_flow_has(owner_flow_listener(&owner, &rule.key), MINE_TOO));
-	assert_false(owner_flow_has(owner_flow_listener(&owner, &rule.key), ALSO_MINE)); /* it has gone */
+	owner_spread_adopt(&owner, owner_find_listener_flow(&owner, &rule.key), number, 1u << MINE | 1u << MINE_TOO);
+	assert_true(owner_flow_has_slot(owner_find_listener_flow(&owner, &rule.key), MINE_TOO));
+	assert_false(owner_flow_has_slot(owner_find_listener_flow(&owner, &rule.key), ALSO_MINE)); /* it has gone */
 	assert_int_equal(owner.group_used[number], 1);
 }
 

@@ -1,4 +1,5 @@
-/* Claims of flows from any peer: one process has a name, root and its own user may ask for it, and no asker is endless. */
+/* Claims of flows from any peer: one process has a name, root and its own user may ask for it, and no asker is endless.
+ * */
 #include <errno.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -42,10 +43,10 @@ static int claim(uint16_t port)
 {
 	const struct vma_flow_key key = listener_key(port);
 
-	return verbs_claim(&nic, &key);
+	return verbs_claim_flow_address(&nic, &key);
 }
 
-static bool something_waits(void)
+static bool claim_event_is_pending(void)
 {
 	struct pollfd pfd = {.fd = nic.claims_fd, .events = POLLIN};
 
@@ -58,16 +59,16 @@ static void test_a_second_claim_is_refused_and_the_first_one_asked(void **state)
 
 	(void)state;
 	assert_true(first >= 0 && other >= 0);
-	assert_int_equal(verbs_claim_wanted(&nic), -1);
+	assert_int_equal(verbs_next_contested_claim(&nic), -1);
 	assert_int_equal(claim(7000), -EADDRINUSE);
-	assert_int_equal(verbs_claim_wanted(&nic), first);
-	assert_int_equal(verbs_claim_wanted(&nic), -1);
+	assert_int_equal(verbs_next_contested_claim(&nic), first);
+	assert_int_equal(verbs_next_contested_claim(&nic), -1);
 	close(first);
 	close(other);
 }
 
 /* More bytes than one look takes, of a user who may not ask. */
-static void send_as_stranger(const int *fds)
+static void send_claim_byte_as_other_user(const int *fds)
 {
 	struct sockaddr_un name;
 	socklen_t len;
@@ -101,13 +102,13 @@ static void test_a_stranger_may_not_ask_and_holds_the_thread_up_for_a_few_bytes_
 	}
 	child = fork();
 	if (child == 0)
-		send_as_stranger(fds);
+		send_claim_byte_as_other_user(fds);
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
-	for (; something_waits() && looks < 100; looks++)
-		assert_int_equal(verbs_claim_wanted(&nic), -1);
+	for (; claim_event_is_pending() && looks < 100; looks++)
+		assert_int_equal(verbs_next_contested_claim(&nic), -1);
 	assert_true(looks > 1);
-	assert_false(something_waits());
+	assert_false(claim_event_is_pending());
 	for (int i = 0; i < CLAIMS; i++)
 		close(fds[i]);
 }
@@ -130,19 +131,19 @@ static void test_who_gives_a_flow_up_has_it_back_only_when_nobody_asks_any_more(
 	(void)state;
 	assert_true(first >= 0);
 	assert_int_equal(claim(7000), -EADDRINUSE);
-	assert_int_equal(verbs_claim_wanted(&nic), first);
-	assert_int_equal(verbs_contest_take(&nic, &key), -ENOENT);
-	verbs_contest_begin(&nic, &key, first);
+	assert_int_equal(verbs_next_contested_claim(&nic), first);
+	assert_int_equal(verbs_flow_contest_take(&nic, &key), -ENOENT);
+	verbs_flow_contest_begin(&nic, &key, first);
 	usleep(1500000);
 	assert_int_equal(claim(7000), -EADDRINUSE); /* the other one asks again */
-	assert_int_equal(verbs_claim_wanted(&nic), first);
+	assert_int_equal(verbs_next_contested_claim(&nic), first);
 	renewed_ms = now_ms();
-	verbs_contest_renew(&nic, first);
-	while ((rc = verbs_contest_take(&nic, &key)) == -EADDRINUSE)
+	verbs_flow_contest_asked_again(&nic, first);
+	while ((rc = verbs_flow_contest_take(&nic, &key)) == -EADDRINUSE)
 		usleep(10000);
 	assert_int_equal(rc, first);
 	assert_true(now_ms() - renewed_ms >= 2900);
-	assert_int_equal(verbs_contests_expire(&nic), -1);
+	assert_int_equal(verbs_flow_contests_expire(&nic), -1);
 	assert_int_equal(claim(7000), -EADDRINUSE); /* it was never free */
 	close(first);
 }
@@ -153,8 +154,8 @@ static void test_a_contest_that_nobody_takes_up_ends(void **state)
 	int first = claim(7000), ms;
 
 	(void)state;
-	verbs_contest_begin(&nic, &key, first);
-	while ((ms = verbs_contests_expire(&nic)) >= 0)
+	verbs_flow_contest_begin(&nic, &key, first);
+	while ((ms = verbs_flow_contests_expire(&nic)) >= 0)
 		usleep((unsigned)ms * 1000);
 	first = claim(7000);
 	assert_true(first >= 0);

@@ -24,7 +24,7 @@ static int end(void **state)
 	return 0;
 }
 
-static struct vma_nic_seg seg_of(uint32_t len)
+static struct vma_nic_seg make_tx_segment(uint32_t len)
 {
 	struct vma_nic_seg seg = {.len = len, .off = 32, .flags = VMA_NIC_SEG_CSUM};
 
@@ -48,7 +48,7 @@ static unsigned reap_all(void)
 
 static void test_a_packet_is_handed_over_as_it_lies(void **state)
 {
-	struct vma_nic_seg seg = seg_of(64);
+	struct vma_nic_seg seg = make_tx_segment(64);
 
 	(void)state;
 	assert_int_equal(vma_nic_tx(&qp->base, &seg, 1), 1);
@@ -75,7 +75,7 @@ static void test_packets_one_by_one_and_in_bursts_ask_for_a_completion_as_often(
 			struct vma_nic_seg segs[4];
 
 			for (unsigned k = 0; k < burst; k++)
-				segs[k] = seg_of(64);
+				segs[k] = make_tx_segment(64);
 			assert_int_equal(vma_nic_tx(&qp->base, segs, burst), burst);
 			assert_int_equal(vma_nic_kick(&qp->base), 0);
 		}
@@ -88,11 +88,11 @@ static void test_packets_one_by_one_and_in_bursts_ask_for_a_completion_as_often(
 
 static void test_a_full_queue_takes_no_more_until_it_is_reaped(void **state)
 {
-	struct vma_nic_seg seg = seg_of(64);
+	struct vma_nic_seg seg = make_tx_segment(64);
 
 	(void)state;
 	for (unsigned i = 0; i < qp->base.tx_depth; i++) {
-		struct vma_nic_seg next = seg_of(64);
+		struct vma_nic_seg next = make_tx_segment(64);
 
 		assert_int_equal(vma_nic_tx(&qp->base, &next, 1), 1);
 	}
@@ -104,7 +104,7 @@ static void test_a_full_queue_takes_no_more_until_it_is_reaped(void **state)
 
 static void test_what_is_no_packet_ends_the_burst(void **state)
 {
-	const struct vma_nic_seg whole = seg_of(64);
+	const struct vma_nic_seg whole = make_tx_segment(64);
 	struct vma_nic_seg bad[] = {whole, whole, whole, whole, whole};
 
 	(void)state;
@@ -129,7 +129,7 @@ static void test_pieces_and_long_packets_are_one_send(void **state)
 	fake.nic.base.info.tso_max_bytes = 65536;
 	verbs_data_init(qp);
 	for (unsigned i = 0; i < 4; i++)
-		segs[i] = seg_of(100);
+		segs[i] = make_tx_segment(100);
 	segs[0].flags |= VMA_NIC_SEG_MORE;
 	segs[2].flags |= VMA_NIC_SEG_MORE | VMA_NIC_SEG_TSO;
 	segs[2].hdr_len = 54;
@@ -142,7 +142,7 @@ static void test_pieces_and_long_packets_are_one_send(void **state)
 	assert_int_equal(fake.mss, 50);
 	assert_int_equal(fake.length, 200 - 54);
 	for (unsigned i = 0; i < 14; i++) {
-		segs[0] = seg_of(64);
+		segs[0] = make_tx_segment(64);
 		assert_int_equal(vma_nic_tx(&qp->base, segs, 1), 1);
 		assert_int_equal(vma_nic_kick(&qp->base), 0);
 	}
@@ -158,7 +158,7 @@ static void test_inline_packets_keep_no_buffer(void **state)
 	qp->tx_segs_max = 16;
 	fake.nic.base.info.caps |= VMA_NIC_CAP_SG;
 	for (unsigned i = 0; i < 3; i++)
-		segs[i] = seg_of(100);
+		segs[i] = make_tx_segment(100);
 	segs[1].flags |= VMA_NIC_SEG_MORE;
 	assert_int_equal(vma_nic_tx(&qp->base, segs, 3), 3);
 	assert_int_equal(vma_nic_kick(&qp->base), 0);
@@ -166,7 +166,7 @@ static void test_inline_packets_keep_no_buffer(void **state)
 	assert_int_equal(fake.pieces, 2);
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(atomic_load(&segs[i].buf->refs), 0);
-	segs[0] = seg_of(201);
+	segs[0] = make_tx_segment(201);
 	assert_int_equal(vma_nic_tx(&qp->base, segs, 1), 1);
 	assert_int_equal(vma_nic_kick(&qp->base), 0);
 	assert_int_equal(fake.inlined, 2);
@@ -181,7 +181,7 @@ static void test_what_the_provider_refuses_goes_home(void **state)
 	atomic_store(&qp->broken, true); /* so that nobody is woken */
 	for (unsigned n = 1; n <= 2; n++) {
 		for (unsigned i = 0; i < n; i++)
-			segs[i] = seg_of(64);
+			segs[i] = make_tx_segment(64);
 		fake.fails = ENOMEM;
 		assert_int_equal(vma_nic_tx(&qp->base, segs, n), n);
 		assert_int_equal(vma_nic_kick(&qp->base), -ENOMEM);
@@ -189,7 +189,7 @@ static void test_what_the_provider_refuses_goes_home(void **state)
 			assert_int_equal(atomic_load(&segs[i].buf->refs), 0);
 		assert_int_equal(vma_nic_kick(&qp->base), 0);
 	}
-	segs[0] = seg_of(64);
+	segs[0] = make_tx_segment(64);
 	assert_int_equal(vma_nic_tx(&qp->base, segs, 1), 1);
 	assert_int_equal(vma_nic_kick(&qp->base), 0);
 	assert_true(fake.flags & IBV_SEND_SIGNALED); /* for the places of those */
@@ -271,13 +271,13 @@ static void test_a_refused_post_is_the_nics_until_the_end(void **state)
 
 /* ---- who may not ---- */
 
-static void lose(void)
+static void mark_qp_as_lost(void)
 {
 	atomic_store(&qp->base.lost, true);
-	verbs_data_use(qp);
+	verbs_data_select_paths(qp);
 }
 
-static bool does_nothing(void)
+static bool lost_qp_calls_do_nothing(void)
 {
 	struct vma_nic_seg segs[2];
 	struct vma_buf *bufs[2];
@@ -293,9 +293,9 @@ static bool does_nothing(void)
 	       vma_nic_reap_tx(&qp->base, bufs, 1) == 0 && fake.sends == 0;
 }
 
-static void queue_one(void)
+static void queue_test_packet(void)
 {
-	struct vma_nic_seg seg = seg_of(64);
+	struct vma_nic_seg seg = make_tx_segment(64);
 
 	assert_int_equal(vma_nic_tx(&qp->base, &seg, 1), 1);
 }
@@ -304,18 +304,18 @@ static void test_a_lost_queue_pair_does_nothing(void **state)
 {
 	(void)state;
 	post(4);
-	queue_one();
-	lose();
-	assert_true(does_nothing());
+	queue_test_packet();
+	mark_qp_as_lost();
+	assert_true(lost_qp_calls_do_nothing());
 	atomic_store(&qp->base.lost, false);
-	verbs_data_use(qp);
+	verbs_data_select_paths(qp);
 	assert_int_equal(vma_nic_kick(&qp->base), 0);
 	assert_int_equal(fake.sends, 1);
 }
 
-static void wipe(void)
+static void wipe_as_in_child(void)
 {
-	memset(qp->sent, 0, FAKE_DEPTH * sizeof(struct verbs_sent));
+	memset(qp->sent, 0, FAKE_DEPTH * sizeof(struct verbs_send_segment));
 	memset((void *)fake.lkeys, 0, FAKE_LKEYS_BYTES);
 }
 
@@ -326,12 +326,12 @@ static void test_a_child_does_nothing_with_what_its_parent_has_queued(void **sta
 
 	(void)state;
 	post(4);
-	queue_one();
+	queue_test_packet();
 	pid = fork();
 	if (pid == 0) {
 		if (!fake.is_wiped) /* by the kernel: as child_give_up does it then */
-			wipe();
-		_exit(does_nothing() ? 0 : 1);
+			wipe_as_in_child();
+		_exit(lost_qp_calls_do_nothing() ? 0 : 1);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
@@ -341,7 +341,7 @@ static void test_a_child_does_nothing_with_what_its_parent_has_queued(void **sta
 
 static void test_a_buffer_of_an_older_device_is_dropped(void **state)
 {
-	struct vma_nic_seg seg = seg_of(64);
+	struct vma_nic_seg seg = make_tx_segment(64);
 	struct vma_buf *buf;
 
 	(void)state;

@@ -12,7 +12,7 @@
 
 static char root[64];
 
-static void put_gid(const char *device, unsigned port, unsigned index, const char *ifname)
+static void put_gid_in_fake_sysfs(const char *device, unsigned port, unsigned index, const char *ifname)
 {
 	char path[256];
 	FILE *file;
@@ -45,50 +45,50 @@ static int teardown(void **state)
 
 static void test_a_tree_without_devices_has_none(void **state)
 {
-	struct verbs_place place;
+	struct verbs_device_port place;
 	char path[128];
 
 	(void)state;
 	assert_false(verbs_any_device(root));
-	assert_int_equal(verbs_find(root, "eth0", &place), -ENODEV);
+	assert_int_equal(verbs_find_device_of_interface(root, "eth0", &place), -ENODEV);
 	snprintf(path, sizeof(path), "mkdir -p %s/class/infiniband", root);
 	assert_int_equal(system(path), 0);
 	assert_false(verbs_any_device(root));
-	assert_int_equal(verbs_find(root, "eth0", &place), -ENODEV);
+	assert_int_equal(verbs_find_device_of_interface(root, "eth0", &place), -ENODEV);
 }
 
 static void test_device_and_port_are_found_by_any_entry_of_the_table(void **state)
 {
-	struct verbs_place place;
+	struct verbs_device_port place;
 
 	(void)state;
-	put_gid("mlx5_0", 1, 0, "eth0\n");
-	put_gid("mlx5_0", 1, 1, "eth0\n");
-	put_gid("mlx5_1", 1, 0, "eth1\n");
-	put_gid("mlx5_1", 2, 0, "");
-	put_gid("mlx5_1", 2, 1, "eth2\n");
+	put_gid_in_fake_sysfs("mlx5_0", 1, 0, "eth0\n");
+	put_gid_in_fake_sysfs("mlx5_0", 1, 1, "eth0\n");
+	put_gid_in_fake_sysfs("mlx5_1", 1, 0, "eth1\n");
+	put_gid_in_fake_sysfs("mlx5_1", 2, 0, "");
+	put_gid_in_fake_sysfs("mlx5_1", 2, 1, "eth2\n");
 	assert_true(verbs_any_device(root));
-	assert_int_equal(verbs_find(root, "eth0", &place), 0);
+	assert_int_equal(verbs_find_device_of_interface(root, "eth0", &place), 0);
 	assert_string_equal(place.device, "mlx5_0");
 	assert_int_equal(place.port, 1);
-	assert_int_equal(verbs_find(root, "eth1", &place), 0);
+	assert_int_equal(verbs_find_device_of_interface(root, "eth1", &place), 0);
 	assert_string_equal(place.device, "mlx5_1");
 	assert_int_equal(place.port, 1);
-	assert_int_equal(verbs_find(root, "eth2", &place), 0);
+	assert_int_equal(verbs_find_device_of_interface(root, "eth2", &place), 0);
 	assert_string_equal(place.device, "mlx5_1");
 	assert_int_equal(place.port, 2);
 }
 
 static void test_a_name_is_compared_as_a_whole(void **state)
 {
-	struct verbs_place place;
+	struct verbs_device_port place;
 
 	(void)state;
-	put_gid("mlx5_0", 1, 0, "eth10\n");
-	put_gid("mlx5_0", 1, 1, "a-name-that-is-longer-than-any\n");
-	assert_int_equal(verbs_find(root, "eth1", &place), -ENODEV);
-	assert_int_equal(verbs_find(root, "eth100", &place), -ENODEV);
-	assert_int_equal(verbs_find(root, "eth10", &place), 0);
+	put_gid_in_fake_sysfs("mlx5_0", 1, 0, "eth10\n");
+	put_gid_in_fake_sysfs("mlx5_0", 1, 1, "a-name-that-is-longer-than-any\n");
+	assert_int_equal(verbs_find_device_of_interface(root, "eth1", &place), -ENODEV);
+	assert_int_equal(verbs_find_device_of_interface(root, "eth100", &place), -ENODEV);
+	assert_int_equal(verbs_find_device_of_interface(root, "eth10", &place), 0);
 }
 
 static void test_the_tree_is_the_one_that_the_environment_names(void **state)
@@ -106,9 +106,9 @@ static void test_what_is_no_vlan_carries_itself(void **state)
 	char lower[IF_NAMESIZE];
 
 	(void)state;
-	verbs_lower("lo", lower);
+	verbs_vlan_lower_interface("lo", lower);
 	assert_string_equal(lower, "lo");
-	verbs_lower("none-such", lower);
+	verbs_vlan_lower_interface("none-such", lower);
 	assert_string_equal(lower, "none-such");
 }
 

@@ -5,17 +5,17 @@
 
 #define ALL (64u << 20 >> 11) /* frames in 64 MB */
 
-static bool plan(uint32_t left, uint32_t rx, uint32_t tx, uint32_t rx_bufs, struct verbs_plan *out)
+static bool plan(uint32_t left, uint32_t rx, uint32_t tx, uint32_t rx_bufs, struct verbs_queue_sizes *out)
 {
-	const struct verbs_plan_in in = {
+	const struct verbs_queue_sizes_wanted in = {
 	        .frames_left = left, .rx_wre = rx, .tx_wre = tx, .wr_max = 32768, .rx_bufs = rx_bufs};
 
-	return verbs_plan(&in, out);
+	return verbs_queue_sizes(&in, out);
 }
 
 static void test_small_requests_are_granted(void **state)
 {
-	struct verbs_plan out;
+	struct verbs_queue_sizes out;
 
 	(void)state;
 	assert_true(plan(ALL, 256, 128, 1, &out));
@@ -32,7 +32,7 @@ static void test_small_requests_are_granted(void **state)
 static void test_a_queue_pair_leaves_half_of_the_memory_to_later_ones(void **state)
 {
 	uint32_t left = ALL, queue_pairs = 0;
-	struct verbs_plan out;
+	struct verbs_queue_sizes out;
 
 	(void)state;
 	for (; plan(left, 16000, 2048, 1, &out); queue_pairs++) {
@@ -45,21 +45,22 @@ static void test_a_queue_pair_leaves_half_of_the_memory_to_later_ones(void **sta
 
 static void test_a_queue_is_not_deeper_than_the_device_allows(void **state)
 {
-	struct verbs_plan_in in = {.frames_left = ALL, .rx_wre = 16000, .tx_wre = 2048, .wr_max = 1000, .rx_bufs = 1};
-	struct verbs_plan out;
+	struct verbs_queue_sizes_wanted in = {
+	        .frames_left = ALL, .rx_wre = 16000, .tx_wre = 2048, .wr_max = 1000, .rx_bufs = 1};
+	struct verbs_queue_sizes out;
 
 	(void)state;
-	assert_true(verbs_plan(&in, &out));
+	assert_true(verbs_queue_sizes(&in, &out));
 	assert_int_equal(out.rx_depth, 1000);
 	assert_int_equal(out.tx_depth, 1000);
 	in.rx_bufs = 5;
-	assert_true(verbs_plan(&in, &out));
+	assert_true(verbs_queue_sizes(&in, &out));
 	assert_int_equal(out.rx_depth, 5000);
 }
 
 static void test_long_packets_get_whole_receives(void **state)
 {
-	struct verbs_plan out;
+	struct verbs_queue_sizes out;
 
 	(void)state;
 	assert_true(plan(ALL, 256, 128, 5, &out));
@@ -72,7 +73,7 @@ static void test_long_packets_get_whole_receives(void **state)
 
 static void test_without_memory_there_is_no_plan(void **state)
 {
-	struct verbs_plan out;
+	struct verbs_queue_sizes out;
 
 	(void)state;
 	assert_false(plan(0, 256, 256, 1, &out));
@@ -82,12 +83,12 @@ static void test_without_memory_there_is_no_plan(void **state)
 
 static void test_every_so_many_packets_ask_for_a_completion(void **state)
 {
-	struct verbs_signals signals = verbs_signals_of(64, 2048);
+	struct verbs_signal_interval signals = verbs_signal_interval_init(64, 2048);
 	unsigned asked = 0;
 
 	(void)state;
 	for (unsigned i = 1; i <= 640; i++) {
-		const bool asks = verbs_signal_due(&signals, 1, true);
+		const bool asks = verbs_send_needs_signal(&signals, 1, true);
 
 		assert_int_equal(asks, i % 64 == 0);
 		asked += asks;
@@ -97,12 +98,12 @@ static void test_every_so_many_packets_ask_for_a_completion(void **state)
 
 static void test_without_batching_each_kick_asks_for_one(void **state)
 {
-	struct verbs_signals signals = verbs_signals_of(0, 2048);
+	struct verbs_signal_interval signals = verbs_signal_interval_init(0, 2048);
 
 	(void)state;
 	for (unsigned i = 0; i < 100; i++) {
-		assert_false(verbs_signal_due(&signals, 1, false));
-		assert_true(verbs_signal_due(&signals, 1, true));
+		assert_false(verbs_send_needs_signal(&signals, 1, false));
+		assert_true(verbs_send_needs_signal(&signals, 1, true));
 	}
 }
 
@@ -113,11 +114,11 @@ static void test_a_full_queue_always_has_a_completion_on_its_way(void **state)
 	for (uint32_t depth = VERBS_DEPTH_MIN; depth <= 4096; depth *= 2)
 		for (uint32_t every = 0; every <= 64; every++)
 			for (uint32_t segs = 1; segs <= 16 && segs <= depth; segs += 5) {
-				struct verbs_signals signals = verbs_signals_of(every, depth);
+				struct verbs_signal_interval signals = verbs_signal_interval_init(every, depth);
 				uint32_t unasked = 0;
 
 				for (uint32_t i = 0; i < 3 * depth; i++) {
-					const bool asks = verbs_signal_due(&signals, segs, i % 7 == 0);
+					const bool asks = verbs_send_needs_signal(&signals, segs, i % 7 == 0);
 
 					unasked = asks ? 0 : unasked + segs;
 					assert_true(unasked < depth);

@@ -9,18 +9,18 @@
 static const uint8_t mac[6] = {0x02, 0x11, 0x22, 0x33, 0x44, 0x55};
 static const uint8_t all_ones[6] = {0xff, 0xff, 0xff, 0xff, 0xff, 0xff};
 
-static struct verbs_rule build(const struct vma_flow_key *key, bool is_broadcast)
+static struct verbs_rule_spec build(const struct vma_flow_key *key, bool is_broadcast)
 {
-	const struct verbs_rule_at at = {
+	const struct verbs_rule_port at = {
 	        .mac = mac, .port = 2, .priority = verbs_rule_priority(key), .is_broadcast = is_broadcast};
-	struct verbs_rule rule;
+	struct verbs_rule_spec rule;
 
 	memset(&rule, 0xee, sizeof(rule));
 	verbs_rule_build(key, &at, &rule);
 	return rule;
 }
 
-static void assert_frame_of(const struct verbs_rule *rule, enum ibv_flow_spec_type l4)
+static void assert_frame_of(const struct verbs_rule_spec *rule, enum ibv_flow_spec_type l4)
 {
 	assert_int_equal(rule->attr.type, IBV_FLOW_ATTR_NORMAL);
 	assert_int_equal(rule->attr.size, sizeof(*rule));
@@ -40,7 +40,7 @@ static void assert_frame_of(const struct verbs_rule *rule, enum ibv_flow_spec_ty
 static void test_a_connection_is_five_fields_and_our_mac_first_of_all(void **state)
 {
 	const struct vma_flow_rule flow = flow_rule(0, IPPROTO_TCP, 80, 4000, 0);
-	const struct verbs_rule rule = build(&flow.key, false);
+	const struct verbs_rule_spec rule = build(&flow.key, false);
 
 	(void)state;
 	assert_frame_of(&rule, IBV_FLOW_SPEC_TCP);
@@ -58,7 +58,7 @@ static void test_any_peer_is_three_fields_behind_all_connections(void **state)
 {
 	const struct vma_flow_rule listener = flow_rule(0, IPPROTO_TCP, 80, 0, VMA_FLOW_LISTENER),
 	                           port = flow_rule(1, IPPROTO_UDP, 53, 0, 0);
-	const struct verbs_rule rules[] = {build(&listener.key, false), build(&port.key, false)};
+	const struct verbs_rule_spec rules[] = {build(&listener.key, false), build(&port.key, false)};
 
 	(void)state;
 	assert_frame_of(&rules[0], IBV_FLOW_SPEC_TCP);
@@ -79,7 +79,7 @@ static void test_a_group_has_its_own_mac_of_23_bits(void **state)
 {
 	static const uint8_t group_mac[6] = {0x01, 0x00, 0x5e, 0x7f, 0x02, 0x03};
 	struct vma_flow_rule flow = flow_rule(0, IPPROTO_UDP, 5000, 0, 0);
-	struct verbs_rule rule;
+	struct verbs_rule_spec rule;
 
 	(void)state;
 	memcpy(flow.key.local, (uint8_t[]){239, 255, 2, 3}, 4);
@@ -96,7 +96,7 @@ static void test_a_group_has_its_own_mac_of_23_bits(void **state)
 static void test_a_broadcast_address_goes_to_all_ones(void **state)
 {
 	struct vma_flow_rule flow = flow_rule(0, IPPROTO_UDP, 67, 0, 0);
-	struct verbs_rule rule;
+	struct verbs_rule_spec rule;
 
 	(void)state;
 	memset(flow.key.local, 0xff, 4);
@@ -108,7 +108,7 @@ static void test_a_broadcast_address_goes_to_all_ones(void **state)
 static void test_a_vlan_is_its_twelve_bits(void **state)
 {
 	struct vma_flow_rule flow = flow_rule(0, IPPROTO_UDP, 67, 0, 0);
-	struct verbs_rule rule;
+	struct verbs_rule_spec rule;
 
 	(void)state;
 	flow.key.vlan = 4094;

@@ -8,7 +8,7 @@
 #define KHZ 156250
 #define MASK ((UINT64_C(1) << 48) - 1)
 
-static uint64_t clock_of(clockid_t clock)
+static uint64_t clock_gettime_ns(clockid_t clock)
 {
 	struct timespec now;
 
@@ -16,7 +16,7 @@ static uint64_t clock_of(clockid_t clock)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static uint64_t ticks_of(uint64_t ns)
+static uint64_t ns_to_device_ticks(uint64_t ns)
 {
 	return ns * 5 / 32 & MASK;
 }
@@ -24,7 +24,7 @@ static uint64_t ticks_of(uint64_t ns)
 static int fake_query_rt_values(struct ibv_context *context, struct ibv_values_ex *values)
 {
 	(void)context;
-	values->raw_clock = (struct timespec){.tv_nsec = (long)ticks_of(clock_of(CLOCK_MONOTONIC))};
+	values->raw_clock = (struct timespec){.tv_nsec = (long)ns_to_device_ticks(clock_gettime_ns(CLOCK_MONOTONIC))};
 	return 0;
 }
 
@@ -42,11 +42,11 @@ static struct verbs_qp *begin(unsigned conversion)
 	fake.nic.wake_fd = -1;
 	fake.nic.conversion = conversion;
 	fake.nic.qps = qp;
-	verbs_stamps_of_device(&fake.nic);
+	verbs_timestamp_kind_of_device(&fake.nic);
 	qp->queue.rx_stamps = fake.nic.stamps;
 	qp->rx_clock = fake.nic.clock;
 	qp->rx_clock.sampled = false;
-	verbs_stamps_start(qp);
+	verbs_timestamps_start_on_qp(qp);
 	return qp;
 }
 
@@ -73,7 +73,7 @@ static struct vma_buf *received(struct verbs_qp *qp, uint64_t stamp)
 static void test_nobody_who_does_not_ask_gets_a_stamp(void **state)
 {
 	struct verbs_qp *qp = begin(3);
-	const struct vma_buf *buf = received(qp, ticks_of(clock_of(CLOCK_MONOTONIC)));
+	const struct vma_buf *buf = received(qp, ns_to_device_ticks(clock_gettime_ns(CLOCK_MONOTONIC)));
 
 	(void)state;
 	assert_int_equal(buf->timestamp_ns, 0);
@@ -84,43 +84,44 @@ static void test_nobody_who_does_not_ask_gets_a_stamp(void **state)
 static void test_stamps_are_in_the_systems_time(void **state)
 {
 	struct verbs_qp *qp = begin(3);
-	const uint64_t before = clock_of(CLOCK_REALTIME), own = clock_of(CLOCK_MONOTONIC);
+	const uint64_t before = clock_gettime_ns(CLOCK_REALTIME), own = clock_gettime_ns(CLOCK_MONOTONIC);
 	const struct vma_buf *buf;
 
 	(void)state;
-	assert_int_equal(verbs_stamp(&fake.nic.base), 0);
-	buf = received(qp, ticks_of(own));
+	assert_int_equal(verbs_enable_timestamps(&fake.nic.base), 0);
+	buf = received(qp, ns_to_device_ticks(own));
 	assert_int_equal(buf->flags & (VMA_BUF_RX_HW_TIMESTAMP | VMA_BUF_RX_NIC_CLOCK), VMA_BUF_RX_HW_TIMESTAMP);
 	/* What lies between the two readings, and what the samples err by, counts on a busy machine. */
 	assert_in_range(buf->timestamp_ns, before - 1000000000, before + 1000000000);
-	buf = received(qp, ticks_of(own + 5000000));
+	buf = received(qp, ns_to_device_ticks(own + 5000000));
 	assert_in_range(buf->timestamp_ns, before + 5000000 - 1000000000, before + 5000000 + 1000000000);
 }
 
 static void test_two_stamps_differ_by_what_has_passed_on_the_card(void **state)
 {
 	struct verbs_qp *qp = begin(2);
-	const uint64_t own = clock_of(CLOCK_MONOTONIC);
+	const uint64_t own = clock_gettime_ns(CLOCK_MONOTONIC);
 	uint64_t first;
 
 	(void)state;
-	assert_int_equal(verbs_stamp(&fake.nic.base), 0);
-	first = received(qp, ticks_of(own))->timestamp_ns;
-	assert_in_range(received(qp, ticks_of(own + 3000000000))->timestamp_ns - first, 2999999900, 3000000100);
+	assert_int_equal(verbs_enable_timestamps(&fake.nic.base), 0);
+	first = received(qp, ns_to_device_ticks(own))->timestamp_ns;
+	assert_in_range(received(qp, ns_to_device_ticks(own + 3000000000))->timestamp_ns - first, 2999999900,
+	                3000000100);
 }
 
 static void test_stamps_of_one_queue_go_forward_over_a_new_line(void **state)
 {
 	struct verbs_qp *qp = begin(3);
-	const uint64_t own = clock_of(CLOCK_MONOTONIC);
+	const uint64_t own = clock_gettime_ns(CLOCK_MONOTONIC);
 	uint64_t first;
 
 	(void)state;
-	assert_int_equal(verbs_stamp(&fake.nic.base), 0);
-	first = received(qp, ticks_of(own + 1000))->timestamp_ns;
-	assert_true(received(qp, ticks_of(own))->timestamp_ns >= first);
+	assert_int_equal(verbs_enable_timestamps(&fake.nic.base), 0);
+	first = received(qp, ns_to_device_ticks(own + 1000))->timestamp_ns;
+	assert_true(received(qp, ns_to_device_ticks(own))->timestamp_ns >= first);
 	/* A clock that was set back by more is followed. */
-	assert_true(received(qp, ticks_of(own - 10000000000))->timestamp_ns < first - 9000000000);
+	assert_true(received(qp, ns_to_device_ticks(own - 10000000000))->timestamp_ns < first - 9000000000);
 }
 
 static void test_raw_stamps_are_nanoseconds_of_the_cards_own(void **state)
@@ -129,7 +130,7 @@ static void test_raw_stamps_are_nanoseconds_of_the_cards_own(void **state)
 	const struct vma_buf *buf;
 
 	(void)state;
-	assert_int_equal(verbs_stamp(&fake.nic.base), 0);
+	assert_int_equal(verbs_enable_timestamps(&fake.nic.base), 0);
 	buf = received(qp, KHZ * UINT64_C(1000) * 7);
 	assert_in_range(buf->timestamp_ns, 6999999990, 7000000000);
 	assert_int_equal(buf->flags & (VMA_BUF_RX_HW_TIMESTAMP | VMA_BUF_RX_NIC_CLOCK),
@@ -143,7 +144,7 @@ static void test_ptp_stamps_are_the_providers(void **state)
 	const struct vma_buf *buf;
 
 	(void)state;
-	assert_int_equal(verbs_stamp(&fake.nic.base), 0);
+	assert_int_equal(verbs_enable_timestamps(&fake.nic.base), 0);
 	buf = received(qp, 1234567890123456789);
 	assert_int_equal(buf->timestamp_ns, 1234567890123456789);
 	assert_true(buf->flags & VMA_BUF_RX_NIC_CLOCK);
@@ -153,11 +154,11 @@ static void test_a_card_that_cannot_says_so(void **state)
 {
 	(void)state;
 	begin(0);
-	assert_int_equal(verbs_stamp(&fake.nic.base), -EOPNOTSUPP);
+	assert_int_equal(verbs_enable_timestamps(&fake.nic.base), -EOPNOTSUPP);
 	begin(3);
 	fake.device.limits.has_clock = false;
-	verbs_stamps_of_device(&fake.nic);
-	assert_int_equal(verbs_stamp(&fake.nic.base), -EOPNOTSUPP);
+	verbs_timestamp_kind_of_device(&fake.nic);
+	assert_int_equal(verbs_enable_timestamps(&fake.nic.base), -EOPNOTSUPP);
 }
 
 static void test_the_first_buffer_of_a_long_packet_has_the_stamp(void **state)
@@ -169,7 +170,7 @@ static void test_the_first_buffer_of_a_long_packet_has_the_stamp(void **state)
 	qp->rx_bufs = 5;
 	qp->base.rx_depth = FAKE_DEPTH / 2 / 5 * 5;
 	verbs_data_init(qp);
-	assert_int_equal(verbs_stamp(&fake.nic.base), 0);
+	assert_int_equal(verbs_enable_timestamps(&fake.nic.base), 0);
 	post(qp, 5);
 	fake.byte_len = 9000;
 	fake.due = 1;
@@ -183,14 +184,14 @@ static void test_the_first_buffer_of_a_long_packet_has_the_stamp(void **state)
 
 /* ---- pace ---- */
 
-static uint32_t modified_mask, modified_rate;
+static uint32_t fake_modify_qp_mask, fake_modify_qp_rate;
 static int modify_error;
 
 static int fake_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
 	(void)qp;
-	modified_mask = (uint32_t)mask;
-	modified_rate = attr->rate_limit;
+	fake_modify_qp_mask = (uint32_t)mask;
+	fake_modify_qp_rate = attr->rate_limit;
 	assert_int_equal(attr->qp_state, IBV_QPS_RTS);
 	return modify_error;
 }
@@ -206,12 +207,12 @@ static void test_bytes_per_second_become_the_devices_kilobits(void **state)
 	assert_int_equal(vma_nic_pace(&qp->base, 1000000, 0), -EOPNOTSUPP);
 	fake.nic.base.info.caps |= VMA_NIC_CAP_PACING;
 	assert_int_equal(vma_nic_pace(&qp->base, 1000000, 0), 0);
-	assert_int_equal(modified_mask, IBV_QP_STATE | IBV_QP_RATE_LIMIT);
-	assert_int_equal(modified_rate, 8000);
+	assert_int_equal(fake_modify_qp_mask, IBV_QP_STATE | IBV_QP_RATE_LIMIT);
+	assert_int_equal(fake_modify_qp_rate, 8000);
 	assert_int_equal(vma_nic_pace(&qp->base, 1, 0), 0);
-	assert_int_equal(modified_rate, 100);
+	assert_int_equal(fake_modify_qp_rate, 100);
 	assert_int_equal(vma_nic_pace(&qp->base, 0, 0), 0);
-	assert_int_equal(modified_rate, 0);
+	assert_int_equal(fake_modify_qp_rate, 0);
 }
 
 static void test_a_pace_that_the_device_refuses_is_none(void **state)
@@ -227,9 +228,9 @@ static void test_a_pace_that_the_device_refuses_is_none(void **state)
 	assert_int_equal(qp->pace_kbps, 0);
 	modify_error = 0;
 	atomic_store(&qp->base.lost, true); /* the rebind sets it */
-	modified_rate = 0;
+	fake_modify_qp_rate = 0;
 	assert_int_equal(vma_nic_pace(&qp->base, 1000000, 0), 0);
-	assert_int_equal(modified_rate, 0);
+	assert_int_equal(fake_modify_qp_rate, 0);
 	assert_int_equal(qp->pace_kbps, 8000);
 }
 

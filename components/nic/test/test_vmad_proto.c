@@ -71,7 +71,7 @@ static int setup(void **state)
 	struct fixture *fixture = calloc(1, sizeof(*fixture));
 
 	number = 1000000000u + ((unsigned)getpid() << 8) + (number + 1) % 256;
-	fake_reset();
+	fake_owner_reset();
 	fixture->user = getuid();
 	fixture->attr.users = &fixture->user;
 	fixture->attr.nusers = 1;
@@ -96,13 +96,13 @@ static int teardown(void **state)
 
 static int vmad_proto_join(struct vmad_client **client)
 {
-	const struct vmad_connect how = {
+	const struct vmad_connect_attr how = {
 	        .ifindex = interface_number(), .ifname = "test", .right_fd = -1, .timeout_ms = 3000};
 
 	return vmad_client_connect(&how, client);
 }
 
-static struct vmad_client *joined(void)
+static struct vmad_client *connect_test_client(void)
 {
 	struct vmad_client *client = NULL;
 
@@ -139,7 +139,7 @@ static int raw_connection(void)
 	return fd;
 }
 
-static bool hung_up(int fd)
+static bool connection_is_hung_up(int fd)
 {
 	struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
 	char byte;
@@ -147,7 +147,7 @@ static bool hung_up(int fd)
 	return poll(&poll_fd, 1, 3000) == 1 && recv(fd, &byte, 1, 0) <= 0;
 }
 
-static bool becomes(_Atomic unsigned *value, unsigned wanted)
+static bool await_counter_value(_Atomic unsigned *value, unsigned wanted)
 {
 	const struct timespec pause = {.tv_nsec = 2000000};
 
@@ -171,8 +171,8 @@ static void test_a_flow_moves_between_slots_of_one_client_only(void **state)
 	bool generic = false;
 
 	start_server(*state);
-	client = joined();
-	other = joined();
+	client = connect_test_client();
+	other = connect_test_client();
 	from = rented(client);
 	to = rented(client);
 	others = rented(other);
@@ -194,7 +194,7 @@ static void test_a_client_rents_and_returns(void **state)
 	bool generic = false;
 
 	start_server(*state);
-	client = joined();
+	client = connect_test_client();
 	assert_int_equal(vmad_client_rent(client, 64, 64, &rental), 0);
 	assert_int_equal(rental.queues, 2);
 	assert_int_equal(rental.nframes, 512);
@@ -230,13 +230,13 @@ static void test_state_has_each_client_and_its_queue_pairs(void **state)
 	bool generic = false;
 
 	start_server(*state);
-	client = joined();
-	other = joined();
+	client = connect_test_client();
+	other = connect_test_client();
 	first = rented(client);
 	others = rented(other);
 	second = rented(client);
 	assert_int_equal(vmad_client_flow_add(client, second, &rule, -1, &generic), 0);
-	asks = joined();
+	asks = connect_test_client();
 	assert_int_equal(vmad_client_state(asks, &seen), 0);
 	assert_int_equal(seen.interface.mtu, 1500);
 	assert_int_equal(seen.interface.queue_pairs, 3);
@@ -264,7 +264,7 @@ static void test_state_beyond_the_last_place_is_refused(void **state)
 	struct vmad_client *client;
 
 	start_server(*state);
-	client = joined();
+	client = connect_test_client();
 	for (unsigned i = 0; i < sizeof(places) / sizeof(places[0]); i++) {
 		struct vmad_msg msg = {.type = VMAD_STATE, .state = {.place = places[i]}};
 		int fds[VMAD_FDS_MAX];
@@ -289,7 +289,7 @@ static void test_state_is_told_to_clients_only(void **state)
 	assert_int_equal(msg.result, -EPERM);
 	msg = vmad_proto_message(VMAD_STATE);
 	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
-	assert_true(hung_up(fd));
+	assert_true(connection_is_hung_up(fd));
 	close(fd);
 }
 
@@ -313,12 +313,12 @@ static void test_hello_is_answered_when_the_interface_is_there(void **state)
 {
 	atomic_store(&fake.busy, 10);
 	start_server(*state);
-	vmad_client_close(joined());
+	vmad_client_close(connect_test_client());
 	assert_int_equal(atomic_load(&fake.busy), 0);
 }
 
 /* At first as a vmad that is about to end: it takes nobody in any more, and has its name still. */
-static void *run_after_ending(void *arg)
+static void *server_thread_after_ending(void *arg)
 {
 	const struct vmad_listen_socks *listen_fds = &((struct fixture *)arg)->server.listen_fds;
 	struct pollfd listening = {.fd = listen_fds->path_fd >= 0 ? listen_fds->path_fd : listen_fds->name_fd,
@@ -338,7 +338,7 @@ static void *run_after_ending(void *arg)
 static void test_a_vmad_that_takes_long_to_end_is_waited_for(void **state)
 {
 	struct fixture *fixture = *state;
-	const struct vmad_connect how = {
+	const struct vmad_connect_attr how = {
 	        .ifindex = 1, .ifname = "lo", .vmad_path = "/bin/true", .right_fd = -1, .timeout_ms = 8000};
 	const int host = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
 	struct vmad_client *client = NULL;
@@ -350,7 +350,7 @@ static void test_a_vmad_that_takes_long_to_end_is_waited_for(void **state)
 	}
 	number = how.ifindex;
 	listen_for_clients(fixture);
-	assert_int_equal(pthread_create(&fixture->thread, NULL, run_after_ending, fixture), 0);
+	assert_int_equal(pthread_create(&fixture->thread, NULL, server_thread_after_ending, fixture), 0);
 	assert_int_equal(vmad_client_connect(&how, &client), 0);
 	vmad_client_close(client);
 	assert_int_equal(setns(host, CLONE_NEWNET), 0);
@@ -364,12 +364,12 @@ static void test_garbage_costs_its_sender_the_connection(void **state)
 	struct vmad_client *client;
 
 	start_server(*state);
-	client = joined();
+	client = connect_test_client();
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		int fd = raw_connection();
 
 		assert_int_equal(send(fd, garbage, sizes[i], 0), sizes[i]);
-		assert_true(hung_up(fd));
+		assert_true(connection_is_hung_up(fd));
 		close(fd);
 	}
 	rented(client);
@@ -386,7 +386,7 @@ static void test_fds_where_none_belong_end_the_connection(void **state)
 		fds[i] = 0;
 	fd = raw_connection();
 	assert_int_equal(vmad_send(fd, &msg, fds, VMAD_FDS_MAX), 0);
-	assert_true(hung_up(fd));
+	assert_true(connection_is_hung_up(fd));
 	close(fd);
 }
 
@@ -398,7 +398,7 @@ static void test_a_request_before_hello_ends_the_connection(void **state)
 	start_server(*state);
 	fd = raw_connection();
 	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
-	assert_true(hung_up(fd));
+	assert_true(connection_is_hung_up(fd));
 	close(fd);
 	assert_int_equal(atomic_load(&fake.rents), 0);
 }
@@ -427,8 +427,8 @@ static void test_a_slot_belongs_to_who_rented_it(void **state)
 	uint32_t slot;
 
 	start_server(*state);
-	mine = joined();
-	other = joined();
+	mine = connect_test_client();
+	other = connect_test_client();
 	slot = rented(mine);
 	assert_int_equal(vmad_client_flow_add(other, slot, &rule, -1, &generic), -ENOENT);
 	assert_int_equal(vmad_client_return(other, slot, true), -ENOENT);
@@ -447,21 +447,21 @@ static void test_a_slot_goes_over_to_another_connection_of_its_process(void **st
 	int status;
 
 	start_server(*state);
-	first = joined();
+	first = connect_test_client();
 	assert_int_equal(vmad_client_rent(first, 64, 64, &rental), 0);
 	close_rental(&rental);
-	second = joined();
+	second = connect_test_client();
 	assert_int_equal(vmad_client_resume(second, rental.slot, rental.ticket ^ 1), -ENOENT);
 	assert_int_equal(vmad_client_resume(second, rental.slot, 0), -ENOENT);
 	assert_int_equal(vmad_client_resume(second, XDP_SLOTS_MAX, rental.ticket), -ENOENT);
 	child = fork();
 	if (child == 0) /* it knows the ticket, and is another process */
-		_exit(vmad_client_resume(joined(), rental.slot, rental.ticket) != -ENOENT);
+		_exit(vmad_client_resume(connect_test_client(), rental.slot, rental.ticket) != -ENOENT);
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
 	assert_int_equal(vmad_client_flow_add(first, rental.slot, &rule, -1, &generic), 0);
 	assert_int_equal(vmad_client_resume(second, rental.slot, rental.ticket), 0);
-	assert_int_equal(vmad_client_resumed(second, rental.slot), 0);
+	assert_int_equal(vmad_client_tell_resumed(second, rental.slot), 0);
 	assert_int_equal(vmad_client_flow_del(first, rental.slot, &rule.key), -ENOENT);
 	vmad_client_close(first);
 	assert_int_equal(vmad_client_flow_del(second, rental.slot, &rule.key), 0);
@@ -476,7 +476,7 @@ static void test_a_connection_without_an_answer_is_used_no_more(void **state)
 	struct vmad_client *client;
 
 	start_server(fixture);
-	client = joined();
+	client = connect_test_client();
 	atomic_store(&client->broken, true);
 	assert_int_equal(vmad_client_return(client, 0, true), -EPIPE);
 	assert_true(vmad_client_broken(client));
@@ -491,7 +491,7 @@ static void test_who_does_not_read_is_dropped_and_delays_nobody(void **state)
 	int fd, rc = 0;
 
 	start_server(*state);
-	client = joined();
+	client = connect_test_client();
 	fd = raw_connection();
 	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
 	msg = vmad_proto_message(999);
@@ -516,7 +516,7 @@ static void test_silent_connections_keep_nobody_out(void **state)
 	start_server(*state);
 	for (unsigned i = 0; i < 2 * VMAD_PEERS_MAX; i++)
 		fds[i] = raw_connection();
-	vmad_client_close(joined());
+	vmad_client_close(connect_test_client());
 	for (unsigned i = 0; i < 2 * VMAD_PEERS_MAX; i++)
 		close(fds[i]);
 }
@@ -530,8 +530,8 @@ static void test_a_revoked_flow_is_told_to_its_client_only(void **state)
 	bool generic;
 
 	start_server(*state);
-	client = joined();
-	other = joined();
+	client = connect_test_client();
+	other = connect_test_client();
 	slot = rented(client);
 	rented(other);
 	assert_int_equal(vmad_client_flow_add(client, slot, &rule, -1, &generic), 0);
@@ -550,9 +550,9 @@ static void test_a_revoked_flow_is_told_to_its_client_only(void **state)
 }
 
 /* What a client is told if this socket, which is bound, takes nobody in. */
-static int with_a_full_queue(int listener, const struct sockaddr *address, socklen_t len)
+static int connect_with_full_backlog(int listener, const struct sockaddr *address, socklen_t len)
 {
-	const struct vmad_connect how = {
+	const struct vmad_connect_attr how = {
 	        .ifindex = interface_number(), .ifname = "test", .right_fd = -1, .timeout_ms = 60000};
 	struct vmad_client *client;
 	int waiting[8], rc;
@@ -581,7 +581,7 @@ static void test_a_full_queue_is_given_up_soon(void **state)
 	const uint64_t begun = os_now_ms();
 
 	assert_int_equal(bind(listener, (const struct sockaddr *)&address, len), 0);
-	assert_int_equal(with_a_full_queue(listener, (const struct sockaddr *)&address, len),
+	assert_int_equal(connect_with_full_backlog(listener, (const struct sockaddr *)&address, len),
 	                 needs_name ? -EAGAIN : -ECONNREFUSED);
 	assert_true(os_now_ms() - begun < 30000);
 	start_server(fixture); /* for teardown */
@@ -593,13 +593,13 @@ static void test_a_full_queue_in_the_folder_is_given_up_soon(void **state)
 	struct sockaddr_un address;
 	const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	const uint64_t begun = os_now_ms();
-	const int rc = vmad_folder_bind(listener, interface_number(), "vmad", 0666);
+	const int rc = vmad_bind_in_own_folder(listener, interface_number(), "vmad", 0666);
 
 	if (rc == 0) {
-		const int len = vmad_folder_address(listener, interface_number(), "vmad", &address);
+		const int len = vmad_socket_path_address(listener, interface_number(), "vmad", &address);
 
 		assert_true(len > 0);
-		assert_int_equal(with_a_full_queue(listener, (const struct sockaddr *)&address, (socklen_t)len),
+		assert_int_equal(connect_with_full_backlog(listener, (const struct sockaddr *)&address, (socklen_t)len),
 		                 -EAGAIN);
 		assert_true(os_now_ms() - begun < 30000);
 	}
@@ -630,7 +630,7 @@ static void test_only_a_socket_that_was_shown_is_believed(void **state)
 	bool generic;
 
 	start_server(*state);
-	client = joined();
+	client = connect_test_client();
 	slot = rented(client);
 	shadow = udp_socket(&cookie);
 	stranger = udp_socket(&other);
@@ -663,8 +663,8 @@ static void test_all_shadows_of_a_flow_arrive_in_order(void **state)
 	uint32_t slot;
 
 	start_server(*state);
-	client = joined();
-	other = joined();
+	client = connect_test_client();
+	other = connect_test_client();
 	slot = rented(client);
 	for (unsigned i = 0; i < n; i++)
 		shadows[i] = udp_socket(&cookies[i]);
@@ -705,7 +705,7 @@ static void test_more_shadows_than_a_message_holds_are_refused(void **state)
 
 #define MINISOCKS 3001u /* many more messages than the socket holds */
 
-static struct vma_flow_minisock left(unsigned i)
+static struct vma_flow_minisock make_test_minisock(unsigned i)
 {
 	struct vma_flow_minisock minisock = {.key = rule.key, .state = 1 + i % 3, .snd_nxt = i, .rcv_nxt = ~i};
 
@@ -722,11 +722,11 @@ static void test_what_a_process_leaves_arrives_whole_before_it_goes_on(void **st
 	uint32_t slot;
 
 	start_server(*state);
-	client = joined();
-	other = joined();
+	client = connect_test_client();
+	other = connect_test_client();
 	slot = rented(client);
 	for (unsigned i = 0; i < MINISOCKS; i++)
-		minisocks[i] = left(i);
+		minisocks[i] = make_test_minisock(i);
 	assert_int_equal(vmad_client_minisock_export(client, slot, minisocks, MINISOCKS), 0);
 	assert_int_equal(fake.minisocks, MINISOCKS);
 	for (unsigned i = MINISOCKS - FAKE_FLOWS; i < MINISOCKS; i++)
@@ -747,7 +747,7 @@ static void test_last_words_are_heard_when_the_process_has_ended(void **state)
 	start_server(*state);
 	pid = fork();
 	if (pid == 0) {
-		struct vmad_client *client = joined();
+		struct vmad_client *client = connect_test_client();
 		const uint32_t slot = rented(client);
 		struct vmad_msg msg = vmad_proto_message(VMAD_MINISOCK_EXPORT);
 
@@ -776,7 +776,7 @@ static void test_what_was_taken_back_before_a_new_grant_is_no_news(void **state)
 	bool generic;
 
 	start_server(*state);
-	client = joined();
+	client = connect_test_client();
 	slot = rented(client);
 	assert_int_equal(vmad_client_flow_add(client, slot, &rule, -1, &generic), 0);
 	atomic_store(&fake.revoke, true);
@@ -787,7 +787,7 @@ static void test_what_was_taken_back_before_a_new_grant_is_no_news(void **state)
 	vmad_client_close(client);
 }
 
-static int told_by_client = -1; /* the grandchild lives until this is closed */
+static int fd_from_forked_client = -1; /* the grandchild lives until this is closed */
 
 /* In a child: become a client, tell the parent, wait to be killed. */
 static pid_t forked_client(bool leave_grandchild)
@@ -816,7 +816,7 @@ static pid_t forked_client(bool leave_grandchild)
 	}
 	close(told[1]);
 	assert_int_equal(read(told[0], &byte, 1), 1);
-	told_by_client = told[0];
+	fd_from_forked_client = told[0];
 	return pid;
 }
 
@@ -829,9 +829,9 @@ static void test_a_killed_client_is_missed(void **state)
 	assert_int_equal(atomic_load(&fake.rents), 1);
 	assert_int_equal(atomic_load(&fake.finals), 0);
 	kill(pid, SIGKILL);
-	assert_true(becomes(&fake.finals, 1));
+	assert_true(await_counter_value(&fake.finals, 1));
 	waitpid(pid, NULL, 0);
-	close(told_by_client);
+	close(fd_from_forked_client);
 }
 
 static void test_a_killed_parent_is_missed_although_its_child_has_the_socket(void **state)
@@ -842,8 +842,8 @@ static void test_a_killed_parent_is_missed_although_its_child_has_the_socket(voi
 	pid = forked_client(true);
 	kill(pid, SIGKILL);
 	waitpid(pid, NULL, 0);
-	assert_true(becomes(&fake.finals, 1));
-	close(told_by_client);
+	assert_true(await_counter_value(&fake.finals, 1));
+	close(fd_from_forked_client);
 }
 
 static void test_frames_of_a_client_that_hung_up_wait_for_its_process(void **state)
@@ -852,7 +852,7 @@ static void test_frames_of_a_client_that_hung_up_wait_for_its_process(void **sta
 	struct vmad_client *client;
 
 	start_server(*state);
-	client = joined();
+	client = connect_test_client();
 	rented(client);
 	vmad_client_close(client); /* without returning the slot: this process may still touch its frames */
 	for (int i = 0; i < 100 && atomic_load(&fake.leaving) == 0; i++)
@@ -860,12 +860,12 @@ static void test_frames_of_a_client_that_hung_up_wait_for_its_process(void **sta
 	assert_true(atomic_load(&fake.leaving) != 0);
 	nanosleep(&pause, NULL);
 	assert_int_equal(atomic_load(&fake.finals), 0);
-	rented(client = joined());
+	rented(client = connect_test_client());
 	vmad_client_close(client);
 }
 
 /* A second after its last client: it waits ten for its first one. */
-static void ends_soon(struct fixture *fixture)
+static void assert_server_ends_soon(struct fixture *fixture)
 {
 	struct timespec until;
 
@@ -883,10 +883,10 @@ static void test_it_ends_when_idle(void **state)
 
 	fixture->attr.exit_when_idle = true;
 	start_server(fixture);
-	client = joined();
+	client = connect_test_client();
 	assert_int_equal(vmad_client_return(client, rented(client), true), 0);
 	vmad_client_close(client);
-	ends_soon(fixture);
+	assert_server_ends_soon(fixture);
 }
 
 static void test_a_client_that_has_gone_within_one_turn_was_a_client(void **state)
@@ -901,7 +901,7 @@ static void test_a_client_that_has_gone_within_one_turn_was_a_client(void **stat
 	assert_int_equal(vmad_send(fd, &hello, NULL, 0), 0);
 	close(fd);
 	vmad_proto_serve(fixture);
-	ends_soon(fixture);
+	assert_server_ends_soon(fixture);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

@@ -35,7 +35,7 @@ static void wire_end_fixture(struct fixture *w)
 }
 
 /* Polls once and notes the numbers of what came; returns how many. */
-static uint32_t wire_numbers(struct fixture *w, uint32_t *out, uint32_t max)
+static uint32_t poll_frame_numbers(struct fixture *w, uint32_t *out, uint32_t max)
 {
 	static struct packet packet;
 	uint32_t n = 0;
@@ -65,10 +65,10 @@ static void test_loss_duplication_and_order_are_as_planned_and_counted(void **st
 	wire_make_fixture(&w, &attr, 0);
 	for (uint32_t i = 0; i < 2000; i += 100) {
 		wire_send_numbered(&w, i, 100);
-		n += wire_numbers(&w, got + n, 4000 - n);
+		n += poll_frame_numbers(&w, got + n, 4000 - n);
 	}
 	clock_ns += 2000000; /* those that nobody overtook any more */
-	n += wire_numbers(&w, got + n, 4000 - n);
+	n += poll_frame_numbers(&w, got + n, 4000 - n);
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.sent, 2000);
 	assert_int_equal(counts.delivered, n);
@@ -86,7 +86,7 @@ static void test_loss_duplication_and_order_are_as_planned_and_counted(void **st
 }
 
 /* Sends in bursts of `burst`, so that polls fall differently, and hashes what arrives when. */
-static uint64_t wire_trace(uint64_t seed, uint32_t burst)
+static uint64_t hash_of_arrivals(uint64_t seed, uint32_t burst)
 {
 	struct fixture w;
 	struct vma_wire_pair_attr attr = {.queue_frames = 2048};
@@ -107,7 +107,7 @@ static uint64_t wire_trace(uint64_t seed, uint32_t burst)
 		if ((i + 1) % burst != 0)
 			continue;
 		for (uint32_t j = 0; j < 3; j++)
-			vma_wire_tick(w.nic[0]);
+			vma_wire_drive_both_ends(w.nic[0]);
 	}
 	clock_ns += 10000000;
 	while (fixture_poll(w.qp[1][0], &packet))
@@ -120,9 +120,9 @@ static uint64_t wire_trace(uint64_t seed, uint32_t burst)
 static void test_the_same_seed_gives_the_same_faults(void **state)
 {
 	(void)state;
-	assert_int_equal(wire_trace(1, 1200), wire_trace(1, 1200));
-	assert_int_equal(wire_trace(1, 100), wire_trace(1, 100));
-	assert_int_not_equal(wire_trace(1, 1200), wire_trace(2, 1200));
+	assert_int_equal(hash_of_arrivals(1, 1200), hash_of_arrivals(1, 1200));
+	assert_int_equal(hash_of_arrivals(1, 100), hash_of_arrivals(1, 100));
+	assert_int_not_equal(hash_of_arrivals(1, 1200), hash_of_arrivals(2, 1200));
 }
 
 static void test_delay_follows_the_virtual_clock(void **state)
@@ -136,18 +136,18 @@ static void test_delay_follows_the_virtual_clock(void **state)
 	wire_send_numbered(&w, 1, 1);
 	clock_ns = 400000;
 	wire_send_numbered(&w, 2, 1);
-	assert_int_equal(wire_numbers(&w, got, 8), 0);
+	assert_int_equal(poll_frame_numbers(&w, got, 8), 0);
 	clock_ns = 999999;
-	assert_int_equal(wire_numbers(&w, got, 8), 0);
+	assert_int_equal(poll_frame_numbers(&w, got, 8), 0);
 	clock_ns = 1000000;
-	assert_int_equal(wire_numbers(&w, got, 8), 1);
+	assert_int_equal(poll_frame_numbers(&w, got, 8), 1);
 	assert_int_equal(got[0], 1);
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 0);
 	clock_ns = 1400000;
 	assert_false(fd_readable(vma_nic_fd(w.qp[1][0]), 0));
-	vma_wire_tick(w.nic[0]); /* the clock is looked at: the sleeper hears of it */
+	vma_wire_drive_both_ends(w.nic[0]); /* the clock is looked at: the sleeper hears of it */
 	assert_true(fd_readable(vma_nic_fd(w.qp[1][0]), 0));
-	assert_int_equal(wire_numbers(&w, got, 8), 1);
+	assert_int_equal(poll_frame_numbers(&w, got, 8), 1);
 	assert_int_equal(got[0], 2);
 	assert_int_equal(vma_nic_now_ns(w.nic[0]), 1400000);
 	wire_end_fixture(&w);
@@ -163,9 +163,9 @@ static void test_jitter_changes_order_within_its_bound(void **state)
 	wire_make_fixture(&w, &attr, 0);
 	wire_send_numbered(&w, 0, 100);
 	clock_ns = 999;
-	assert_int_equal(wire_numbers(&w, got, 100), 0);
+	assert_int_equal(poll_frame_numbers(&w, got, 100), 0);
 	clock_ns = 2000;
-	assert_int_equal(wire_numbers(&w, got, 100), 100);
+	assert_int_equal(poll_frame_numbers(&w, got, 100), 100);
 	for (uint32_t i = 1; i < 100; i++)
 		turned += got[i] < got[i - 1];
 	assert_true(turned > 20);
@@ -228,7 +228,7 @@ static void test_a_bounded_lane_holds_that_many_and_loses_none(void **state)
 		}
 	}
 	assert_int_equal(taken, 20);
-	assert_int_equal(wire_numbers(&w, got, 32), 20);
+	assert_int_equal(poll_frame_numbers(&w, got, 32), 20);
 	for (uint32_t i = 0; i < 20; i++)
 		assert_int_equal(got[i], i);
 	wire_end_fixture(&w);
@@ -245,10 +245,10 @@ static void test_a_full_delay_line_drops_the_newest(void **state)
 	wire_make_fixture(&w, &attr, 0);
 	for (uint32_t i = 0; i < 12; i++) {
 		wire_send_numbered(&w, i, 1);
-		vma_wire_tick(w.nic[0]);
+		vma_wire_drive_both_ends(w.nic[0]);
 	}
 	clock_ns = 1000;
-	assert_int_equal(wire_numbers(&w, got, 32), 8);
+	assert_int_equal(poll_frame_numbers(&w, got, 32), 8);
 	assert_int_equal(got[7], 7);
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.queue_full, 4);
@@ -275,22 +275,22 @@ static void test_due_says_when_the_next_delayed_frame_arrives(void **state)
 
 	(void)state;
 	wire_make_fixture(&w, &attr, 0);
-	assert_int_equal(vma_wire_due(w.nic[0]), UINT64_MAX);
+	assert_int_equal(vma_wire_next_arrival_ns(w.nic[0]), UINT64_MAX);
 	for (uint32_t i = 0; i < 2; i++) {
 		clock_ns = 100 * (uint64_t)i;
 		wire_send_numbered(&w, i, 1);
-		vma_wire_tick(w.nic[0]);
+		vma_wire_drive_both_ends(w.nic[0]);
 	}
-	assert_int_equal(vma_wire_due(w.nic[0]), 1000);
-	assert_int_equal(vma_wire_due(w.nic[1]), UINT64_MAX);
-	clock_ns = vma_wire_due(w.nic[0]) - 1;
-	assert_int_equal(wire_numbers(&w, got, 8), 0);
+	assert_int_equal(vma_wire_next_arrival_ns(w.nic[0]), 1000);
+	assert_int_equal(vma_wire_next_arrival_ns(w.nic[1]), UINT64_MAX);
+	clock_ns = vma_wire_next_arrival_ns(w.nic[0]) - 1;
+	assert_int_equal(poll_frame_numbers(&w, got, 8), 0);
 	clock_ns++;
-	assert_int_equal(wire_numbers(&w, got, 8), 1);
-	clock_ns = vma_wire_due(w.nic[0]);
+	assert_int_equal(poll_frame_numbers(&w, got, 8), 1);
+	clock_ns = vma_wire_next_arrival_ns(w.nic[0]);
 	assert_int_equal(clock_ns, 1100);
-	assert_int_equal(wire_numbers(&w, got, 8), 1);
-	assert_int_equal(vma_wire_due(w.nic[0]), UINT64_MAX);
+	assert_int_equal(poll_frame_numbers(&w, got, 8), 1);
+	assert_int_equal(vma_wire_next_arrival_ns(w.nic[0]), UINT64_MAX);
 	wire_end_fixture(&w);
 }
 
@@ -310,18 +310,18 @@ static void test_moderation_reports_after_count_or_period(void **state)
 	assert_false(fd_readable(fd, 0));
 	wire_send_numbered(&w, 3, 1);
 	assert_true(fd_readable(fd, 0)); /* count */
-	assert_int_equal(wire_numbers(&w, got, 16), 4);
+	assert_int_equal(poll_frame_numbers(&w, got, 16), 4);
 
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 0);
 	assert_false(fd_readable(fd, 0));
 	wire_send_numbered(&w, 4, 1);
 	clock_ns += 99999;
-	vma_wire_tick(w.nic[1]);
+	vma_wire_drive_both_ends(w.nic[1]);
 	assert_false(fd_readable(fd, 0));
 	clock_ns += 1;
-	vma_wire_tick(w.nic[1]);
+	vma_wire_drive_both_ends(w.nic[1]);
 	assert_true(fd_readable(fd, 0)); /* period, from the first frame */
-	assert_int_equal(wire_numbers(&w, got, 16), 1);
+	assert_int_equal(poll_frame_numbers(&w, got, 16), 1);
 
 	assert_int_equal(vma_nic_moderate(w.qp[1][0], 0, 0), 0);
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 0);
@@ -347,7 +347,7 @@ static void test_real_time_delay_and_moderation_wake_by_timer(void **state)
 	wire_send_numbered(&w, 1, 1);
 	assert_true(fd_readable(vma_nic_fd(w.qp[1][0]), 3000));
 	assert_true(fixture_now_ns() - start >= 3000000);
-	assert_int_equal(wire_numbers(&w, got, 4), 1);
+	assert_int_equal(poll_frame_numbers(&w, got, 4), 1);
 
 	assert_int_equal(vma_wire_set_faults(w.nic[0], &(struct vma_wire_faults){0}), 0);
 	assert_int_equal(vma_nic_moderate(w.qp[1][0], 10, 2000), 0);
@@ -356,7 +356,7 @@ static void test_real_time_delay_and_moderation_wake_by_timer(void **state)
 	wire_send_numbered(&w, 2, 1);
 	assert_true(fd_readable(vma_nic_fd(w.qp[1][0]), 3000));
 	assert_true(fixture_now_ns() - start >= 2000000);
-	assert_int_equal(wire_numbers(&w, got, 4), 1);
+	assert_int_equal(poll_frame_numbers(&w, got, 4), 1);
 	wire_end_fixture(&w);
 }
 
@@ -376,7 +376,7 @@ static void test_a_queue_pair_without_buffers_holds_up_no_other(void **state)
 	fixture_assert_receives(&w, 1, 0, udp(PEER_PORT, PORT, 100, 2));
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.no_buffer, 1);
-	fixture_fill(w.qp[1][1]);
+	fixture_post_rx_bufs(w.qp[1][1]);
 	fixture_send(&w, 0, 0, udp(PEER_PORT, PORT + 1, 100, 3));
 	fixture_assert_receives(&w, 1, 1, udp(PEER_PORT, PORT + 1, 100, 3));
 	wire_end_fixture(&w);
@@ -399,7 +399,7 @@ static void test_a_lone_queue_pair_without_buffers_loses_nothing(void **state)
 	assert_int_equal(vma_nic_poll_rx(w.qp[1][0], held, 1), 0);
 	assert_int_equal(vma_nic_arm(w.qp[1][0]), 1); /* a frame waits for a buffer */
 	assert_int_equal(vma_nic_post_rx(w.qp[1][0], held, 512), 512);
-	assert_int_equal(wire_numbers(&w, got, 128), 88);
+	assert_int_equal(poll_frame_numbers(&w, got, 128), 88);
 	assert_int_equal(got[87], 599);
 	wire_end_fixture(&w);
 }
@@ -493,7 +493,7 @@ static void test_indices_wrap(void **state)
 	wire_make_fixture(&w, &attr, UINT32_MAX - 100);
 	for (uint32_t i = 0; i < 1000; i += 50) {
 		wire_send_numbered(&w, i, 50);
-		assert_int_equal(wire_numbers(&w, got, 64), 50);
+		assert_int_equal(poll_frame_numbers(&w, got, 64), 50);
 		assert_int_equal(got[0], i);
 		assert_int_equal(got[49], i + 49);
 	}
@@ -519,7 +519,7 @@ static void test_thousands_of_flows_are_told_apart(void **state)
 		if (i % 2 == 0)
 			fixture_assert_receives(&w, 1, 0, tcp((uint16_t)i, PORT, 0x10, i));
 	}
-	assert_silence(&w, 1, 0);
+	assert_no_packet_arrives(&w, 1, 0);
 	wire_end_fixture(&w);
 }
 
@@ -569,9 +569,9 @@ static void test_bad_pairs_are_refused(void **state)
 	assert_int_equal(vma_nic_open("wire", &nic_attr, &nic[0]), -EINVAL);
 	assert_int_equal(vma_nic_open("wire:", &nic_attr, &nic[0]), -EINVAL);
 	assert_int_equal(vma_nic_open("wires:x", &nic_attr, &nic[0]), -ENODEV);
-	assert_int_equal(vma_nic_look("wire", &nic_attr), -EINVAL);
-	assert_int_equal(vma_nic_look("wires:x", &nic_attr), -ENODEV);
-	assert_int_equal(vma_nic_look("wire:x", &nic_attr), -EOPNOTSUPP); /* a wire cannot tell */
+	assert_int_equal(vma_nic_probe("wire", &nic_attr), -EINVAL);
+	assert_int_equal(vma_nic_probe("wires:x", &nic_attr), -ENODEV);
+	assert_int_equal(vma_nic_probe("wire:x", &nic_attr), -EOPNOTSUPP); /* a wire cannot tell */
 	assert_int_equal(vma_nic_open("wir:x", &nic_attr, &nic[0]), -ENODEV);
 	vma_bufarena_destroy(arena);
 }

@@ -100,7 +100,7 @@ static _Noreturn void fork_process(int fd)
  * Runs this program again as the other end: a fresh process, not a fork of one that has threads. A forker writes its
  * forked child's pid to `fd`.
  */
-static pid_t start_role(const char *role, int fd)
+static pid_t start_process_as_other_end(const char *role, int fd)
 {
 	pid_t pid = fork();
 	char number[16];
@@ -117,7 +117,7 @@ static pid_t start_role(const char *role, int fd)
 
 static pid_t start_echo(void)
 {
-	return start_role("echo", -1);
+	return start_process_as_other_end("echo", -1);
 }
 
 static void wire_file_end_process(pid_t pid)
@@ -220,7 +220,7 @@ static void test_a_dead_peers_forked_child_does_not_keep_its_place(void **state)
 	wire_file_make_fixture(&w);
 	wire_file_open_end(&w, 0);
 	assert_int_equal(pipe(pipe_fd), 0);
-	pid = start_role("fork", pipe_fd[1]);
+	pid = start_process_as_other_end("fork", pipe_fd[1]);
 	close(pipe_fd[1]);
 	assert_int_equal(read(pipe_fd[0], &grandchild, sizeof(grandchild)), sizeof(grandchild));
 	wire_file_end_process(pid);
@@ -334,7 +334,7 @@ static void *make_offer(void *arg)
 	return NULL;
 }
 
-static int open_with(struct offer offer)
+static int open_wire_with_offer(struct offer offer)
 {
 	struct vma_bufarena *arena = fixture_arena();
 	struct vma_nic_attr attr = {.arena = arena};
@@ -368,24 +368,28 @@ static void test_a_bad_offer_is_refused(void **state)
 
 	(void)state;
 	wire_layout_init(&layout, 512, 1500);
-	assert_int_equal(open_with((struct offer){.hello = good, .memfd = wire_memfd(layout.bytes)}), 0);
+	assert_int_equal(open_wire_with_offer((struct offer){.hello = good, .memfd = wire_memfd(layout.bytes)}), 0);
 	bad = good;
 	bad.magic++;
-	assert_int_equal(open_with((struct offer){.hello = bad, .memfd = wire_memfd(layout.bytes)}), -EPROTO);
+	assert_int_equal(open_wire_with_offer((struct offer){.hello = bad, .memfd = wire_memfd(layout.bytes)}),
+	                 -EPROTO);
 	bad = good;
 	bad.slots = 1U << 31;
-	assert_int_equal(open_with((struct offer){.hello = bad, .memfd = wire_memfd(layout.bytes)}), -EPROTO);
+	assert_int_equal(open_wire_with_offer((struct offer){.hello = bad, .memfd = wire_memfd(layout.bytes)}),
+	                 -EPROTO);
 	bad = good;
 	bad.nonce = 0;
-	assert_int_equal(open_with((struct offer){.hello = bad, .memfd = wire_memfd(layout.bytes)}), -EPROTO);
-	assert_int_equal(open_with((struct offer){.hello = good, .memfd = -1}), -EPROTO);
-	assert_int_equal(open_with((struct offer){.hello = good, .memfd = wire_memfd(layout.bytes - 4096)}), -EPROTO);
+	assert_int_equal(open_wire_with_offer((struct offer){.hello = bad, .memfd = wire_memfd(layout.bytes)}),
+	                 -EPROTO);
+	assert_int_equal(open_wire_with_offer((struct offer){.hello = good, .memfd = -1}), -EPROTO);
+	assert_int_equal(open_wire_with_offer((struct offer){.hello = good, .memfd = wire_memfd(layout.bytes - 4096)}),
+	                 -EPROTO);
 	plain = memfd_create("not sealed", MFD_CLOEXEC);
 	assert_int_equal(ftruncate(plain, (off_t)layout.bytes), 0);
-	assert_int_equal(open_with((struct offer){.hello = good, .memfd = plain}), -EPROTO);
+	assert_int_equal(open_wire_with_offer((struct offer){.hello = good, .memfd = plain}), -EPROTO);
 	plain = open("/dev/zero", O_RDWR);
-	assert_int_equal(open_with((struct offer){.hello = good, .memfd = plain}), -EPROTO);
-	assert_int_equal(open_with((struct offer){.silent = true, .memfd = -1}), -ETIMEDOUT);
+	assert_int_equal(open_wire_with_offer((struct offer){.hello = good, .memfd = plain}), -EPROTO);
+	assert_int_equal(open_wire_with_offer((struct offer){.silent = true, .memfd = -1}), -ETIMEDOUT);
 }
 
 static _Atomic int alarms;
@@ -408,7 +412,9 @@ static void test_signals_do_not_disturb_an_open_that_waits(void **state)
 	wire_layout_init(&layout, 512, 1500);
 	sigaction(SIGALRM, &action, &before);
 	setitimer(ITIMER_REAL, &often, NULL);
-	assert_int_equal(open_with((struct offer){.hello = hello, .memfd = wire_memfd(layout.bytes), .late = true}), 0);
+	assert_int_equal(
+	        open_wire_with_offer((struct offer){.hello = hello, .memfd = wire_memfd(layout.bytes), .late = true}),
+	        0);
 	setitimer(ITIMER_REAL, &off, NULL);
 	sigaction(SIGALRM, &before, NULL);
 	assert_true(alarms > 0);
@@ -433,13 +439,13 @@ static void test_nonsense_from_the_peer_is_counted_and_dropped(void **state)
 		struct wire_slot *slot = wire_producer_slot(tx);
 		tx->nonce = atomic_load(&peer->nonce);
 		wire_producer_push(tx, slot, lengths[i]);
-		wire_producer_kick(tx);
+		wire_producer_publish(tx);
 		assert_false(fixture_poll(w.qp[0][0], packet));
 	}
 	vma_wire_counts(w.nic[0], &counts);
 	assert_int_equal(counts.bad_peer, 6);
 	/* An index ahead of what was sent, when the lane is full. */
-	struct wire_page *page = wire_page(peer->memory, peer->side);
+	struct wire_side_page *page = wire_side_page(peer->memory, peer->side);
 	struct frame_spec frame = udp(PEER_PORT, PORT, 100, 1);
 	uint64_t nonsense[] = {5000, UINT32_MAX, 1U << 31, 513};
 	for (uint32_t i = 0; i < 512; i++) {
@@ -451,7 +457,7 @@ static void test_nonsense_from_the_peer_is_counted_and_dropped(void **state)
 	for (uint32_t i = 0; i < 4; i++) {
 		struct vma_nic_seg seg = fixture_frame(&w, 0, 0, &frame);
 		atomic_store(&page->consumed[0].value,
-		             wire_tagged_index(atomic_load(&end->nonce), (uint32_t)nonsense[i]));
+		             wire_index_with_nonce(atomic_load(&end->nonce), (uint32_t)nonsense[i]));
 		assert_int_equal(vma_nic_tx(w.qp[0][0], &seg, 1), 0);
 		vma_buf_put(w.arena, seg.buf);
 	}

@@ -33,64 +33,64 @@ static struct vma_flow_key xdp_claims_key_of(uint16_t port, uint16_t peer_port)
 	return key;
 }
 
-static struct xdp_claim *claims_take(uint32_t slot, uint16_t port, uint16_t peer_port)
+static struct xdp_claim *take_test_claim(uint32_t slot, uint16_t port, uint16_t peer_port)
 {
 	const struct vma_flow_key key = xdp_claims_key_of(port, peer_port);
 
-	return xdp_claims_take(table, &shared, slot, &key);
+	return xdp_claims_add_flow(table, &shared, slot, &key);
 }
 
 static void test_a_claim_says_whose_packets_are_meant_and_who_gets_them(void **state)
 {
-	const struct xdp_claim *any = claims_take(3, 40000, 0), *one = claims_take(3, 40001, 53);
+	const struct xdp_claim *any = take_test_claim(3, 40000, 0), *one = take_test_claim(3, 40001, 53);
 	uint32_t local, peer;
 
 	(void)state;
 	memcpy(&local, (uint8_t[]){10, 9, 0, 2}, 4);
 	memcpy(&peer, (uint8_t[]){10, 9, 0, 1}, 4);
-	assert_int_equal(any->name, xdp_claim_name(local, htons(40000), 0));
+	assert_int_equal(any->name, xdp_claim_pack_local_name(local, htons(40000), 0));
 	assert_int_equal(any->peer_and_slot, 3);
-	assert_int_equal(one->peer_and_slot, xdp_claim_peer_and_slot(peer, htons(53), 3));
+	assert_int_equal(one->peer_and_slot, xdp_claim_pack_peer_and_slot(peer, htons(53), 3));
 	assert_ptr_equal(any, &table[xdp_claim_bucket_of(local, htons(40000))].way[0]);
 }
 
 static void test_of_one_name_a_client_has_two_while_it_changes_its_peer(void **state)
 {
-	struct xdp_claim *any = claims_take(3, 40000, 0), *one = claims_take(3, 40000, 53);
+	struct xdp_claim *any = take_test_claim(3, 40000, 0), *one = take_test_claim(3, 40000, 53);
 
 	(void)state;
 	assert_non_null(one);
 	assert_ptr_not_equal(any, one);
-	xdp_claims_release(any);
+	xdp_claims_remove_flow(any);
 	assert_int_not_equal(one->name, 0);
 }
 
 static void test_a_claim_moves_to_another_slot_with_its_name_and_peer(void **state)
 {
-	struct xdp_claim *one = claims_take(3, 40001, 53);
+	struct xdp_claim *one = take_test_claim(3, 40001, 53);
 	const uint64_t name = one->name;
 	uint32_t peer;
 
 	(void)state;
 	memcpy(&peer, (uint8_t[]){10, 9, 0, 1}, 4);
-	xdp_claims_move(one, 61);
+	xdp_claims_move_to_slot(one, 61);
 	assert_int_equal(one->name, name);
-	assert_int_equal(one->peer_and_slot, xdp_claim_peer_and_slot(peer, htons(53), 61));
-	xdp_claims_sweep(table, 3);
+	assert_int_equal(one->peer_and_slot, xdp_claim_pack_peer_and_slot(peer, htons(53), 61));
+	xdp_claims_free_of_slot(table, 3);
 	assert_int_equal(one->name, name);
-	xdp_claims_sweep(table, 61);
+	xdp_claims_free_of_slot(table, 61);
 	assert_int_equal(one->name, 0);
 }
 
 static void test_a_full_bucket_refuses_until_one_is_given_up(void **state)
 {
-	struct xdp_claim *first = claims_take(1, 20000, 0);
+	struct xdp_claim *first = take_test_claim(1, 20000, 0);
 
 	(void)state;
-	assert_non_null(claims_take(2, 20000 + XDP_CLAIM_BUCKETS, 0));
-	assert_null(claims_take(3, 20000 + 2 * XDP_CLAIM_BUCKETS, 0));
-	xdp_claims_release(first);
-	assert_non_null(claims_take(3, 20000 + 2 * XDP_CLAIM_BUCKETS, 0));
+	assert_non_null(take_test_claim(2, 20000 + XDP_CLAIM_BUCKETS, 0));
+	assert_null(take_test_claim(3, 20000 + 2 * XDP_CLAIM_BUCKETS, 0));
+	xdp_claims_remove_flow(first);
+	assert_non_null(take_test_claim(3, 20000 + 2 * XDP_CLAIM_BUCKETS, 0));
 }
 
 static void test_all_ports_of_the_usual_range_but_few_are_to_be_had_at_once(void **state)
@@ -99,7 +99,7 @@ static void test_all_ports_of_the_usual_range_but_few_are_to_be_had_at_once(void
 
 	(void)state;
 	for (unsigned port = 32768; port < 32768 + 2 * XDP_CLAIM_BUCKETS; port++)
-		had += claims_take(1, (uint16_t)port, 0) != NULL;
+		had += take_test_claim(1, (uint16_t)port, 0) != NULL;
 	assert_int_equal(had, 2 * XDP_CLAIM_BUCKETS);
 }
 
@@ -107,33 +107,33 @@ static void test_while_it_is_closed_nothing_is_claimed_and_nothing_is_left(void 
 {
 	(void)state;
 	assert_true(xdp_claims_close(table, &shared));
-	assert_null(claims_take(1, 40000, 0));
+	assert_null(take_test_claim(1, 40000, 0));
 	for (unsigned b = 0; b < XDP_CLAIM_BUCKETS; b++)
 		assert_int_equal(table[b].way[0].name | table[b].way[1].name, 0);
 }
 
 static void test_with_a_claim_it_does_not_close(void **state)
 {
-	struct xdp_claim *claim = claims_take(1, 40000, 0);
+	struct xdp_claim *claim = take_test_claim(1, 40000, 0);
 
 	(void)state;
 	assert_false(xdp_claims_close(table, &shared));
-	assert_non_null(claims_take(1, 40001, 0)); /* it is open again */
-	xdp_claims_sweep(table, 1);
+	assert_non_null(take_test_claim(1, 40001, 0)); /* it is open again */
+	xdp_claims_free_of_slot(table, 1);
 	assert_int_equal(claim->name, 0);
 	assert_true(xdp_claims_close(table, &shared));
 }
 
 static void test_the_dead_leave_nothing_also_in_the_middle_of_a_claim(void **state)
 {
-	struct xdp_claim *dead = claims_take(1, 40000, 0), *alive = claims_take(2, 40001, 0), *half = &table[7].way[1],
-	                 *others_half = &table[8].way[0];
+	struct xdp_claim *dead = take_test_claim(1, 40000, 0), *alive = take_test_claim(2, 40001, 0),
+	                 *half = &table[7].way[1], *others_half = &table[8].way[0];
 
 	(void)state;
 	half->name = 1 + 1;
 	others_half->name = 2 + 1;
 	others_half->peer_and_slot = 1; /* of an earlier claim there */
-	xdp_claims_sweep(table, 1);
+	xdp_claims_free_of_slot(table, 1);
 	assert_int_equal(dead->name, 0);
 	assert_int_equal(half->name, 0);
 	assert_int_not_equal(alive->name, 0);
@@ -143,10 +143,10 @@ static void test_the_dead_leave_nothing_also_in_the_middle_of_a_claim(void **sta
 static void test_what_a_dead_client_still_has_is_nobodys_before_it_is_swept(void **state)
 {
 	(void)state;
-	assert_non_null(claims_take(1, 40000, 0));
-	assert_null(claims_take(2, 40000, 0));
-	xdp_claims_sweep(table, 1);
-	assert_non_null(claims_take(2, 40000, 0));
+	assert_non_null(take_test_claim(1, 40000, 0));
+	assert_null(take_test_claim(2, 40000, 0));
+	xdp_claims_free_of_slot(table, 1);
+	assert_non_null(take_test_claim(2, 40000, 0));
 }
 
 /* ---- closing against claiming ---- */
@@ -154,18 +154,18 @@ static void test_what_a_dead_client_still_has_is_nobodys_before_it_is_swept(void
 static _Atomic bool stop;
 static _Atomic uint32_t holders; /* who has a claim, from after it was had to before it is given up */
 
-static void *claim_again_and_again(void *arg)
+static void *claim_contending_thread(void *arg)
 {
 	const uint32_t slot = (uint32_t)(uintptr_t)arg;
 
 	while (!atomic_load(&stop)) {
-		struct xdp_claim *claim = claims_take(slot, (uint16_t)(40000 + slot), 0);
+		struct xdp_claim *claim = take_test_claim(slot, (uint16_t)(40000 + slot), 0);
 
 		if (claim == NULL)
 			continue;
 		atomic_fetch_add(&holders, 1);
 		atomic_fetch_sub(&holders, 1);
-		xdp_claims_release(claim);
+		xdp_claims_remove_flow(claim);
 	}
 	return NULL;
 }
@@ -187,7 +187,7 @@ static void test_no_claim_is_had_from_what_has_just_been_closed(void **state)
 
 	(void)state;
 	for (uintptr_t slot = 0; slot < 2; slot++)
-		pthread_create(&thread[slot], NULL, claim_again_and_again, (void *)slot);
+		pthread_create(&thread[slot], NULL, claim_contending_thread, (void *)slot);
 	for (unsigned i = 0; i < 2000 || (closes < 10 && now_s() < give_up); i++) {
 		if (!xdp_claims_close(table, &shared))
 			continue;

@@ -63,7 +63,7 @@ static inline void complain(struct fixture *fixture, const char *text, uint32_t 
 		snprintf(fixture->complaint, sizeof(fixture->complaint), "%s: frame %u, slot %u", text, frame, who);
 }
 
-static inline uint32_t xdp_fixture_roll(uint64_t *seed, uint32_t below)
+static inline uint32_t xdp_fixture_random_below(uint64_t *seed, uint32_t below)
 {
 	*seed ^= *seed << 13;
 	*seed ^= *seed >> 7;
@@ -71,7 +71,7 @@ static inline uint32_t xdp_fixture_roll(uint64_t *seed, uint32_t below)
 	return (uint32_t)(*seed >> 33) % below;
 }
 
-static inline struct xdp_ring ring_of(struct fixture_ring *memory, uint32_t size)
+static inline struct xdp_ring xdp_ring_in_memory(struct fixture_ring *memory, uint32_t size)
 {
 	return (struct xdp_ring){
 	        .producer = &memory->producer,
@@ -83,7 +83,7 @@ static inline struct xdp_ring ring_of(struct fixture_ring *memory, uint32_t size
 	};
 }
 
-static inline uint32_t ring_used(const struct xdp_ring *ring)
+static inline uint32_t ring_used_entries(const struct xdp_ring *ring)
 {
 	return atomic_load_explicit(ring->producer, memory_order_acquire) -
 	       atomic_load_explicit(ring->consumer, memory_order_acquire);
@@ -96,14 +96,14 @@ static inline void ring_reset(struct fixture_ring *memory)
 
 /* ---- the fake kernel ---- */
 
-static inline void kernel_receive(struct fixture *fixture, uint32_t queue)
+static inline void fake_kernel_receive(struct fixture *fixture, uint32_t queue)
 {
-	struct xdp_ring fill = ring_of(&fixture->fill[queue], W_FILL), rx;
-	uint32_t slot = xdp_fixture_roll(&fixture->kernel.seed, W_SLOTS), consumer = *fill.consumer, producer;
+	struct xdp_ring fill = xdp_ring_in_memory(&fixture->fill[queue], W_FILL), rx;
+	uint32_t slot = xdp_fixture_random_below(&fixture->kernel.seed, W_SLOTS), consumer = *fill.consumer, producer;
 	uint64_t addr, frame;
 
-	rx = ring_of(&fixture->rx[slot][queue], W_RX);
-	if (!fixture->live[slot] || ring_used(&fill) == 0 || ring_used(&rx) == W_RX)
+	rx = xdp_ring_in_memory(&fixture->rx[slot][queue], W_RX);
+	if (!fixture->live[slot] || ring_used_entries(&fill) == 0 || ring_used_entries(&rx) == W_RX)
 		return;
 	addr = fill.addrs[consumer & fill.mask];
 	frame = addr >> XDP_FRAME_SHIFT;
@@ -119,13 +119,13 @@ static inline void kernel_receive(struct fixture *fixture, uint32_t queue)
 	atomic_store_explicit(rx.producer, producer + 1, memory_order_release);
 }
 
-static inline void kernel_take_tx(struct fixture *fixture, uint32_t slot, uint32_t queue)
+static inline void fake_kernel_take_tx(struct fixture *fixture, uint32_t slot, uint32_t queue)
 {
-	struct xdp_ring tx = ring_of(&fixture->tx[slot][queue], W_TX);
+	struct xdp_ring tx = xdp_ring_in_memory(&fixture->tx[slot][queue], W_TX);
 	struct fixture_kernel *kernel = &fixture->kernel;
 	uint32_t consumer, frame;
 
-	if (!fixture->live[slot] || ring_used(&tx) == 0)
+	if (!fixture->live[slot] || ring_used_entries(&tx) == 0)
 		return;
 	consumer = *tx.consumer; /* of this tenant: before, the slot may have been another's */
 	frame = (uint32_t)(tx.descs[consumer & tx.mask].addr >> XDP_FRAME_SHIFT);
@@ -138,34 +138,34 @@ static inline void kernel_take_tx(struct fixture *fixture, uint32_t slot, uint32
 	atomic_store_explicit(tx.consumer, consumer + 1, memory_order_release);
 }
 
-static inline void kernel_complete(struct fixture *fixture, uint32_t queue)
+static inline void fake_kernel_complete(struct fixture *fixture, uint32_t queue)
 {
-	struct xdp_ring comp = ring_of(&fixture->comp[queue], W_COMP);
+	struct xdp_ring comp = xdp_ring_in_memory(&fixture->comp[queue], W_COMP);
 	struct fixture_kernel *kernel = &fixture->kernel;
 	uint32_t producer = *comp.producer, i;
 
-	if (kernel->sent_count[queue] == 0 || ring_used(&comp) == W_COMP)
+	if (kernel->sent_count[queue] == 0 || ring_used_entries(&comp) == W_COMP)
 		return;
-	i = xdp_fixture_roll(&kernel->seed, kernel->sent_count[queue]); /* in any order */
+	i = xdp_fixture_random_below(&kernel->seed, kernel->sent_count[queue]); /* in any order */
 	comp.addrs[producer & comp.mask] = kernel->sent[queue][i];
 	kernel->has[kernel->sent[queue][i] >> XDP_FRAME_SHIFT] = 0;
 	kernel->sent[queue][i] = kernel->sent[queue][--kernel->sent_count[queue]];
 	atomic_store_explicit(comp.producer, producer + 1, memory_order_release);
 }
 
-static inline void kernel_step(struct fixture *fixture)
+static inline void fake_kernel_step(struct fixture *fixture)
 {
-	const uint32_t queue = xdp_fixture_roll(&fixture->kernel.seed, W_QUEUES);
+	const uint32_t queue = xdp_fixture_random_below(&fixture->kernel.seed, W_QUEUES);
 
-	switch (xdp_fixture_roll(&fixture->kernel.seed, 3)) {
+	switch (xdp_fixture_random_below(&fixture->kernel.seed, 3)) {
 	case 0:
-		kernel_receive(fixture, queue);
+		fake_kernel_receive(fixture, queue);
 		break;
 	case 1:
-		kernel_take_tx(fixture, xdp_fixture_roll(&fixture->kernel.seed, W_SLOTS), queue);
+		fake_kernel_take_tx(fixture, xdp_fixture_random_below(&fixture->kernel.seed, W_SLOTS), queue);
 		break;
 	default:
-		kernel_complete(fixture, queue);
+		fake_kernel_complete(fixture, queue);
 	}
 	atomic_fetch_add(&fixture->kernel_rounds, 1);
 }
@@ -177,19 +177,19 @@ struct client {
 	uint32_t slot;
 	uint64_t seed;
 	struct xdp_ring fill[W_QUEUES], comp[W_QUEUES], rx[W_QUEUES], tx[W_QUEUES];
-	struct xdp_driver driver[W_QUEUES];
+	struct xdp_shared_rings_user driver[W_QUEUES];
 	uint32_t held[W_RX_FRAMES], held_count;
 	uint32_t free[W_TX_FRAMES], free_count;
 	bool sent[W_FRAMES];
 };
 
-static inline void drivers_init(struct fixture *fixture, struct xdp_driver *drivers, struct xdp_ring *fill,
-                                struct xdp_ring *comp, uint16_t self)
+static inline void fixture_init_queue_drivers(struct fixture *fixture, struct xdp_shared_rings_user *drivers,
+                                              struct xdp_ring *fill, struct xdp_ring *comp, uint16_t self)
 {
 	for (uint32_t q = 0; q < W_QUEUES; q++) {
-		fill[q] = ring_of(&fixture->fill[q], W_FILL);
-		comp[q] = ring_of(&fixture->comp[q], W_COMP);
-		drivers[q] = (struct xdp_driver){
+		fill[q] = xdp_ring_in_memory(&fixture->fill[q], W_FILL);
+		comp[q] = xdp_ring_in_memory(&fixture->comp[q], W_COMP);
+		drivers[q] = (struct xdp_shared_rings_user){
 		        .shared = &fixture->shared, .fill = &fill[q], .comp = &comp[q], .queue = q, .self = self};
 	}
 }
@@ -200,10 +200,10 @@ static inline void client_init(struct client *client, struct fixture *fixture, u
 	client->fixture = fixture;
 	client->slot = slot;
 	client->seed = seed * 2 + 1;
-	drivers_init(fixture, client->driver, client->fill, client->comp, (uint16_t)(slot + 1));
+	fixture_init_queue_drivers(fixture, client->driver, client->fill, client->comp, (uint16_t)(slot + 1));
 	for (uint32_t q = 0; q < W_QUEUES; q++) {
-		client->rx[q] = ring_of(&fixture->rx[slot][q], W_RX);
-		client->tx[q] = ring_of(&fixture->tx[slot][q], W_TX);
+		client->rx[q] = xdp_ring_in_memory(&fixture->rx[slot][q], W_RX);
+		client->tx[q] = xdp_ring_in_memory(&fixture->tx[slot][q], W_TX);
 	}
 	for (uint32_t i = 0; i < W_TX_FRAMES; i++)
 		client->free[client->free_count++] = W_RX_FRAMES + slot * W_TX_FRAMES + i;
@@ -212,13 +212,13 @@ static inline void client_init(struct client *client, struct fixture *fixture, u
 static inline void client_poll(struct client *client, uint32_t queue)
 {
 	struct xdp_ring *rx = &client->rx[queue];
-	uint32_t n = ring_used(rx), consumer = *rx->consumer, frames[W_RX];
+	uint32_t n = ring_used_entries(rx), consumer = *rx->consumer, frames[W_RX];
 
 	n = n < 8 ? n : 8;
 	for (uint32_t i = 0; i < n; i++) {
 		frames[i] = (uint32_t)(rx->descs[(consumer + i) & rx->mask].addr >> XDP_FRAME_SHIFT);
 		XDP_SHARED_STEP();
-		xdp_shared_hold(&client->driver[queue], frames[i]);
+		xdp_shared_set_frame_holder(&client->driver[queue], frames[i]);
 	}
 	XDP_SHARED_STEP();
 	atomic_store_explicit(rx->consumer, consumer + n, memory_order_release);
@@ -241,7 +241,7 @@ static inline void client_fill(struct client *client, uint32_t queue)
 
 	for (uint32_t i = 0; i < n; i++)
 		client->fixture->model[frames[i]] = 0;
-	taken = xdp_shared_fill(&client->driver[queue], frames, n);
+	taken = xdp_shared_put_in_fill_ring(&client->driver[queue], frames, n);
 	for (uint32_t i = taken; i < n; i++)
 		client->fixture->model[frames[i]] = client->slot + 1;
 	/* What was not taken moves down to where the taken ones were. */
@@ -252,7 +252,8 @@ static inline void client_fill(struct client *client, uint32_t queue)
 static inline void client_send(struct client *client, uint32_t queue)
 {
 	struct xdp_ring *tx = &client->tx[queue];
-	uint32_t producer = *tx->producer, room = W_TX - ring_used(tx), n = xdp_fixture_roll(&client->seed, 6);
+	uint32_t producer = *tx->producer, room = W_TX - ring_used_entries(tx),
+	         n = xdp_fixture_random_below(&client->seed, 6);
 
 	n = n < room ? n : room;
 	n = n < client->free_count ? n : client->free_count;
@@ -262,7 +263,7 @@ static inline void client_send(struct client *client, uint32_t queue)
 		tx->descs[(producer + i) & tx->mask] =
 		        (struct xdp_desc){.addr = ((uint64_t)frame << XDP_FRAME_SHIFT) + frame, .len = 60};
 		XDP_SHARED_STEP();
-		xdp_shared_in_flight(&client->fixture->shared, frame, queue, producer + i);
+		xdp_shared_set_in_flight(&client->fixture->shared, frame, queue, producer + i);
 		client->sent[frame] = true;
 	}
 	XDP_SHARED_STEP();
@@ -276,8 +277,8 @@ static inline void client_send(struct client *client, uint32_t queue)
 static inline void client_reap(struct client *client)
 {
 	uint32_t frames[W_TX_FRAMES];
-	unsigned n = xdp_shared_returned(&client->fixture->shared, client->slot, frames,
-	                                 1 + xdp_fixture_roll(&client->seed, 8));
+	unsigned n = xdp_shared_take_completed_tx(&client->fixture->shared, client->slot, frames,
+	                                          1 + xdp_fixture_random_below(&client->seed, 8));
 
 	for (unsigned i = 0; i < n; i++) {
 		if (frames[i] >= W_FRAMES || !client->sent[frames[i]]) {
@@ -289,11 +290,11 @@ static inline void client_reap(struct client *client)
 	}
 }
 
-static inline void client_step(struct client *client)
+static inline void fake_client_random_step(struct client *client)
 {
-	const uint32_t queue = xdp_fixture_roll(&client->seed, W_QUEUES);
+	const uint32_t queue = xdp_fixture_random_below(&client->seed, W_QUEUES);
 
-	switch (xdp_fixture_roll(&client->seed, 5)) {
+	switch (xdp_fixture_random_below(&client->seed, 5)) {
 	case 0:
 		client_poll(client, queue);
 		break;
@@ -304,7 +305,7 @@ static inline void client_step(struct client *client)
 		client_send(client, queue);
 		break;
 	case 3:
-		xdp_shared_complete(&client->driver[queue]);
+		xdp_shared_drain_completion_ring(&client->driver[queue]);
 		break;
 	default:
 		client_reap(client);
@@ -312,12 +313,12 @@ static inline void client_step(struct client *client)
 }
 
 /* Gives everything back: true when nothing is left with the client. */
-static inline bool client_wind_up(struct client *client)
+static inline bool fake_client_return_all(struct client *client)
 {
 	for (uint32_t q = 0; q < W_QUEUES; q++) {
 		client_poll(client, q);
 		client_fill(client, q);
-		xdp_shared_complete(&client->driver[q]);
+		xdp_shared_drain_completion_ring(&client->driver[q]);
 	}
 	client_reap(client);
 	return client->held_count == 0 && client->free_count == W_TX_FRAMES;
@@ -331,7 +332,7 @@ static inline void fixture_rent(struct fixture *fixture, uint32_t slot)
 		ring_reset(&fixture->rx[slot][q]);
 		ring_reset(&fixture->tx[slot][q]);
 	}
-	xdp_shared_rent(&fixture->shared, slot, W_RX_FRAMES + slot * W_TX_FRAMES, W_TX_FRAMES);
+	xdp_shared_set_tx_range_of_slot(&fixture->shared, slot, W_RX_FRAMES + slot * W_TX_FRAMES, W_TX_FRAMES);
 	fixture->live[slot] = true;
 }
 
@@ -365,55 +366,56 @@ static inline uint32_t fixture_in_flight(const struct xdp_shared *shared, uint32
 {
 	const struct xdp_tx_range range = xdp_tx_range_of(shared, slot);
 
-	return xdp_shared_in_flight_among(shared, range.first, range.end - range.first);
+	return xdp_shared_count_in_flight(shared, range.first, range.end - range.first);
 }
 
-static inline void fixture_settle_tx(struct xdp_shared *shared, uint32_t slot, uint32_t queue, uint32_t taken)
+static inline void fixture_end_untaken_tx(struct xdp_shared *shared, uint32_t slot, uint32_t queue, uint32_t taken)
 {
 	const struct xdp_tx_range range = xdp_tx_range_of(shared, slot);
 
-	xdp_shared_settle_tx(shared, range.first, range.end - range.first, queue, taken);
+	xdp_shared_end_untaken_tx(shared, range.first, range.end - range.first, queue, taken);
 }
 
 /* What the owner has goes into the fill rings, as far as they take it now. */
-static inline void owner_fill(struct fixture *fixture)
+static inline void fixture_owner_fill_rings(struct fixture *fixture)
 {
 	struct xdp_ring fill[W_QUEUES], comp[W_QUEUES];
-	struct xdp_driver drivers[W_QUEUES];
+	struct xdp_shared_rings_user drivers[W_QUEUES];
 
-	drivers_init(fixture, drivers, fill, comp, XDP_HOLDER_OWNER);
+	fixture_init_queue_drivers(fixture, drivers, fill, comp, XDP_HOLDER_OWNER);
 	for (uint32_t q = 0; q < W_QUEUES; q++) {
 		const uint32_t n = (fixture->owner_count + W_QUEUES - 1 - q) / (W_QUEUES - q);
-		const uint32_t taken = xdp_shared_fill(&drivers[q], fixture->owner_frames, n);
+		const uint32_t taken = xdp_shared_put_in_fill_ring(&drivers[q], fixture->owner_frames, n);
 
 		fixture->owner_count -= taken;
 		memmove(fixture->owner_frames, fixture->owner_frames + taken, fixture->owner_count * sizeof(uint32_t));
-		xdp_shared_complete(&drivers[q]);
+		xdp_shared_drain_completion_ring(&drivers[q]);
 	}
 }
 
 /* The client of the slot is dead and the fake kernel has done with it: takes everything back but frames in flight. */
-static inline void owner_bury(struct fixture *fixture, uint32_t slot)
+static inline void fixture_owner_reclaim_dead(struct fixture *fixture, uint32_t slot)
 {
 	struct xdp_ring fill[W_QUEUES], comp[W_QUEUES];
-	struct xdp_driver drivers[W_QUEUES];
+	struct xdp_shared_rings_user drivers[W_QUEUES];
 	uint32_t frames[7], at = 0;
 	unsigned n;
 
-	drivers_init(fixture, drivers, fill, comp, XDP_HOLDER_OWNER);
+	fixture_init_queue_drivers(fixture, drivers, fill, comp, XDP_HOLDER_OWNER);
 	for (uint32_t q = 0; q < W_QUEUES; q++) {
 		fixture->locks_freed += fixture->shared.queue[q].fill.lock == slot + 1;
 		fixture->locks_freed += fixture->shared.queue[q].comp.lock == slot + 1;
 	}
-	xdp_shared_recover(drivers, W_QUEUES, slot);
+	xdp_shared_release_dead_locks(drivers, W_QUEUES, slot);
 	for (uint32_t q = 0; q < W_QUEUES; q++) {
-		struct xdp_ring rx = ring_of(&fixture->rx[slot][q], W_RX), tx = ring_of(&fixture->tx[slot][q], W_TX);
+		struct xdp_ring rx = xdp_ring_in_memory(&fixture->rx[slot][q], W_RX),
+		                tx = xdp_ring_in_memory(&fixture->tx[slot][q], W_TX);
 
-		xdp_shared_claim_rx(&fixture->shared, slot, &rx);
-		fixture_settle_tx(&fixture->shared, slot, q, *tx.consumer);
+		xdp_shared_hold_frames_in_rx_ring(&fixture->shared, slot, &rx);
+		fixture_end_untaken_tx(&fixture->shared, slot, q, *tx.consumer);
 		*tx.producer = *tx.consumer;
 	}
-	while ((n = xdp_shared_seize(&fixture->shared, slot, &at, W_FRAMES, frames, 7)) > 0) {
+	while ((n = xdp_shared_take_frames_of_slot(&fixture->shared, slot, &at, W_FRAMES, frames, 7)) > 0) {
 		for (unsigned i = 0; i < n; i++) {
 			if (fixture->model[frames[i]] != 0 && fixture->model[frames[i]] != slot + 1)
 				complain(fixture, "seized from another", frames[i], fixture->model[frames[i]]);
@@ -430,17 +432,17 @@ static inline void owner_bury(struct fixture *fixture, uint32_t slot)
 /* ---- accounting, while nothing moves ---- */
 
 /* Every RX frame is in exactly one place: fill ring, RX ring, a client's hands, the owner's. */
-static inline void account_rx(struct fixture *fixture, struct client *const *clients)
+static inline void assert_rx_frames_accounted(struct fixture *fixture, struct client *const *clients)
 {
 	uint8_t places[W_FRAMES] = {0};
 
 	for (uint32_t q = 0; q < W_QUEUES; q++) {
-		struct xdp_ring fill = ring_of(&fixture->fill[q], W_FILL);
+		struct xdp_ring fill = xdp_ring_in_memory(&fixture->fill[q], W_FILL);
 
 		for (uint32_t i = *fill.consumer; i != *fill.producer; i++)
 			places[fill.addrs[i & fill.mask] >> XDP_FRAME_SHIFT]++;
 		for (uint32_t s = 0; s < W_SLOTS; s++) {
-			struct xdp_ring rx = ring_of(&fixture->rx[s][q], W_RX);
+			struct xdp_ring rx = xdp_ring_in_memory(&fixture->rx[s][q], W_RX);
 
 			for (uint32_t i = *rx.consumer; i != *rx.producer; i++)
 				places[rx.descs[i & rx.mask].addr >> XDP_FRAME_SHIFT]++;
@@ -458,19 +460,19 @@ static inline void account_rx(struct fixture *fixture, struct client *const *cli
 
 /* Every TX frame is in exactly one place: with its client, completed, or (in flight) TX ring, kernel, completion ring.
  */
-static inline void account_tx(struct fixture *fixture, struct client *const *clients)
+static inline void assert_tx_frames_accounted(struct fixture *fixture, struct client *const *clients)
 {
 	uint8_t places[W_FRAMES] = {0}, flying[W_FRAMES] = {0};
 
 	for (uint32_t q = 0; q < W_QUEUES; q++) {
-		struct xdp_ring comp = ring_of(&fixture->comp[q], W_COMP);
+		struct xdp_ring comp = xdp_ring_in_memory(&fixture->comp[q], W_COMP);
 
 		for (uint32_t i = *comp.consumer; i != *comp.producer; i++)
 			flying[comp.addrs[i & comp.mask] >> XDP_FRAME_SHIFT]++;
 		for (uint32_t i = 0; i < fixture->kernel.sent_count[q]; i++)
 			flying[fixture->kernel.sent[q][i] >> XDP_FRAME_SHIFT]++;
 		for (uint32_t s = 0; s < W_SLOTS; s++) {
-			struct xdp_ring tx = ring_of(&fixture->tx[s][q], W_TX);
+			struct xdp_ring tx = xdp_ring_in_memory(&fixture->tx[s][q], W_TX);
 
 			for (uint32_t i = *tx.consumer; i != *tx.producer; i++)
 				flying[tx.descs[i & tx.mask].addr >> XDP_FRAME_SHIFT]++;

@@ -3,11 +3,11 @@
  *
  * A card takes the same rule from two processes, and gives each packet to both: two workers of a TCP service would both
  * answer a SYN. So a process binds a datagram socket to an abstract name that says interface, address and port. Whoever
- * finds the name taken is refused, and sends a byte there. The holder's nic then gives its flow up, too: if two want it,
- * it is the kernel's, which knows how to share it.
+ * finds the name taken is refused, and sends a byte there. The holder's nic then gives its flow up, too: if two want
+ * it, it is the kernel's, which knows how to share it.
  *
- * Both will ask again, now and then. So the holder keeps the name for a contest: it is refused its own flow as well, until
- * CONTEST_MS have passed since the last byte. If the other has gone by then, the holder may have its flow again.
+ * Both will ask again, now and then. So the holder keeps the name for a contest: it is refused its own flow as well,
+ * until CONTEST_MS have passed since the last byte. If the other has gone by then, the holder may have its flow again.
  *
  * The name belongs to the network namespace, and ends with its process. Only root's processes and those of the holder's
  * user may make it give up.
@@ -28,7 +28,8 @@
 #define CONTESTS_MAX 1024 /* each keeps a descriptor */
 #define BYTES_A_LOOK 16   /* any process of the host may send some, and the nic's lock is held */
 
-static socklen_t claim_name(const struct nic_verbs *nic, const struct vma_flow_key *key, struct sockaddr_un *name)
+static socklen_t claim_socket_address(const struct nic_verbs *nic, const struct vma_flow_key *key,
+                                      struct sockaddr_un *name)
 {
 	int len;
 
@@ -39,12 +40,12 @@ static socklen_t claim_name(const struct nic_verbs *nic, const struct vma_flow_k
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len);
 }
 
-int verbs_claim(const struct nic_verbs *nic, const struct vma_flow_key *key)
+int verbs_claim_flow_address(const struct nic_verbs *nic, const struct vma_flow_key *key)
 {
 	struct epoll_event event = {.events = EPOLLIN};
 	struct sockaddr_un name;
-	const socklen_t len = claim_name(nic, key, &name);
-	int fd = nic_fd_keep(os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), on = 1, rc = 0;
+	const socklen_t len = claim_socket_address(nic, key, &name);
+	int fd = nic_fd_move_high(os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)), on = 1, rc = 0;
 
 	if (fd < 0)
 		return -errno;
@@ -65,7 +66,7 @@ int verbs_claim(const struct nic_verbs *nic, const struct vma_flow_key *key)
 }
 
 /* The credentials of a byte that has come; false: none has, or it is nobody's business. */
-static bool asked_to_give_up(int fd)
+static bool claim_requested_by_peer(int fd)
 {
 	char byte;
 	struct iovec iov = {.iov_base = &byte, .iov_len = 1};
@@ -88,20 +89,20 @@ static bool asked_to_give_up(int fd)
 }
 
 /* The next claim that another process wants; -1: there is none, or the thread is to look again. */
-int verbs_claim_wanted(const struct nic_verbs *nic)
+int verbs_next_contested_claim(const struct nic_verbs *nic)
 {
 	struct epoll_event event;
 
 	for (unsigned i = 0; i < BYTES_A_LOOK && os_epoll_wait(nic->claims_fd, &event, 1, 0) == 1; i++)
-		if (asked_to_give_up(event.data.fd))
+		if (claim_requested_by_peer(event.data.fd))
 			return event.data.fd;
 	return -1;
 }
 
 /* ---- contests ---- */
 
-struct verbs_contest {
-	struct verbs_contest *next;
+struct verbs_flow_contest {
+	struct verbs_flow_contest *next;
 	struct vma_flow_key key;
 	int fd;
 	uint64_t until_ms;
@@ -109,9 +110,9 @@ struct verbs_contest {
 };
 
 /* The claim goes on; its descriptor is the contest's. */
-static void contest_end(struct nic_verbs *nic, struct verbs_contest **place)
+static void contest_unlink_and_free(struct nic_verbs *nic, struct verbs_flow_contest **place)
 {
-	struct verbs_contest *contest = *place;
+	struct verbs_flow_contest *contest = *place;
 
 	*place = contest->next;
 	nic->contests_n--;
@@ -119,28 +120,28 @@ static void contest_end(struct nic_verbs *nic, struct verbs_contest **place)
 }
 
 /* Without room or memory the name is free at once: the two may take turns. */
-bool verbs_contest_begin(struct nic_verbs *nic, const struct vma_flow_key *key, int fd)
+bool verbs_flow_contest_begin(struct nic_verbs *nic, const struct vma_flow_key *key, int fd)
 {
-	struct verbs_contest *contest = nic->contests_n < CONTESTS_MAX ? malloc(sizeof(*contest)) : NULL;
+	struct verbs_flow_contest *contest = nic->contests_n < CONTESTS_MAX ? malloc(sizeof(*contest)) : NULL;
 
 	if (contest == NULL) {
 		nic_fd_close(fd);
 		return false;
 	}
-	*contest = (struct verbs_contest){.next = nic->contests,
-	                                  .key = *key,
-	                                  .fd = fd,
-	                                  .until_ms = os_now_ms() + CONTEST_MS,
-	                                  .own_ms = os_now_ms()};
+	*contest = (struct verbs_flow_contest){.next = nic->contests,
+	                                       .key = *key,
+	                                       .fd = fd,
+	                                       .until_ms = os_now_ms() + CONTEST_MS,
+	                                       .own_ms = os_now_ms()};
 	nic->contests = contest;
 	nic->contests_n++;
 	return true;
 }
 
 /* Another process has asked again. If this one does not any more, there is nothing to contest. */
-void verbs_contest_renew(struct nic_verbs *nic, int fd)
+void verbs_flow_contest_asked_again(struct nic_verbs *nic, int fd)
 {
-	struct verbs_contest **place = &nic->contests;
+	struct verbs_flow_contest **place = &nic->contests;
 	const uint64_t now_ms = os_now_ms();
 
 	while (*place != NULL && (*place)->fd != fd)
@@ -151,13 +152,13 @@ void verbs_contest_renew(struct nic_verbs *nic, int fd)
 	if (now_ms - (*place)->own_ms < CONTEST_MS)
 		return;
 	nic_fd_close(fd);
-	contest_end(nic, place);
+	contest_unlink_and_free(nic, place);
 }
 
 /* The claim of a contest that is over; -EADDRINUSE: it is not; -ENOENT: there is none. */
-int verbs_contest_take(struct nic_verbs *nic, const struct vma_flow_key *key)
+int verbs_flow_contest_take(struct nic_verbs *nic, const struct vma_flow_key *key)
 {
-	struct verbs_contest **place = &nic->contests;
+	struct verbs_flow_contest **place = &nic->contests;
 	int fd;
 
 	while (*place != NULL && memcmp(&(*place)->key, key, sizeof(*key)) != 0)
@@ -168,15 +169,15 @@ int verbs_contest_take(struct nic_verbs *nic, const struct vma_flow_key *key)
 	if ((*place)->own_ms < (*place)->until_ms)
 		return -EADDRINUSE;
 	fd = (*place)->fd;
-	contest_end(nic, place);
+	contest_unlink_and_free(nic, place);
 	return fd;
 }
 
 /* Nobody has asked for these again, the holder neither. */
-int verbs_contests_expire(struct nic_verbs *nic)
+int verbs_flow_contests_expire(struct nic_verbs *nic)
 {
 	const uint64_t now_ms = os_now_ms();
-	struct verbs_contest **place = &nic->contests;
+	struct verbs_flow_contest **place = &nic->contests;
 	uint64_t next_ms = UINT64_MAX;
 
 	while (*place != NULL) {
@@ -185,7 +186,7 @@ int verbs_contests_expire(struct nic_verbs *nic)
 
 		if (until_ms <= now_ms) {
 			nic_fd_close((*place)->fd);
-			contest_end(nic, place);
+			contest_unlink_and_free(nic, place);
 			continue;
 		}
 		next_ms = until_ms < next_ms ? until_ms : next_ms;
@@ -194,16 +195,16 @@ int verbs_contests_expire(struct nic_verbs *nic)
 	return next_ms != UINT64_MAX ? (int)(next_ms - now_ms) : -1;
 }
 
-void verbs_contests_child_close(const struct nic_verbs *nic)
+void verbs_flow_contests_close_in_child(const struct nic_verbs *nic)
 {
-	for (const struct verbs_contest *contest = nic->contests; contest != NULL; contest = contest->next)
+	for (const struct verbs_flow_contest *contest = nic->contests; contest != NULL; contest = contest->next)
 		os_close(contest->fd);
 }
 
-void verbs_contests_fini(struct nic_verbs *nic)
+void verbs_flow_contests_fini(struct nic_verbs *nic)
 {
 	while (nic->contests != NULL) {
 		nic_fd_close(nic->contests->fd);
-		contest_end(nic, &nic->contests);
+		contest_unlink_and_free(nic, &nic->contests);
 	}
 }

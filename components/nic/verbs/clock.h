@@ -1,9 +1,9 @@
 /*
  * clock - the card's clock in nanoseconds: its own, or the system's. Arithmetic only.
  *
- * A line goes through the newest sample, a moment that was read on both clocks. Its slope is that between the two newest
- * samples. If these do not fit the rate that the device gives, the system's clock was set meanwhile, and the device's
- * rate counts until the next sample.
+ * A line goes through the newest sample, a moment that was read on both clocks. Its slope is that between the two
+ * newest samples. If these do not fit the rate that the device gives, the system's clock was set meanwhile, and the
+ * device's rate counts until the next sample.
  *
  * Threads: none of its own. Memory: the caller's.
  * Example: test/test_verbs_clock.c.
@@ -27,7 +27,7 @@ struct verbs_clock {
 };
 
 /* `khz`: of the counter, not 0. Until the first sample the line begins at 0: nanoseconds of the device's own time. */
-static inline struct verbs_clock verbs_clock_of(uint64_t mask, uint64_t khz)
+static inline struct verbs_clock verbs_clock_init(uint64_t mask, uint64_t khz)
 {
 	const uint64_t nominal = (uint64_t)(((unsigned __int128)1000000 << VERBS_CLOCK_SHIFT) / khz);
 
@@ -35,7 +35,7 @@ static inline struct verbs_clock verbs_clock_of(uint64_t mask, uint64_t khz)
 }
 
 /* Ticks from one moment to another, which may be before it by less than half of the counter's range. */
-static inline int64_t verbs_clock_between(const struct verbs_clock *clock, uint64_t from, uint64_t to)
+static inline int64_t verbs_clock_ticks_between(const struct verbs_clock *clock, uint64_t from, uint64_t to)
 {
 	const uint64_t forward = (to - from) & clock->mask;
 
@@ -43,19 +43,19 @@ static inline int64_t verbs_clock_between(const struct verbs_clock *clock, uint6
 }
 
 /* In the time of the samples; without any, since the counter was 0. */
-static inline uint64_t verbs_clock_ns(const struct verbs_clock *clock, uint64_t ticks)
+static inline uint64_t verbs_clock_ticks_to_ns(const struct verbs_clock *clock, uint64_t ticks)
 {
 	if (!clock->sampled)
 		return (uint64_t)((unsigned __int128)(ticks & clock->mask) * clock->nominal >> VERBS_CLOCK_SHIFT);
-	return clock->ns +
-	       (uint64_t)(int64_t)((__int128)verbs_clock_between(clock, clock->ticks, ticks) * (__int128)clock->slope >>
-	                           VERBS_CLOCK_SHIFT);
+	return clock->ns + (uint64_t)(int64_t)((__int128)verbs_clock_ticks_between(clock, clock->ticks, ticks) *
+	                                               (__int128)clock->slope >>
+	                                       VERBS_CLOCK_SHIFT);
 }
 
 /* A moment that was read on both clocks, later than the one before by less than half of the counter's range. */
-static inline void verbs_clock_sample(struct verbs_clock *clock, uint64_t ticks, uint64_t ns)
+static inline void verbs_clock_add_sample(struct verbs_clock *clock, uint64_t ticks, uint64_t ns)
 {
-	const int64_t passed = verbs_clock_between(clock, clock->ticks, ticks);
+	const int64_t passed = verbs_clock_ticks_between(clock, clock->ticks, ticks);
 	const uint64_t tolerance = clock->nominal / 1000000 * VERBS_CLOCK_PPM_MAX;
 	uint64_t slope = 0;
 
@@ -71,7 +71,7 @@ static inline void verbs_clock_sample(struct verbs_clock *clock, uint64_t ticks,
 
 /* ---- which stamps ---- */
 
-enum verbs_stamps {
+enum verbs_timestamp_kind {
 	VERBS_STAMPS_NONE,
 	VERBS_STAMPS_RAW,    /* the device's own time in ns */
 	VERBS_STAMPS_SYSTEM, /* CLOCK_REALTIME */
@@ -79,10 +79,11 @@ enum verbs_stamps {
 };
 
 /* What VMA_HW_TS_CONVERSION means on a device. */
-static inline enum verbs_stamps verbs_stamps_of(unsigned conversion, bool has_counter, bool can_sample, bool has_wall)
+static inline enum verbs_timestamp_kind verbs_timestamp_kind_for(unsigned conversion, bool has_counter, bool can_sample,
+                                                                 bool has_wall)
 {
-	const enum verbs_stamps raw = has_counter ? VERBS_STAMPS_RAW : VERBS_STAMPS_NONE;
-	const enum verbs_stamps system = has_counter && can_sample ? VERBS_STAMPS_SYSTEM : VERBS_STAMPS_NONE;
+	const enum verbs_timestamp_kind raw = has_counter ? VERBS_STAMPS_RAW : VERBS_STAMPS_NONE;
+	const enum verbs_timestamp_kind system = has_counter && can_sample ? VERBS_STAMPS_SYSTEM : VERBS_STAMPS_NONE;
 
 	switch (conversion) {
 	case 1:

@@ -1,9 +1,9 @@
 /*
- * conflicts - kernel socks that have a right to what a flow from any peer takes (kernel_sock.h): before the rule is made,
- * and twice a second from then on. They win: only the kernel can give several sockets their packets.
+ * conflicts - kernel socks that have a right to what a flow from any peer takes (kernel_sock.h): before the rule is
+ * made, and twice a second from then on. They win: only the kernel can give several sockets their packets.
  *
- * A look that took long is followed by a long pause: at most LOOK_SHARE of the thread's time goes into this, however many
- * sockets the host has.
+ * A look that took long is followed by a long pause: at most LOOK_SHARE of the thread's time goes into this, however
+ * many sockets the host has.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -22,7 +22,7 @@
 #define LOOK_SHARE 50 /* one part in so many */
 
 /* Some flow of this nic at the same port has named the socket. */
-static bool is_shadow(const struct nic_verbs *nic, const struct kernel_sock *socket)
+static bool socket_is_shadow_of_flow(const struct nic_verbs *nic, const struct kernel_sock *socket)
 {
 	for (uint32_t i = 0; i < nic->flow_buckets_n; i++)
 		for (const struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next)
@@ -56,7 +56,7 @@ static void search_check(const struct kernel_sock *socket, void *arg)
 
 	if (search->any || socket->cookie == search->rule->shadow_cookie ||
 	    !kernel_sock_conflicts(search->rule, socket, search->nic->base.info.ifindex) ||
-	    is_shadow(search->nic, socket))
+	    socket_is_shadow_of_flow(search->nic, socket))
 		return;
 	search->found = *socket;
 	search->any = true;
@@ -96,13 +96,13 @@ struct look {
 	uint8_t ports[65536 / 8];
 };
 
-static bool flow_is_looked_after(const struct look *look, const struct verbs_flow *flow)
+static bool flow_may_get_conflict(const struct look *look, const struct verbs_flow *flow)
 {
 	return flow->rule.key.peer_port_be == 0 && flow->rule.key.proto == look->proto &&
 	       !(flow->rule.flags & VMA_FLOW_PORT_EXCLUSIVE);
 }
 
-static void look_index(struct look *look)
+static void conflict_look_index_ports(struct look *look)
 {
 	const struct nic_verbs *nic = look->nic;
 
@@ -113,7 +113,7 @@ static void look_index(struct look *look)
 		for (const struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next) {
 			const uint16_t port = ntohs(flow->rule.key.local_port_be);
 
-			if (!flow_is_looked_after(look, flow))
+			if (!flow_may_get_conflict(look, flow))
 				continue;
 			look->ports[port / 8] |= (uint8_t)(1u << port % 8);
 			look->listeners &= (flow->rule.flags & VMA_FLOW_LISTENER) != 0;
@@ -122,20 +122,20 @@ static void look_index(struct look *look)
 	}
 }
 
-static void look_check(const struct kernel_sock *socket, void *arg)
+static void conflict_look_check_socket(const struct kernel_sock *socket, void *arg)
 {
 	struct look *look = arg;
 	struct nic_verbs *nic = look->nic;
 	const uint16_t port = ntohs(socket->port_be);
 	char text[64];
 
-	if (!(look->ports[port / 8] >> port % 8 & 1) || is_shadow(nic, socket))
+	if (!(look->ports[port / 8] >> port % 8 & 1) || socket_is_shadow_of_flow(nic, socket))
 		return;
 	for (uint32_t i = 0; i < nic->flow_buckets_n; i++) {
 		for (struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next) {
-			if (flow->has_rival || !flow_is_looked_after(look, flow) ||
+			if (flow->has_rival || !flow_may_get_conflict(look, flow) ||
 			    !kernel_sock_conflicts(&flow->rule, socket, nic->base.info.ifindex) ||
-			    !kernel_sock_suspect(&flow->suspect, socket, nic->looks))
+			    !kernel_sock_suspected_before(&flow->suspect, socket, nic->looks))
 				continue;
 			flow->has_rival = true;
 			describe_rule(&flow->rule, text, sizeof(text));
@@ -147,17 +147,17 @@ static void look_check(const struct kernel_sock *socket, void *arg)
 }
 
 /* How many flows there are that may get a rival. */
-static uint32_t look_walk(struct look *look, uint8_t proto)
+static uint32_t conflict_look_walk_sockets(struct look *look, uint8_t proto)
 {
 	struct port_ranges ranges;
 
 	look->proto = proto;
-	look_index(look);
+	conflict_look_index_ports(look);
 	if (look->flows == 0)
 		return 0;
 	port_ranges_of(look->ports, &ranges);
 	kernel_sock_walk_ranges(&look->nic->diag_fd, proto, &ranges, proto == IPPROTO_TCP && look->listeners,
-	                        look_check, look);
+	                        conflict_look_check_socket, look);
 	return look->flows;
 }
 
@@ -169,7 +169,7 @@ static uint64_t thread_cpu_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-int verbs_conflicts_look(struct nic_verbs *nic)
+int verbs_conflicts_search(struct nic_verbs *nic)
 {
 	const uint64_t now_ms = os_now_ms(), begun = thread_cpu_ns();
 	struct look look = {.nic = nic};
@@ -180,9 +180,9 @@ int verbs_conflicts_look(struct nic_verbs *nic)
 	if (now_ms < nic->look_ms)
 		return (int)(nic->look_ms - now_ms);
 	nic->looks++;
-	if (look_walk(&look, IPPROTO_UDP) + look_walk(&look, IPPROTO_TCP) == 0)
+	if (conflict_look_walk_sockets(&look, IPPROTO_UDP) + conflict_look_walk_sockets(&look, IPPROTO_TCP) == 0)
 		return -1;
-	verbs_flows_revoke_rivals(nic);
+	verbs_flows_revoke_contested(nic);
 	pause_ms = (thread_cpu_ns() - begun) * LOOK_SHARE / 1000000;
 	pause_ms = pause_ms > LOOK_MS ? pause_ms : LOOK_MS;
 	nic->look_ms = os_now_ms() + pause_ms;

@@ -2,7 +2,8 @@
  * data - the hot path of the verbs backend: one call into the provider for a burst, and no system call.
  *
  * What is to be sent lies in `sent` from tx on. The kick hands it to the provider as a whole and rings the doorbell. So
- * the provider holds nothing between two calls, the thread may change meanwhile, and the last packet of a kick is known.
+ * the provider holds nothing between two calls, the thread may change meanwhile, and the last packet of a kick is
+ * known.
  *
  * A received packet above one buffer lies in several, which were posted together. What it did not need of them stays
  * with the NIC (rx_open) for the next receive.
@@ -19,10 +20,10 @@
 
 _Static_assert(sizeof(struct vma_buf) == 1 << VERBS_BUF_SHIFT, "a descriptor's distance is its number's, shifted");
 
-/* In vma_buf.user of each buffer that the device has, beside 0 references: see verbs_data_end. */
-static char with_nic;
+/* In vma_buf.user of each buffer that the device has, beside 0 references: see verbs_data_reclaim_bufs. */
+static char buf_is_posted_mark;
 
-static inline bool opened_here(const struct verbs_qp *qp)
+static inline bool verbs_qp_opened_by_this_process(const struct verbs_qp *qp)
 {
 	return __builtin_expect(atomic_load_explicit(qp->fork_guard, memory_order_relaxed) != 0, 1);
 }
@@ -30,10 +31,10 @@ static inline bool opened_here(const struct verbs_qp *qp)
 /* Not in a forked child, and the device works. */
 static inline bool qp_usable(const struct verbs_qp *qp)
 {
-	return opened_here(qp) && !vma_nic_qp_lost(&qp->base);
+	return verbs_qp_opened_by_this_process(qp) && !vma_nic_qp_lost(&qp->base);
 }
 
-static inline uint32_t frame_bytes(const struct verbs_qp *qp)
+static inline uint32_t packet_length_of_segments(const struct verbs_qp *qp)
 {
 	return UINT32_C(1) << qp->frame_shift;
 }
@@ -41,27 +42,27 @@ static inline uint32_t frame_bytes(const struct verbs_qp *qp)
 /* ---- posting ---- */
 
 /* A receive of rx_bufs buffers that are the NIC's, as the i-th of a list. Their order is that of `next`. */
-static inline void put_receive(struct verbs_qp *qp, unsigned i, struct vma_buf *const *bufs)
+static inline void fill_receive_wr(struct verbs_qp *qp, unsigned i, struct vma_buf *const *bufs)
 {
 	struct ibv_sge *sge = &qp->rx_sge[i * VERBS_SEGS_MAX];
 
 	for (uint32_t part = 0; part < qp->rx_bufs; part++) {
-		sge[part].addr = (uintptr_t)verbs_frame(qp, bufs[part]);
-		sge[part].length = frame_bytes(qp);
+		sge[part].addr = (uintptr_t)verbs_frame_of_buf(qp, bufs[part]);
+		sge[part].length = packet_length_of_segments(qp);
 		verbs_lkey(qp, bufs[part], &sge[part].lkey);
 		bufs[part]->next = part + 1 < qp->rx_bufs ? bufs[part + 1] : NULL;
 	}
 	qp->rx_wr[i].wr_id = (uintptr_t)bufs[0];
 }
 
-static __attribute__((cold, noinline)) void refused_receive(struct verbs_qp *qp, int rc)
+static __attribute__((cold, noinline)) void log_post_recv_failure(struct verbs_qp *qp, int rc)
 {
 	vma_log_debug("%s: posting receives: error %d", qp->name, rc);
-	verbs_note_broken(qp);
+	verbs_qp_note_maybe_broken(qp);
 }
 
 /* The first n of the list. What the device refuses is the NIC's all the same, until the queue pair's end. */
-static void post_list(struct verbs_qp *qp, unsigned n)
+static void post_receive_list(struct verbs_qp *qp, unsigned n)
 {
 	struct ibv_recv_wr *bad = NULL;
 	int rc;
@@ -73,49 +74,49 @@ static void post_list(struct verbs_qp *qp, unsigned n)
 	if (n < VERBS_BURST)
 		qp->rx_wr[n - 1].next = &qp->rx_wr[n];
 	if (__builtin_expect(rc != 0, 0))
-		refused_receive(qp, rc);
+		log_post_recv_failure(qp, rc);
 }
 
 /* As many receives as there are buffers for in rx_open. */
-static void post_open(struct verbs_qp *qp)
+static void post_collected_receives(struct verbs_qp *qp)
 {
 	uint32_t at = 0;
 	unsigned n = 0;
 
 	for (; qp->rx_open_n - at >= qp->rx_bufs && n < VERBS_BURST; at += qp->rx_bufs)
-		put_receive(qp, n++, qp->rx_open + at);
-	post_list(qp, n);
+		fill_receive_wr(qp, n++, qp->rx_open + at);
+	post_receive_list(qp, n);
 	qp->rx_open_n -= at;
 	memmove(qp->rx_open, qp->rx_open + at, qp->rx_open_n * sizeof(qp->rx_open[0]));
 }
 
 /* Buffers of this binding's memory, not more than the queue has room for. */
-static void post_bufs(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
+static void post_receive_bufs(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	unsigned at = 0;
 
 	for (unsigned i = 0; i < n; i++) {
-		vma_buf_lend(qp->base.arena, bufs[i]);
-		bufs[i]->user = &with_nic;
+		vma_buf_debug_mark_lent(qp->base.arena, bufs[i]);
+		bufs[i]->user = &buf_is_posted_mark;
 	}
 	qp->rx_with_nic += n;
 	while (at < n && (qp->rx_open_n != 0 || n - at < qp->rx_bufs)) {
 		qp->rx_open[qp->rx_open_n++] = bufs[at++];
 		if (qp->rx_open_n == qp->rx_bufs)
-			post_open(qp);
+			post_collected_receives(qp);
 	}
 	while (n - at >= qp->rx_bufs) {
 		unsigned in_list = 0;
 
 		for (; n - at >= qp->rx_bufs && in_list < VERBS_BURST; at += qp->rx_bufs)
-			put_receive(qp, in_list++, bufs + at);
-		post_list(qp, in_list);
+			fill_receive_wr(qp, in_list++, bufs + at);
+		post_receive_list(qp, in_list);
 	}
 	while (at < n)
 		qp->rx_open[qp->rx_open_n++] = bufs[at++];
 }
 
-static __attribute__((noinline)) unsigned post_any(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
+static __attribute__((noinline)) unsigned verbs_post_slow(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	struct vma_nic_qp *base = &qp->base;
 	uint32_t lkey, room;
@@ -129,7 +130,7 @@ static __attribute__((noinline)) unsigned post_any(struct verbs_qp *qp, struct v
 			if (!verbs_lkey(qp, bufs[done + run], &lkey))
 				break;
 		if (run != 0) {
-			post_bufs(qp, bufs + done, run);
+			post_receive_bufs(qp, bufs + done, run);
 			done += run;
 		} else if (room != 0) { /* of the memory before a rebind: home with it */
 			vma_buf_put(base->arena, bufs[done++]);
@@ -150,18 +151,18 @@ unsigned verbs_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned 
 	int rc;
 
 	if (n != 1 || qp->rx_with_nic >= qp->rx_single_max || !verbs_lkey(qp, bufs[0], &qp->rx_one_sge.lkey))
-		return post_any(qp, bufs, n);
+		return verbs_post_slow(qp, bufs, n);
 	buf = bufs[0];
-	vma_buf_lend(base->arena, buf);
-	buf->user = &with_nic;
+	vma_buf_debug_mark_lent(base->arena, buf);
+	buf->user = &buf_is_posted_mark;
 	buf->next = NULL;
 	qp->rx_with_nic++;
 	vma_stats_add(&qp->stats->fill_posted, 1);
-	qp->rx_one_sge.addr = (uintptr_t)verbs_frame(qp, buf);
+	qp->rx_one_sge.addr = (uintptr_t)verbs_frame_of_buf(qp, buf);
 	qp->rx_one.wr_id = (uintptr_t)buf;
 	rc = ibv_post_recv(qp->queue.qp, &qp->rx_one, &bad);
 	if (__builtin_expect(rc != 0, 0))
-		refused_receive(qp, rc);
+		log_post_recv_failure(qp, rc);
 	return 1;
 }
 
@@ -177,7 +178,7 @@ struct received {
 };
 
 /* A receive that has failed: its buffers are posted again, unless the queue has stopped. */
-static __attribute__((cold, noinline)) void receive_failed(struct verbs_qp *qp, const struct received *what)
+static __attribute__((cold, noinline)) void note_receive_error(struct verbs_qp *qp, const struct received *what)
 {
 	struct vma_buf *buf = (struct vma_buf *)what->id;
 
@@ -185,27 +186,27 @@ static __attribute__((cold, noinline)) void receive_failed(struct verbs_qp *qp, 
 		vma_log_debug("%s: a receive failed: status %d", qp->name, what->status);
 		vma_stats_add(&qp->stats->rx_errors, 1);
 	}
-	verbs_note_broken(qp);
+	verbs_qp_note_maybe_broken(qp);
 	if (what->status == IBV_WC_WR_FLUSH_ERR)
 		return;
 	for (; buf != NULL; buf = buf->next)
 		qp->rx_open[qp->rx_open_n++] = buf;
-	post_open(qp);
+	post_collected_receives(qp);
 }
 
-static inline uint16_t flags_of(unsigned wc_flags)
+static inline uint16_t buf_flags_of_completion(unsigned wc_flags)
 {
 	const unsigned is_ok = (wc_flags & IBV_WC_IP_CSUM_OK) / IBV_WC_IP_CSUM_OK;
 
 	return (uint16_t)(is_ok * (VMA_BUF_RX_L3_CSUM_OK | VMA_BUF_RX_L4_CSUM_OK));
 }
 
-static inline enum verbs_stamps stamps_of(const struct verbs_qp *qp)
+static inline enum verbs_timestamp_kind qp_timestamp_kind(const struct verbs_qp *qp)
 {
 	return atomic_load_explicit(&qp->rx_stamps, memory_order_relaxed);
 }
 
-/* Reads the next completion that there is. A poll that has begun has to be ended by stop_reading. */
+/* Reads the next completion that there is. A poll that has begun has to be ended by end_cq_poll. */
 static inline bool read_received(struct verbs_qp *qp, bool *reading, struct received *out)
 {
 	struct ibv_cq_ex *ex = qp->queue.rx_cq_ex;
@@ -226,13 +227,13 @@ static inline bool read_received(struct verbs_qp *qp, bool *reading, struct rece
 	if (__builtin_expect(ex->status == IBV_WC_SUCCESS, 1)) {
 		out->len = ibv_wc_read_byte_len(ex);
 		out->flags = ibv_wc_read_wc_flags(ex);
-		if (__builtin_expect(stamps_of(qp) != VERBS_STAMPS_NONE, 0))
-			out->stamp_ns = verbs_stamp_read(qp, stamps_of(qp));
+		if (__builtin_expect(qp_timestamp_kind(qp) != VERBS_STAMPS_NONE, 0))
+			out->stamp_ns = verbs_timestamp_to_ns(qp, qp_timestamp_kind(qp));
 	}
 	return true;
 }
 
-static inline void stop_reading(struct verbs_qp *qp, bool reading)
+static inline void end_cq_poll(struct verbs_qp *qp, bool reading)
 {
 	if (reading)
 		ibv_end_poll(qp->queue.rx_cq_ex);
@@ -243,7 +244,7 @@ static inline void adopt(struct verbs_qp *qp, struct vma_buf *buf, uint32_t len,
 {
 	struct vma_stats_nic *stats = qp->stats;
 
-	vma_buf_regain(qp->base.arena, buf);
+	vma_buf_debug_mark_returned(qp->base.arena, buf);
 	buf->user = NULL;
 	buf->next = NULL;
 	buf->data_off = 0;
@@ -255,17 +256,17 @@ static inline void adopt(struct verbs_qp *qp, struct vma_buf *buf, uint32_t len,
 	vma_stats_add(&stats->rx_bytes, len);
 }
 
-static __attribute__((cold, noinline)) void poll_failed(struct verbs_qp *qp, struct ibv_cq_ex *ex)
+static __attribute__((cold, noinline)) void poll_stopped_by_failure(struct verbs_qp *qp, struct ibv_cq_ex *ex)
 {
 	const struct received what = {.id = ex->wr_id, .status = ex->status};
 
 	ibv_end_poll(ex);
-	receive_failed(qp, &what);
+	note_receive_error(qp, &what);
 }
 
 /* On buffers that are the user's, the first of each packet. */
-static __attribute__((noinline)) void put_stamps(const struct verbs_qp *qp, struct vma_buf **bufs,
-                                                 const uint64_t *stamps_ns, unsigned n)
+static __attribute__((noinline)) void bufs_set_timestamps(const struct verbs_qp *qp, struct vma_buf **bufs,
+                                                          const uint64_t *stamps_ns, unsigned n)
 {
 	const bool own = qp->queue.rx_stamps != VERBS_STAMPS_SYSTEM;
 
@@ -281,8 +282,10 @@ static __attribute__((noinline)) void put_stamps(const struct verbs_qp *qp, stru
  * Packets of one buffer each. A receive that has failed is dealt with when the poll has ended, and the look goes on
  * behind it: 0 has to mean that there is nothing.
  */
-static inline __attribute__((always_inline)) unsigned poll_single(struct verbs_qp *qp, struct ibv_cq_ex *ex,
-                                                                  struct vma_buf **bufs, unsigned n, bool with_stamps)
+static inline __attribute__((always_inline)) unsigned poll_single_buffer_packets(struct verbs_qp *qp,
+                                                                                 struct ibv_cq_ex *ex,
+                                                                                 struct vma_buf **bufs, unsigned n,
+                                                                                 bool with_stamps)
 {
 	struct ibv_poll_cq_attr attr = {.comp_mask = 0};
 	unsigned got = 0;
@@ -292,14 +295,14 @@ static inline __attribute__((always_inline)) unsigned poll_single(struct verbs_q
 
 		while (__builtin_expect(ex->status == IBV_WC_SUCCESS, 1)) {
 			const uint32_t len = ibv_wc_read_byte_len(ex);
-			const uint16_t flags = flags_of(ibv_wc_read_wc_flags(ex));
+			const uint16_t flags = buf_flags_of_completion(ibv_wc_read_wc_flags(ex));
 			struct vma_buf *buf = (struct vma_buf *)ex->wr_id;
 
 			adopt(qp, buf, len, flags);
 			if (with_stamps) {
-				const uint64_t stamp_ns = verbs_stamp_read(qp, stamps_of(qp));
+				const uint64_t stamp_ns = verbs_timestamp_to_ns(qp, qp_timestamp_kind(qp));
 
-				put_stamps(qp, &buf, &stamp_ns, 1);
+				bufs_set_timestamps(qp, &buf, &stamp_ns, 1);
 			}
 			vma_stats_add(&qp->stats->rx_frames, 1);
 			bufs[got++] = buf;
@@ -311,13 +314,13 @@ static inline __attribute__((always_inline)) unsigned poll_single(struct verbs_q
 			ibv_end_poll(ex);
 			break;
 		}
-		poll_failed(qp, ex);
+		poll_stopped_by_failure(qp, ex);
 	}
 	return got;
 }
 
 /* The same of a provider of the old kind. */
-static __attribute__((noinline)) unsigned poll_single_plain(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
+static __attribute__((noinline)) unsigned poll_single_by_poll_cq(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	struct received what;
 	bool reading = false;
@@ -325,25 +328,25 @@ static __attribute__((noinline)) unsigned poll_single_plain(struct verbs_qp *qp,
 
 	while (got < n && read_received(qp, &reading, &what)) {
 		if (__builtin_expect(what.status != IBV_WC_SUCCESS, 0)) {
-			receive_failed(qp, &what);
+			note_receive_error(qp, &what);
 			continue;
 		}
 		bufs[got] = (struct vma_buf *)what.id;
-		adopt(qp, bufs[got++], what.len, flags_of(what.flags));
+		adopt(qp, bufs[got++], what.len, buf_flags_of_completion(what.flags));
 	}
 	vma_stats_add(&qp->stats->rx_frames, got);
 	return got;
 }
 
 /* A packet of several buffers, into rx_pending; those that it left empty go to rx_open. */
-static void take_parts(struct verbs_qp *qp, const struct received *what)
+static void collect_multi_buffer_packet(struct verbs_qp *qp, const struct received *what)
 {
 	struct vma_buf *buf = (struct vma_buf *)what->id, *next;
 	uint32_t left = what->len;
 	unsigned n = 0;
 
 	for (; buf != NULL; buf = next) {
-		const uint32_t len = left < frame_bytes(qp) ? left : frame_bytes(qp);
+		const uint32_t len = left < packet_length_of_segments(qp) ? left : packet_length_of_segments(qp);
 
 		next = buf->next;
 		if (len == 0) {
@@ -351,20 +354,21 @@ static void take_parts(struct verbs_qp *qp, const struct received *what)
 			continue;
 		}
 		left -= len;
-		adopt(qp, buf, len, (n == 0 ? flags_of(what->flags) : 0) | (left != 0 ? VMA_BUF_RX_MORE : 0));
+		adopt(qp, buf, len,
+		      (n == 0 ? buf_flags_of_completion(what->flags) : 0) | (left != 0 ? VMA_BUF_RX_MORE : 0));
 		qp->rx_pending[n++] = buf;
 	}
 	if (__builtin_expect(what->stamp_ns != 0, 0))
-		put_stamps(qp, qp->rx_pending, &what->stamp_ns, 1);
+		bufs_set_timestamps(qp, qp->rx_pending, &what->stamp_ns, 1);
 	qp->rx_pending_at = 0;
 	qp->rx_pending_n = n;
 	vma_stats_add(&qp->stats->rx_frames, 1);
 	if (qp->rx_open_n >= qp->rx_bufs)
-		post_open(qp);
+		post_collected_receives(qp);
 }
 
 /* When none is left, rx_pending_n is 0. */
-static unsigned take_pending(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
+static unsigned take_pending_bufs(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	unsigned got = 0;
 
@@ -376,49 +380,50 @@ static unsigned take_pending(struct verbs_qp *qp, struct vma_buf **bufs, unsigne
 }
 
 /* The next packet, or what it lacked, in rx_pending. False: there is none. */
-static bool poll_pending(struct verbs_qp *qp)
+static bool poll_into_pending(struct verbs_qp *qp)
 {
 	struct received what = {.stamp_ns = 0};
 	bool reading = false;
 
 	qp->rx_pending_at = qp->rx_pending_n = 0;
 	if (qp->rx_bufs == 1 && qp->queue.rx_cq_ex != NULL)
-		return (qp->rx_pending_n = poll_single(qp, qp->queue.rx_cq_ex, qp->rx_pending, 1, true)) != 0;
+		return (qp->rx_pending_n =
+		                poll_single_buffer_packets(qp, qp->queue.rx_cq_ex, qp->rx_pending, 1, true)) != 0;
 	if (qp->rx_bufs == 1)
-		return (qp->rx_pending_n = poll_single_plain(qp, qp->rx_pending, 1)) != 0;
+		return (qp->rx_pending_n = poll_single_by_poll_cq(qp, qp->rx_pending, 1)) != 0;
 	if (!read_received(qp, &reading, &what))
 		return false;
-	stop_reading(qp, reading);
+	end_cq_poll(qp, reading);
 	if (what.status != IBV_WC_SUCCESS)
-		receive_failed(qp, &what);
+		note_receive_error(qp, &what);
 	else
-		take_parts(qp, &what);
+		collect_multi_buffer_packet(qp, &what);
 	return true;
 }
 
-static unsigned poll_parts(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
+static unsigned poll_multi_buffer_packets(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	unsigned got = 0;
 
-	while (got < n && poll_pending(qp))
-		got += take_pending(qp, bufs + got, n - got);
+	while (got < n && poll_into_pending(qp))
+		got += take_pending_bufs(qp, bufs + got, n - got);
 	return got;
 }
 
-static __attribute__((noinline)) unsigned poll_any(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
+static __attribute__((noinline)) unsigned verbs_poll_slow(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	unsigned got;
 
 	if (!qp_usable(qp))
 		return 0;
-	got = take_pending(qp, bufs, n);
+	got = take_pending_bufs(qp, bufs, n);
 	bufs += got;
 	n -= got;
 	if (qp->rx_bufs != 1)
-		return got + poll_parts(qp, bufs, n);
+		return got + poll_multi_buffer_packets(qp, bufs, n);
 	if (qp->queue.rx_cq_ex == NULL)
-		return got + poll_single_plain(qp, bufs, n);
-	return got + poll_single(qp, qp->queue.rx_cq_ex, bufs, n, true);
+		return got + poll_single_by_poll_cq(qp, bufs, n);
+	return got + poll_single_buffer_packets(qp, qp->queue.rx_cq_ex, bufs, n, true);
 }
 
 unsigned verbs_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n)
@@ -426,17 +431,17 @@ unsigned verbs_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned 
 	struct verbs_qp *qp = verbs_qp_of(base);
 	struct ibv_cq_ex *ex = atomic_load_explicit(&qp->rx_ex, memory_order_relaxed);
 
-	if (__builtin_expect(!opened_here(qp), 0))
+	if (__builtin_expect(!verbs_qp_opened_by_this_process(qp), 0))
 		return 0;
 	if (__builtin_expect(ex == NULL || qp->rx_pending_n != 0, 0))
-		return poll_any(qp, bufs, n);
-	return poll_single(qp, ex, bufs, n, false);
+		return verbs_poll_slow(qp, bufs, n);
+	return poll_single_buffer_packets(qp, ex, bufs, n, false);
 }
 
 /* ---- sleeping ---- */
 
 /* What an earlier arm was told is taken back. True: there was something, and the queue is not armed any more. */
-static bool take_events(struct verbs_qp *qp)
+static bool ack_cq_events(struct verbs_qp *qp)
 {
 	const struct verbs_lib *lib = qp->queue.device->lib;
 	struct ibv_cq *cq;
@@ -454,12 +459,12 @@ static bool take_events(struct verbs_qp *qp)
  * In this order: the events of the past go; the queue is armed, if it is not armed still; then a look. What came before
  * the arming is found by the look, and what comes after it is told of. The look has to take what it finds: rx_pending.
  */
-int verbs_data_arm(struct verbs_qp *qp)
+int verbs_rx_arm(struct verbs_qp *qp)
 {
 	struct epoll_event event = {.events = EPOLLIN};
 	int rc;
 
-	if (take_events(qp))
+	if (ack_cq_events(qp))
 		qp->rx_armed = false;
 	if (!qp->rx_armed) {
 		rc = ibv_req_notify_cq(qp->queue.rx_cq, 0);
@@ -472,7 +477,7 @@ int verbs_data_arm(struct verbs_qp *qp)
 			return -errno;
 		qp->rx_watched = true;
 	}
-	return poll_pending(qp);
+	return poll_into_pending(qp);
 }
 
 int verbs_arm(struct vma_nic_qp *base)
@@ -486,7 +491,7 @@ int verbs_arm(struct vma_nic_qp *base)
 	qp->rx_sleeps = true; /* for rebind */
 	if (vma_nic_qp_lost(base))
 		return 0;
-	rc = qp->rx_pending_at < qp->rx_pending_n ? 1 : verbs_data_arm(qp);
+	rc = qp->rx_pending_at < qp->rx_pending_n ? 1 : verbs_rx_arm(qp);
 	errno = saved;
 	return rc;
 }
@@ -498,7 +503,7 @@ void verbs_unarm(struct vma_nic_qp *base)
 	const int saved = errno;
 
 	qp->rx_sleeps = false;
-	if (qp_usable(qp) && qp->rx_armed && take_events(qp))
+	if (qp_usable(qp) && qp->rx_armed && ack_cq_events(qp))
 		qp->rx_armed = false;
 	errno = saved;
 }
@@ -512,19 +517,20 @@ int verbs_fd(const struct vma_nic_qp *base)
 
 enum tx_verdict { PACKET_SEND, PACKET_DROP, PACKET_STOP };
 
-static inline uint16_t wr_flags_of(uint16_t seg_flags)
+static inline uint16_t send_flags_of_segment(uint16_t seg_flags)
 {
 	return (uint16_t)((seg_flags & VMA_NIC_SEG_CSUM) * (IBV_SEND_IP_CSUM / VMA_NIC_SEG_CSUM));
 }
 
-static inline bool is_plain(const struct verbs_sent *seg)
+static inline bool segment_is_plain(const struct verbs_send_segment *seg)
 {
 	return seg->how & SENT_PLAIN;
 }
 
 static bool seg_in_frame(const struct verbs_qp *qp, const struct vma_nic_seg *seg)
 {
-	return seg->len > 0 && seg->off < frame_bytes(qp) && seg->len <= frame_bytes(qp) - seg->off;
+	return seg->len > 0 && seg->off < packet_length_of_segments(qp) &&
+	       seg->len <= packet_length_of_segments(qp) - seg->off;
 }
 
 /* A VLAN tag does not count against the MTU. */
@@ -536,7 +542,7 @@ static bool within_mtu(const struct verbs_qp *qp, const struct vma_nic_seg *seg,
 	                            frame[12] == 0x81 && frame[13] == 0x00);
 }
 
-static bool tso_possible(const struct verbs_qp *qp, const struct vma_nic_seg *seg, uint64_t bytes)
+static bool packet_can_use_tso(const struct verbs_qp *qp, const struct vma_nic_seg *seg, uint64_t bytes)
 {
 	return seg->hdr_len >= VERBS_L2_BYTES && seg->hdr_len < seg->len && seg->mss != 0 &&
 	       bytes - seg->hdr_len <= qp->base.nic->info.tso_max_bytes;
@@ -567,7 +573,7 @@ static enum tx_verdict classify_packet(const struct verbs_qp *qp, const struct v
 	if (verdict == PACKET_DROP)
 		return verdict;
 	if (segs[0].flags & VMA_NIC_SEG_TSO)
-		return tso_possible(qp, &segs[0], bytes) ? PACKET_SEND : PACKET_STOP;
+		return packet_can_use_tso(qp, &segs[0], bytes) ? PACKET_SEND : PACKET_STOP;
 	if (bytes < VERBS_L2_BYTES)
 		return PACKET_STOP;
 	if (within_mtu(qp, &segs[0], bytes, qp->tx_longest))
@@ -577,14 +583,14 @@ static enum tx_verdict classify_packet(const struct verbs_qp *qp, const struct v
 }
 
 /*
- * What nearly all packets are: one segment of memory that this device knows, with at most a checksum to be done. True: it
- * waits for the kick. That it has a key says that the queue pair is usable, too.
+ * What nearly all packets are: one segment of memory that this device knows, with at most a checksum to be done. True:
+ * it waits for the kick. That it has a key says that the queue pair is usable, too.
  */
-static inline __attribute__((always_inline)) bool queue_plain(struct verbs_qp *qp, const struct vma_nic_seg *seg)
+static inline __attribute__((always_inline)) bool queue_plain_packet(struct verbs_qp *qp, const struct vma_nic_seg *seg)
 {
 	const uint32_t len = seg->len;
 	struct vma_stats_nic *stats;
-	struct verbs_sent *place;
+	struct verbs_send_segment *place;
 	uint32_t lkey;
 
 	if (qp->sent_queued == qp->sent_end || (seg->flags & qp->tx_not_plain) != 0 ||
@@ -592,7 +598,7 @@ static inline __attribute__((always_inline)) bool queue_plain(struct verbs_qp *q
 	    !verbs_lkey(qp, seg->buf, &lkey))
 		return false;
 	place = &qp->sent[qp->sent_queued & qp->sent_mask];
-	place->addr = (uintptr_t)(verbs_frame(qp, seg->buf) + seg->off);
+	place->addr = (uintptr_t)(verbs_frame_of_buf(qp, seg->buf) + seg->off);
 	place->buf = seg->buf;
 	place->len = len;
 	place->lkey = lkey;
@@ -605,23 +611,23 @@ static inline __attribute__((always_inline)) bool queue_plain(struct verbs_qp *q
 }
 
 /* A part of any other. */
-static void queue_any(struct verbs_qp *qp, const struct vma_nic_seg *seg)
+static void queue_send_segment(struct verbs_qp *qp, const struct vma_nic_seg *seg)
 {
-	struct verbs_sent *place = &qp->sent[qp->sent_queued++ & qp->sent_mask];
+	struct verbs_send_segment *place = &qp->sent[qp->sent_queued++ & qp->sent_mask];
 
-	*place = (struct verbs_sent){.buf = seg->buf,
-	                             .addr = (uintptr_t)(verbs_frame(qp, seg->buf) + seg->off),
-	                             .len = seg->len,
-	                             .flags = seg->flags,
-	                             .mss = seg->mss,
-	                             .hdr_len = seg->hdr_len,
-	                             .how = wr_flags_of(seg->flags)};
+	*place = (struct verbs_send_segment){.buf = seg->buf,
+	                                     .addr = (uintptr_t)(verbs_frame_of_buf(qp, seg->buf) + seg->off),
+	                                     .len = seg->len,
+	                                     .flags = seg->flags,
+	                                     .mss = seg->mss,
+	                                     .hdr_len = seg->hdr_len,
+	                                     .how = send_flags_of_segment(seg->flags)};
 	verbs_lkey(qp, seg->buf, &place->lkey);
 	vma_stats_add(&qp->stats->tx_bytes, seg->len);
 }
 
 /* All others, from the first one on that is not plain or has no room. */
-static __attribute__((noinline)) unsigned tx_any(struct verbs_qp *qp, const struct vma_nic_seg *segs, unsigned n)
+static __attribute__((noinline)) unsigned verbs_tx_slow(struct verbs_qp *qp, const struct vma_nic_seg *segs, unsigned n)
 {
 	struct vma_nic_qp *base = &qp->base;
 	uint64_t frames = 0;
@@ -642,7 +648,7 @@ static __attribute__((noinline)) unsigned tx_any(struct verbs_qp *qp, const stru
 		if (qp->sent_end - qp->sent_queued < count)
 			break;
 		for (unsigned i = 0; i < count; i++)
-			queue_any(qp, &segs[done++]);
+			queue_send_segment(qp, &segs[done++]);
 		frames++;
 	}
 	vma_stats_add(&qp->stats->tx_frames, frames);
@@ -655,21 +661,21 @@ static __attribute__((noinline)) unsigned tx_burst(struct verbs_qp *qp, const st
 
 	if (!qp_usable(qp))
 		return 0;
-	while (done < n && queue_plain(qp, &segs[done]))
+	while (done < n && queue_plain_packet(qp, &segs[done]))
 		done++;
-	return done == n ? done : done + tx_any(qp, segs + done, n - done);
+	return done == n ? done : done + verbs_tx_slow(qp, segs + done, n - done);
 }
 
 unsigned verbs_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsigned n)
 {
 	struct verbs_qp *qp = verbs_qp_of(base);
 
-	return n == 1 && queue_plain(qp, segs) ? 1 : tx_burst(qp, segs, n);
+	return n == 1 && queue_plain_packet(qp, segs) ? 1 : tx_burst(qp, segs, n);
 }
 
 /* A packet that waits for the kick, as the provider wants it. */
 struct outgoing {
-	struct verbs_sent *first;
+	struct verbs_send_segment *first;
 	unsigned count; /* segments */
 	uint32_t bytes;
 	uint32_t end; /* place behind it: what its completion says */
@@ -679,13 +685,13 @@ struct outgoing {
 
 static inline bool is_tso(const struct outgoing *out)
 {
-	return !is_plain(out->first) && (out->first->flags & VMA_NIC_SEG_TSO);
+	return !segment_is_plain(out->first) && (out->first->flags & VMA_NIC_SEG_TSO);
 }
 
 /* The one at `at`. Of a TSO packet the headers are no part of the list. */
-static void outgoing_at(const struct verbs_qp *qp, uint32_t at, struct outgoing *out)
+static void outgoing_packet_at(const struct verbs_qp *qp, uint32_t at, struct outgoing *out)
 {
-	const struct verbs_sent *seg;
+	const struct verbs_send_segment *seg;
 	uint32_t skip;
 
 	out->first = &qp->sent[at & qp->sent_mask];
@@ -697,21 +703,21 @@ static void outgoing_at(const struct verbs_qp *qp, uint32_t at, struct outgoing 
 		out->sge[out->sges++] = (struct ibv_sge){seg->addr + skip, seg->len - skip, seg->lkey};
 		out->bytes += seg->len;
 		skip = 0;
-	} while (!is_plain(seg) && (seg->flags & VMA_NIC_SEG_MORE));
+	} while (!segment_is_plain(seg) && (seg->flags & VMA_NIC_SEG_MORE));
 	out->count = out->sges;
 	out->end = at;
 }
 
-static inline bool is_inline(const struct verbs_qp *qp, const struct outgoing *out)
+static inline bool segment_is_inline(const struct verbs_qp *qp, const struct outgoing *out)
 {
 	return out->bytes <= qp->queue.inline_max && !is_tso(out);
 }
 
 /* The provider has copied it. */
-static void put_inlined(struct verbs_qp *qp, const struct outgoing *out)
+static void put_bufs_copied_inline(struct verbs_qp *qp, const struct outgoing *out)
 {
 	for (unsigned i = 0; i < out->count; i++) {
-		struct verbs_sent *seg = &qp->sent[(out->end - out->count + i) & qp->sent_mask];
+		struct verbs_send_segment *seg = &qp->sent[(out->end - out->count + i) & qp->sent_mask];
 
 		vma_buf_put(qp->base.arena, seg->buf);
 		seg->buf = NULL;
@@ -720,12 +726,12 @@ static void put_inlined(struct verbs_qp *qp, const struct outgoing *out)
 
 static inline unsigned send_flags(struct verbs_qp *qp, const struct outgoing *out)
 {
-	const bool signal = verbs_signal_due(&qp->signals, out->count, out->end == qp->sent_queued);
+	const bool signal = verbs_send_needs_signal(&qp->signals, out->count, out->end == qp->sent_queued);
 
 	return (signal ? IBV_SEND_SIGNALED : 0) | (uint8_t)out->first->how;
 }
 
-static void wr_set_inline(struct ibv_qp_ex *ex, const struct outgoing *out)
+static void wr_set_inline_segments(struct ibv_qp_ex *ex, const struct outgoing *out)
 {
 	struct ibv_data_buf data[VERBS_SEGS_MAX];
 
@@ -738,8 +744,8 @@ static void wr_set_inline(struct ibv_qp_ex *ex, const struct outgoing *out)
 }
 
 /* A packet of one segment, with the place behind it. */
-static inline __attribute__((always_inline)) void wr_plain(struct verbs_qp *qp, struct ibv_qp_ex *ex,
-                                                           struct verbs_sent *seg, uint32_t end, bool signal)
+static inline __attribute__((always_inline)) void
+wr_build_plain(struct verbs_qp *qp, struct ibv_qp_ex *ex, struct verbs_send_segment *seg, uint32_t end, bool signal)
 {
 	ex->wr_id = end;
 	ex->wr_flags = (uint8_t)seg->how;
@@ -756,20 +762,20 @@ static inline __attribute__((always_inline)) void wr_plain(struct verbs_qp *qp, 
 }
 
 /* Any other packet. Returns the place behind it. */
-static __attribute__((noinline)) uint32_t wr_any(struct verbs_qp *qp, struct ibv_qp_ex *ex, uint32_t at)
+static __attribute__((noinline)) uint32_t wr_build_packet(struct verbs_qp *qp, struct ibv_qp_ex *ex, uint32_t at)
 {
 	struct outgoing out;
 
-	outgoing_at(qp, at, &out);
+	outgoing_packet_at(qp, at, &out);
 	ex->wr_id = out.end;
 	ex->wr_flags = send_flags(qp, &out);
 	if (is_tso(&out))
 		ibv_wr_send_tso(ex, (void *)(uintptr_t)out.first->addr, out.first->hdr_len, out.first->mss);
 	else
 		ibv_wr_send(ex);
-	if (is_inline(qp, &out)) {
-		wr_set_inline(ex, &out);
-		put_inlined(qp, &out);
+	if (segment_is_inline(qp, &out)) {
+		wr_set_inline_segments(ex, &out);
+		put_bufs_copied_inline(qp, &out);
 	} else if (out.sges == 1) {
 		ibv_wr_set_sge(ex, out.sge[0].lkey, out.sge[0].addr, out.sge[0].length);
 	} else {
@@ -779,24 +785,25 @@ static __attribute__((noinline)) uint32_t wr_any(struct verbs_qp *qp, struct ibv
 }
 
 /* All that waits, and the doorbell. 0 or an errno. */
-static int kick_extended(struct verbs_qp *qp, struct ibv_qp_ex *ex)
+static int verbs_kick_by_ibv_wr(struct verbs_qp *qp, struct ibv_qp_ex *ex)
 {
 	ibv_wr_start(ex);
 	for (uint32_t at = qp->sent_kicked; at != qp->sent_queued;) {
-		struct verbs_sent *seg = &qp->sent[at & qp->sent_mask];
+		struct verbs_send_segment *seg = &qp->sent[at & qp->sent_mask];
 
-		if (__builtin_expect(is_plain(seg), 1)) {
+		if (__builtin_expect(segment_is_plain(seg), 1)) {
 			at++;
-			wr_plain(qp, ex, seg, at, verbs_signal_due(&qp->signals, 1, at == qp->sent_queued));
+			wr_build_plain(qp, ex, seg, at,
+			               verbs_send_needs_signal(&qp->signals, 1, at == qp->sent_queued));
 		} else {
-			at = wr_any(qp, ex, at);
+			at = wr_build_packet(qp, ex, at);
 		}
 	}
 	return ibv_wr_complete(ex);
 }
 
 /* The same for a provider of the old kind: one call, and so one doorbell, for each burst. */
-static __attribute__((noinline)) int kick_plain(struct verbs_qp *qp)
+static __attribute__((noinline)) int verbs_kick_by_post_send(struct verbs_qp *qp)
 {
 	struct ibv_send_wr wr[VERBS_BURST], *bad;
 	struct outgoing out[VERBS_BURST];
@@ -806,13 +813,13 @@ static __attribute__((noinline)) int kick_plain(struct verbs_qp *qp)
 		unsigned n = 0;
 
 		for (; at != qp->sent_queued && n < VERBS_BURST; at = out[n++].end) {
-			outgoing_at(qp, at, &out[n]);
+			outgoing_packet_at(qp, at, &out[n]);
 			wr[n] = (struct ibv_send_wr){.wr_id = out[n].end,
 			                             .sg_list = out[n].sge,
 			                             .num_sge = (int)out[n].sges,
 			                             .opcode = IBV_WR_SEND,
 			                             .send_flags = send_flags(qp, &out[n])};
-			if (is_inline(qp, &out[n]))
+			if (segment_is_inline(qp, &out[n]))
 				wr[n].send_flags |= IBV_SEND_INLINE;
 			if (is_tso(&out[n])) {
 				wr[n].opcode = IBV_WR_TSO;
@@ -827,7 +834,7 @@ static __attribute__((noinline)) int kick_plain(struct verbs_qp *qp)
 		rc = ibv_post_send(qp->queue.qp, wr, &bad);
 		for (unsigned i = 0; i < n && (rc == 0 || &wr[i] != bad); i++) {
 			if (wr[i].send_flags & IBV_SEND_INLINE)
-				put_inlined(qp, &out[i]);
+				put_bufs_copied_inline(qp, &out[i]);
 			qp->sent_kicked = out[i].end;
 		}
 	}
@@ -838,25 +845,25 @@ static __attribute__((noinline)) int kick_plain(struct verbs_qp *qp)
  * What the provider refused will never be sent: its buffers go home, and its places with the next completion, which the
  * next packet asks for.
  */
-static __attribute__((cold, noinline)) int kick_failed(struct verbs_qp *qp, int error)
+static __attribute__((cold, noinline)) int note_post_send_failure(struct verbs_qp *qp, int error)
 {
 	for (uint32_t at = qp->sent_kicked; at != qp->sent_queued; at++) {
-		struct verbs_sent *seg = &qp->sent[at & qp->sent_mask];
+		struct verbs_send_segment *seg = &qp->sent[at & qp->sent_mask];
 
 		if (seg->buf != NULL)
 			vma_buf_put(qp->base.arena, seg->buf);
 		seg->buf = NULL;
 	}
-	verbs_signals_end(&qp->signals);
+	verbs_signal_interval_finish(&qp->signals);
 	if (qp->sent_completed == qp->sent_kicked)
 		qp->sent_completed = qp->sent_queued; /* nothing is on its way that they could come behind */
 	qp->sent_kicked = qp->sent_queued;
 	vma_stats_add(&qp->stats->kick_errors, 1);
-	verbs_note_broken(qp);
+	verbs_qp_note_maybe_broken(qp);
 	return -error;
 }
 
-static __attribute__((noinline)) int kick_any(struct verbs_qp *qp)
+static __attribute__((noinline)) int verbs_kick_slow(struct verbs_qp *qp)
 {
 	int error;
 
@@ -864,9 +871,9 @@ static __attribute__((noinline)) int kick_any(struct verbs_qp *qp)
 		return -ENODEV;
 	if (qp->sent_kicked == qp->sent_queued)
 		return 0;
-	error = qp->queue.qp_ex != NULL ? kick_extended(qp, qp->queue.qp_ex) : kick_plain(qp);
+	error = qp->queue.qp_ex != NULL ? verbs_kick_by_ibv_wr(qp, qp->queue.qp_ex) : verbs_kick_by_post_send(qp);
 	if (__builtin_expect(error != 0, 0))
-		return kick_failed(qp, error);
+		return note_post_send_failure(qp, error);
 	qp->sent_kicked = qp->sent_queued;
 	vma_stats_add(&qp->stats->kicks, 1);
 	return 0;
@@ -877,16 +884,16 @@ int verbs_kick(struct vma_nic_qp *base)
 {
 	struct verbs_qp *qp = verbs_qp_of(base);
 	struct ibv_qp_ex *ex = atomic_load_explicit(&qp->tx_ex, memory_order_relaxed);
-	struct verbs_sent *seg = &qp->sent[qp->sent_kicked & qp->sent_mask];
+	struct verbs_send_segment *seg = &qp->sent[qp->sent_kicked & qp->sent_mask];
 	int error;
 
-	if (ex == NULL || qp->sent_kicked + 1 != qp->sent_queued || !is_plain(seg))
-		return kick_any(qp);
+	if (ex == NULL || qp->sent_kicked + 1 != qp->sent_queued || !segment_is_plain(seg))
+		return verbs_kick_slow(qp);
 	ibv_wr_start(ex);
-	wr_plain(qp, ex, seg, qp->sent_queued, verbs_signal_due_single(&qp->signals));
+	wr_build_plain(qp, ex, seg, qp->sent_queued, verbs_single_send_needs_signal(&qp->signals));
 	error = ibv_wr_complete(ex);
 	if (__builtin_expect(error != 0, 0))
-		return kick_failed(qp, error);
+		return note_post_send_failure(qp, error);
 	qp->sent_kicked++;
 	vma_stats_add(&qp->stats->kicks, 1);
 	return error;
@@ -894,27 +901,27 @@ int verbs_kick(struct vma_nic_qp *base)
 
 /* ---- completions ---- */
 
-static __attribute__((cold, noinline)) void send_failed(struct verbs_qp *qp, enum ibv_wc_status status)
+static __attribute__((cold, noinline)) void note_send_error(struct verbs_qp *qp, enum ibv_wc_status status)
 {
 	if (status != IBV_WC_WR_FLUSH_ERR) {
 		vma_log_debug("%s: a send failed: status %d", qp->name, status);
 		vma_stats_add(&qp->stats->tx_errors, 1);
 	}
-	verbs_note_broken(qp);
+	verbs_qp_note_maybe_broken(qp);
 }
 
 /* A completion's buffers are complete, and all before them. */
-static inline void note_sent(struct verbs_qp *qp, uint64_t id, enum ibv_wc_status status)
+static inline void verbs_note_send_completion(struct verbs_qp *qp, uint64_t id, enum ibv_wc_status status)
 {
 	const uint32_t end = (uint32_t)id;
 
 	if (__builtin_expect(status != IBV_WC_SUCCESS, 0))
-		send_failed(qp, status);
+		note_send_error(qp, status);
 	if (end - qp->sent_completed <= qp->sent_kicked - qp->sent_completed)
 		qp->sent_completed = end;
 }
 
-static void poll_sent(struct verbs_qp *qp)
+static void poll_send_completions(struct verbs_qp *qp)
 {
 	struct ibv_cq_ex *ex = qp->queue.tx_cq_ex;
 	struct ibv_poll_cq_attr attr = {.comp_mask = 0};
@@ -925,14 +932,14 @@ static void poll_sent(struct verbs_qp *qp)
 		if (ibv_start_poll(ex, &attr) != 0)
 			return;
 		do
-			note_sent(qp, ex->wr_id, ex->status);
+			verbs_note_send_completion(qp, ex->wr_id, ex->status);
 		while (ibv_next_poll(ex) == 0);
 		ibv_end_poll(ex);
 		return;
 	}
 	while ((n = ibv_poll_cq(qp->queue.tx_cq, VERBS_BURST, wc)) > 0)
 		for (int i = 0; i < n; i++)
-			note_sent(qp, wc[i].wr_id, wc[i].status);
+			verbs_note_send_completion(qp, wc[i].wr_id, wc[i].status);
 }
 
 static inline uint32_t least(uint32_t a, uint32_t b)
@@ -948,11 +955,11 @@ unsigned verbs_reap_tx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned 
 	if (!qp_usable(qp))
 		return 0;
 	if (qp->sent_completed != qp->sent_kicked)
-		poll_sent(qp);
+		poll_send_completions(qp);
 	while (got < n && qp->sent_reaped != qp->sent_completed) {
 		const uint32_t first = qp->sent_reaped & qp->sent_mask;
 		uint32_t run = least(qp->sent_completed - qp->sent_reaped, qp->sent_mask + 1 - first);
-		const struct verbs_sent *at = &qp->sent[first], *end;
+		const struct verbs_send_segment *at = &qp->sent[first], *end;
 		struct vma_buf **out = bufs + got;
 
 		run = least(run, n - got);
@@ -975,17 +982,17 @@ bool verbs_tx_is_idle(struct vma_nic_qp *base)
 	if (!qp_usable(qp))
 		return true;
 	if (qp->sent_completed != qp->sent_kicked)
-		poll_sent(qp);
+		poll_send_completions(qp);
 	return qp->sent_completed == qp->sent_queued;
 }
 
 /* ---- a binding ---- */
 
 /* Relaxed: the objects behind them stay until both halves are held. */
-void verbs_data_use(struct verbs_qp *qp)
+void verbs_data_select_paths(struct verbs_qp *qp)
 {
 	const bool works = !vma_nic_qp_lost(&qp->base);
-	const bool is_single = works && qp->rx_bufs == 1 && stamps_of(qp) == VERBS_STAMPS_NONE;
+	const bool is_single = works && qp->rx_bufs == 1 && qp_timestamp_kind(qp) == VERBS_STAMPS_NONE;
 
 	atomic_store_explicit(&qp->lkeys, works ? qp->nic->lkeys : qp->nic->no_lkeys, memory_order_relaxed);
 	atomic_store_explicit(&qp->rx_ex, is_single ? qp->queue.rx_cq_ex : NULL, memory_order_relaxed);
@@ -1006,42 +1013,43 @@ void verbs_data_init(struct verbs_qp *qp)
 		                                    .sg_list = &qp->rx_sge[(size_t)i * VERBS_SEGS_MAX],
 		                                    .num_sge = (int)qp->rx_bufs};
 	qp->rx_one = (struct ibv_recv_wr){.sg_list = &qp->rx_one_sge, .num_sge = 1};
-	qp->rx_one_sge.length = frame_bytes(qp);
+	qp->rx_one_sge.length = packet_length_of_segments(qp);
 	qp->rx_single_max = qp->rx_bufs == 1 ? qp->base.rx_depth : 0;
-	qp->tx_frame_bytes = frame_bytes(qp);
-	qp->tx_plain_most = least(qp->tx_longest, frame_bytes(qp)) - VERBS_L2_BYTES;
+	qp->tx_frame_bytes = packet_length_of_segments(qp);
+	qp->tx_plain_most = least(qp->tx_longest, packet_length_of_segments(qp)) - VERBS_L2_BYTES;
 	qp->tx_not_plain = (uint16_t) ~(has_checksum ? VMA_NIC_SEG_CSUM : 0);
 	qp->rx_with_nic = qp->rx_open_n = qp->rx_pending_at = qp->rx_pending_n = 0;
 	qp->rx_armed = qp->rx_watched = false;
 	qp->sent_reaped = qp->sent_completed = qp->sent_kicked = qp->sent_queued = 0;
 	qp->sent_end = qp->base.tx_depth;
-	qp->signals = verbs_signals_of(qp->attr.tx_batching, qp->base.tx_depth);
-	verbs_data_use(qp);
+	qp->signals = verbs_signal_interval_init(qp->attr.tx_batching, qp->base.tx_depth);
+	verbs_data_select_paths(qp);
 }
 
 /*
  * A buffer without references is the pool's or the device's: `user` tells. What became of a receive need not be asked,
  * so a device that does not answer any more loses nothing.
  */
-static void take_back_posted(struct verbs_qp *qp, const struct verbs_pool *pool)
+static void reclaim_posted_bufs(struct verbs_qp *qp, const struct verbs_pool *pool)
 {
-	for (const struct verbs_window *window = pool->windows; window != NULL; window = window->next)
+	for (const struct verbs_registered_memory *window = pool->windows; window != NULL; window = window->next)
 		for (uint32_t i = 0; i < window->count; i++) {
 			struct vma_buf *buf = vma_buf_at(pool->arena, window->first + i);
 
-			if (buf->user != &with_nic || atomic_load_explicit(&buf->refs, memory_order_relaxed) != 0)
+			if (buf->user != &buf_is_posted_mark ||
+			    atomic_load_explicit(&buf->refs, memory_order_relaxed) != 0)
 				continue;
 			buf->user = NULL;
-			vma_buf_regain(pool->arena, buf);
+			vma_buf_debug_mark_returned(pool->arena, buf);
 			vma_buf_put(qp->base.arena, buf);
 		}
 }
 
-void verbs_data_end(struct verbs_qp *qp)
+void verbs_data_reclaim_bufs(struct verbs_qp *qp)
 {
 	struct vma_buf *buf;
 
-	while (take_pending(qp, &buf, 1) != 0)
+	while (take_pending_bufs(qp, &buf, 1) != 0)
 		vma_buf_put(qp->base.arena, buf);
 	for (; qp->sent_reaped != qp->sent_queued; qp->sent_reaped++) {
 		buf = qp->sent[qp->sent_reaped & qp->sent_mask].buf;
@@ -1049,5 +1057,5 @@ void verbs_data_end(struct verbs_qp *qp)
 			vma_buf_put(qp->base.arena, buf);
 	}
 	if (qp->rx_memory != NULL)
-		take_back_posted(qp, qp->rx_memory);
+		reclaim_posted_bufs(qp, qp->rx_memory);
 }

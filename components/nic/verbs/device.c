@@ -25,9 +25,9 @@ bool verbs_has_capability(unsigned number)
 	       (data[CAP_TO_INDEX(number)].effective & CAP_TO_MASK(number)) != 0;
 }
 
-int verbs_fd_keep(int *fd)
+int verbs_fd_move_high_nonblock(int *fd)
 {
-	const int kept = nic_fd_keep(*fd), flags = os_fcntl(kept, F_GETFL, 0);
+	const int kept = nic_fd_move_high(*fd), flags = os_fcntl(kept, F_GETFL, 0);
 
 	*fd = kept;
 	return flags < 0 || os_fcntl(kept, F_SETFL, flags | O_NONBLOCK) < 0 ? -errno : 0;
@@ -35,7 +35,7 @@ int verbs_fd_keep(int *fd)
 
 void verbs_fd_forget(int fd)
 {
-	nic_fd_forget(fd);
+	nic_fd_unreport(fd);
 }
 
 static struct ibv_context *open_context(const struct verbs_lib *lib, const char *name, int *error)
@@ -94,12 +94,12 @@ static int read_limits(struct verbs_device *device)
 	}
 	limits->clock_mask = attr.completion_timestamp_mask;
 	limits->clock_khz = attr.hca_core_clock;
-	limits->has_clock = limits->clock_mask != 0 && verbs_clock_read(device->context, &ticks);
+	limits->has_clock = limits->clock_mask != 0 && verbs_read_device_clock_ticks(device->context, &ticks);
 	return 0;
 }
 
 /* 0; -errno and what was in vain. */
-static int try_device(struct verbs_device *device, const char **what)
+static int probe_device_queues(struct verbs_device *device, const char **what)
 {
 	const struct verbs_queue_attr attr = {.rx_packets = PROBE_PACKETS,
 	                                      .rx_sges = 1,
@@ -112,13 +112,13 @@ static int try_device(struct verbs_device *device, const char **what)
 	device->limits.has_wall = rc == 0 && queue.rx_stamps == VERBS_STAMPS_WALL;
 	if (rc == 0) {
 		*what = "a flow rule";
-		rc = verbs_flows_probe(device, queue.qp);
+		rc = verbs_probe_flow_rules(device, queue.qp);
 	}
 	verbs_queue_close(&queue);
 	return rc;
 }
 
-static void say_why(const char *name, const struct verbs_place *place, const char *what, int rc)
+static void log_device_not_used(const char *name, const struct verbs_device_port *place, const char *what, int rc)
 {
 	vma_log_once(VMA_LOG_WARN, "%s: RDMA device %s is not used: %s: %s", name, place->device, what, strerror(-rc));
 }
@@ -136,7 +136,8 @@ static void close_device(struct verbs_device *device)
 	free(device);
 }
 
-int verbs_device_open(const char *name, const struct verbs_place *place, uint32_t generation, struct verbs_device **out)
+int verbs_device_open(const char *name, const struct verbs_device_port *place, uint32_t generation,
+                      struct verbs_device **out)
 {
 	const struct verbs_lib *lib = verbs_lib();
 	const char *what = "opening it";
@@ -149,7 +150,7 @@ int verbs_device_open(const char *name, const struct verbs_place *place, uint32_
 		return -ENODEV;
 	}
 	if (!verbs_has_capability(CAP_NET_RAW)) {
-		say_why(name, place, "without CAP_NET_RAW there are no raw packet queue pairs", -EPERM);
+		log_device_not_used(name, place, "without CAP_NET_RAW there are no raw packet queue pairs", -EPERM);
 		return -EPERM;
 	}
 	device = calloc(1, sizeof(*device));
@@ -160,9 +161,9 @@ int verbs_device_open(const char *name, const struct verbs_place *place, uint32_
 	if (rc < 0)
 		goto fail;
 	/* Commands are answered at once whatever the flags say; only events are waited for. */
-	rc = verbs_fd_keep(&device->context->cmd_fd);
+	rc = verbs_fd_move_high_nonblock(&device->context->cmd_fd);
 	if (rc == 0)
-		rc = verbs_fd_keep(&device->context->async_fd);
+		rc = verbs_fd_move_high_nonblock(&device->context->async_fd);
 	if (rc < 0)
 		goto fail;
 	what = "asking for its limits";
@@ -171,13 +172,13 @@ int verbs_device_open(const char *name, const struct verbs_place *place, uint32_
 		goto fail;
 	what = "a protection domain";
 	device->pd = lib->ibv_alloc_pd(device->context);
-	rc = device->pd != NULL ? try_device(device, &what) : -errno;
+	rc = device->pd != NULL ? probe_device_queues(device, &what) : -errno;
 	if (rc < 0)
 		goto fail;
 	*out = device;
 	return 0;
 fail:
-	say_why(name, place, what, rc);
+	log_device_not_used(name, place, what, rc);
 	close_device(device);
 	return rc;
 }
@@ -188,7 +189,7 @@ void verbs_device_put(struct verbs_device *device)
 		close_device(device);
 }
 
-void verbs_device_child_close(const struct verbs_device *device)
+void verbs_device_close_in_child(const struct verbs_device *device)
 {
 	os_close(device->context->cmd_fd);
 	os_close(device->context->async_fd);

@@ -109,7 +109,8 @@ static struct mlx5dv_flow_matcher *matcher_of(struct verbs_device *device, bool 
 }
 
 /* NULL, with errno. */
-static struct ibv_flow *rule_create(struct verbs_device *device, const struct vma_flow_key *key, const uint8_t mac[6])
+static struct ibv_flow *card_rule_create(struct verbs_device *device, const struct vma_flow_key *key,
+                                         const uint8_t mac[6])
 {
 	struct mlx5dv_flow_action_attr action = {.type = MLX5DV_FLOW_ACTION_DEFAULT_MISS};
 	struct match value = {.size = sizeof(value.headers)}, mask = {.size = sizeof(mask.headers)};
@@ -155,7 +156,7 @@ static int exempt_create(struct nic_verbs *nic, const struct vma_flow_key *key)
 	if (exempt == NULL)
 		return -ENOMEM;
 	errno = 0;
-	exempt->rule = rule_create(device, key, nic->base.info.mac);
+	exempt->rule = card_rule_create(device, key, nic->base.info.mac);
 	if (exempt->rule == NULL) {
 		error = errno;
 		free(exempt);

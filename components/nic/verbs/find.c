@@ -28,7 +28,7 @@ static DIR *open_devices(const char *sysfs)
 	return opendir(path);
 }
 
-static const char *next_name(DIR *dir)
+static const char *readdir_next_name(DIR *dir)
 {
 	const struct dirent *entry;
 
@@ -41,7 +41,7 @@ static const char *next_name(DIR *dir)
 bool verbs_any_device(const char *sysfs)
 {
 	DIR *devices = open_devices(sysfs);
-	const bool any = devices != NULL && next_name(devices) != NULL;
+	const bool any = devices != NULL && readdir_next_name(devices) != NULL;
 
 	if (devices != NULL)
 		closedir(devices);
@@ -49,7 +49,7 @@ bool verbs_any_device(const char *sysfs)
 }
 
 /* 1: it is this one; 0: another one, or an entry that is not in use; -ENOENT: the table ends before it. */
-static int gid_is_of(const char *ports, unsigned port, unsigned index, const char *ifname)
+static int gid_entry_is_of_interface(const char *ports, unsigned port, unsigned index, const char *ifname)
 {
 	char path[PATH_BYTES + 64], text[IF_NAMESIZE + 2];
 	ssize_t len;
@@ -69,12 +69,12 @@ static int gid_is_of(const char *ports, unsigned port, unsigned index, const cha
 	return rc;
 }
 
-static bool port_is_of(const char *ports, unsigned port, const char *ifname)
+static bool port_is_of_interface(const char *ports, unsigned port, const char *ifname)
 {
 	int rc = 0;
 
 	for (unsigned index = 0; index < GIDS_MAX && rc == 0; index++)
-		rc = gid_is_of(ports, port, index, ifname);
+		rc = gid_entry_is_of_interface(ports, port, index, ifname);
 	return rc == 1;
 }
 
@@ -87,18 +87,18 @@ static unsigned find_port(const char *ports, const char *ifname)
 
 	if (dir == NULL)
 		return 0;
-	while ((name = next_name(dir)) != NULL) {
+	while ((name = readdir_next_name(dir)) != NULL) {
 		const unsigned long port = strtoul(name, NULL, 10);
 
 		if (port > 0 && port <= UINT8_MAX && (found == 0 || port < found) &&
-		    port_is_of(ports, (unsigned)port, ifname))
+		    port_is_of_interface(ports, (unsigned)port, ifname))
 			found = (unsigned)port;
 	}
 	closedir(dir);
 	return found;
 }
 
-int verbs_find(const char *sysfs, const char *ifname, struct verbs_place *out)
+int verbs_find_device_of_interface(const char *sysfs, const char *ifname, struct verbs_device_port *out)
 {
 	DIR *devices = open_devices(sysfs);
 	char ports[PATH_BYTES];
@@ -107,7 +107,7 @@ int verbs_find(const char *sysfs, const char *ifname, struct verbs_place *out)
 
 	if (devices == NULL)
 		return -ENODEV;
-	while (port == 0 && (name = next_name(devices)) != NULL) {
+	while (port == 0 && (name = readdir_next_name(devices)) != NULL) {
 		if (strlen(name) >= sizeof(out->device))
 			continue;
 		snprintf(ports, sizeof(ports), "%s/class/infiniband/%s/ports", sysfs, name);
@@ -122,7 +122,7 @@ int verbs_find(const char *sysfs, const char *ifname, struct verbs_place *out)
 }
 
 /* An ioctl, because sysfs shows the network namespace that it was mounted in. */
-void verbs_lower(const char *ifname, char lower[IF_NAMESIZE])
+void verbs_vlan_lower_interface(const char *ifname, char lower[IF_NAMESIZE])
 {
 	struct vlan_ioctl_args vlan = {.cmd = GET_VLAN_REALDEV_NAME_CMD};
 	const int fd = os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);

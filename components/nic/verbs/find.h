@@ -15,7 +15,7 @@
 
 #define VERBS_NAME_MAX 64
 
-struct verbs_place {
+struct verbs_device_port {
 	char device[VERBS_NAME_MAX];
 	uint8_t port;
 };
@@ -23,8 +23,8 @@ struct verbs_place {
 const char *verbs_sysfs(void); /* SYSFS_PATH of the environment, if it may be believed; else /sys */
 bool verbs_any_device(const char *sysfs);
 /* 0, or -ENODEV: no port of any device has this interface. */
-int verbs_find(const char *sysfs, const char *ifname, struct verbs_place *out);
+int verbs_find_device_of_interface(const char *sysfs, const char *ifname, struct verbs_device_port *out);
 /* What carries a VLAN interface; of another one: itself. */
-void verbs_lower(const char *ifname, char lower[IF_NAMESIZE]);
+void verbs_vlan_lower_interface(const char *ifname, char lower[IF_NAMESIZE]);
 
 #endif

@@ -2,11 +2,11 @@
  * flows - the flows of all queue pairs of a nic, and their rules in the card.
  *
  * They are in one table, because a card would take the same rule for two queue pairs, and give each packet to both.
- * claims.c sees to it that no other process has a flow from any peer, conflicts.c that no kernel sock has a right to its
- * packets.
+ * claims.c sees to it that no other process has a flow from any peer, conflicts.c that no kernel sock has a right to
+ * its packets.
  *
- * A move is: the new rule, then the end of the old one. The two have different priorities, so at each moment one of them
- * has all packets.
+ * A move is: the new rule, then the end of the old one. The two have different priorities, so at each moment one of
+ * them has all packets.
  *
  * A listener's flow that is revoked leaves the table, and its user is told. Its rule lingers in the card: connections
  * without rules of their own come by it, and the kernel would reset them. It ends when the user gives the flow back,
@@ -31,7 +31,7 @@
 
 /* ---- the table ---- */
 
-static struct verbs_flow **bucket_of(const struct nic_verbs *nic, const struct vma_flow_key *key)
+static struct verbs_flow **flow_bucket_of_key(const struct nic_verbs *nic, const struct vma_flow_key *key)
 {
 	uint64_t words[sizeof(*key) / 8], hash = 0;
 
@@ -44,9 +44,9 @@ static struct verbs_flow **bucket_of(const struct nic_verbs *nic, const struct v
 }
 
 /* The place that points to it; its content is NULL if there is none. Only with a table. */
-static struct verbs_flow **place_of(const struct nic_verbs *nic, const struct vma_flow_key *key)
+static struct verbs_flow **flow_find_link(const struct nic_verbs *nic, const struct vma_flow_key *key)
 {
-	struct verbs_flow **place = bucket_of(nic, key);
+	struct verbs_flow **place = flow_bucket_of_key(nic, key);
 
 	while (*place != NULL && memcmp(&(*place)->rule.key, key, sizeof(*key)) != 0)
 		place = &(*place)->next;
@@ -55,19 +55,19 @@ static struct verbs_flow **place_of(const struct nic_verbs *nic, const struct vm
 
 static struct verbs_flow *flow_find(const struct nic_verbs *nic, const struct vma_flow_key *key)
 {
-	return nic->flow_buckets_n != 0 ? *place_of(nic, key) : NULL;
+	return nic->flow_buckets_n != 0 ? *flow_find_link(nic, key) : NULL;
 }
 
 static void flow_insert(struct nic_verbs *nic, struct verbs_flow *flow)
 {
-	struct verbs_flow **bucket = bucket_of(nic, &flow->rule.key);
+	struct verbs_flow **bucket = flow_bucket_of_key(nic, &flow->rule.key);
 
 	flow->next = *bucket;
 	*bucket = flow;
 }
 
 /* Without memory the chains become longer; only the first table must be had. */
-static int flows_reserve(struct nic_verbs *nic)
+static int flow_table_grow_if_full(struct nic_verbs *nic)
 {
 	const uint32_t old_n = nic->flow_buckets_n, n = old_n == 0 ? BUCKETS_FIRST : old_n * 2;
 	struct verbs_flow **old = nic->flow_buckets, **bigger;
@@ -108,7 +108,7 @@ static void flow_free(struct verbs_flow *flow)
 	free(flow);
 }
 
-static void show_count(const struct verbs_qp *qp)
+static void publish_flow_count(const struct verbs_qp *qp)
 {
 	uint64_t n = 0;
 
@@ -144,14 +144,14 @@ static bool is_broadcast(const struct vma_flow_key *key)
 }
 
 /* 0 or -errno. */
-static int rule_create(const struct verbs_qp *qp, const struct verbs_flow *flow, uint16_t priority,
-                       struct ibv_flow **out)
+static int card_rule_create(const struct verbs_qp *qp, const struct verbs_flow *flow, uint16_t priority,
+                            struct ibv_flow **out)
 {
-	const struct verbs_rule_at at = {.mac = qp->nic->base.info.mac,
-	                                 .port = qp->queue.device->place.port,
-	                                 .priority = priority,
-	                                 .is_broadcast = flow->is_broadcast};
-	struct verbs_rule rule;
+	const struct verbs_rule_port at = {.mac = qp->nic->base.info.mac,
+	                                   .port = qp->queue.device->place.port,
+	                                   .priority = priority,
+	                                   .is_broadcast = flow->is_broadcast};
+	struct verbs_rule_spec rule;
 
 	verbs_rule_build(&flow->rule.key, &at, &rule);
 	errno = 0;
@@ -161,12 +161,12 @@ static int rule_create(const struct verbs_qp *qp, const struct verbs_flow *flow,
 	return errno == ENOMEM ? -ENOSPC : errno != 0 ? -errno : -EIO;
 }
 
-static int rule_make(struct verbs_flow *flow)
+static int card_rule_create_for_flow(struct verbs_flow *flow)
 {
-	return rule_create(flow->qp, flow, flow->priority, &flow->of_card);
+	return card_rule_create(flow->qp, flow, flow->priority, &flow->of_card);
 }
 
-static void rule_end(struct verbs_flow *flow)
+static void card_rule_destroy(struct verbs_flow *flow)
 {
 	if (flow->of_card != NULL)
 		ibv_destroy_flow(flow->of_card);
@@ -174,18 +174,18 @@ static void rule_end(struct verbs_flow *flow)
 }
 
 /* The next binding's, before that of the last one goes, if it is still there. */
-static int rule_renew(struct verbs_flow *flow)
+static int card_rule_recreate(struct verbs_flow *flow)
 {
 	struct ibv_flow *old = flow->of_card;
-	int rc = rule_make(flow);
+	int rc = card_rule_create_for_flow(flow);
 
 	if (old == NULL)
 		return rc;
 	ibv_destroy_flow(old);
-	return rc < 0 ? rule_make(flow) : 0; /* a device may take a rule only once */
+	return rc < 0 ? card_rule_create_for_flow(flow) : 0; /* a device may take a rule only once */
 }
 
-int verbs_flows_probe(const struct verbs_device *device, struct ibv_qp *qp)
+int verbs_probe_flow_rules(const struct verbs_device *device, struct ibv_qp *qp)
 {
 	/* RFC 5737: addresses that nobody has. */
 	const struct vma_flow_key key = {.family = AF_INET,
@@ -195,8 +195,8 @@ int verbs_flows_probe(const struct verbs_device *device, struct ibv_qp *qp)
 	                                 .local = {192, 0, 2, 1},
 	                                 .peer = {192, 0, 2, 2}};
 	const uint8_t mac[6] = {0x02, 0, 0, 0, 0, 0x01};
-	const struct verbs_rule_at at = {.mac = mac, .port = device->place.port, .priority = VERBS_PRIORITY_PEER};
-	struct verbs_rule rule;
+	const struct verbs_rule_port at = {.mac = mac, .port = device->place.port, .priority = VERBS_PRIORITY_PEER};
+	struct verbs_rule_spec rule;
 	struct ibv_flow *made;
 
 	verbs_rule_build(&key, &at, &rule);
@@ -211,21 +211,21 @@ int verbs_flows_probe(const struct verbs_device *device, struct ibv_qp *qp)
 /* ---- calls ---- */
 
 /* Of a new flow. */
-static int flow_take_rule(struct verbs_flow *flow)
+static int flow_claim_and_create_rule(struct verbs_flow *flow)
 {
 	struct nic_verbs *nic = flow->qp->nic;
 	const struct vma_flow_key *key = &flow->rule.key;
 	int rc = 0;
 
 	if (key->peer_port_be == 0) {
-		flow->claim_fd = verbs_contest_take(nic, key);
+		flow->claim_fd = verbs_flow_contest_take(nic, key);
 		if (flow->claim_fd == -ENOENT)
-			flow->claim_fd = verbs_claim(nic, key);
+			flow->claim_fd = verbs_claim_flow_address(nic, key);
 		rc = flow->claim_fd < 0 ? flow->claim_fd : verbs_conflicts_refuse(nic, &flow->rule);
 	}
 	if (rc < 0)
 		return rc;
-	rc = rule_make(flow);
+	rc = card_rule_create_for_flow(flow);
 	if (rc < 0)
 		vma_log_once(VMA_LOG_WARN, "%s: the card takes no more rules (%s): the kernel has what comes on",
 		             nic->name, strerror(-rc));
@@ -233,7 +233,7 @@ static int flow_take_rule(struct verbs_flow *flow)
 }
 
 /* A later member of the ring's: its socket is no kernel sock, and may share the port. */
-static void flow_join(struct verbs_flow *flow, const struct vma_flow_rule *rule)
+static void flow_add_member_shadow(struct verbs_flow *flow, const struct vma_flow_rule *rule)
 {
 	if (!(rule->flags & VMA_FLOW_PORT_EXCLUSIVE))
 		flow->rule.flags &= ~(uint32_t)VMA_FLOW_PORT_EXCLUSIVE;
@@ -241,7 +241,7 @@ static void flow_join(struct verbs_flow *flow, const struct vma_flow_rule *rule)
 		vma_log_debug("%s: a flow has more shadows than are kept", flow->qp->nic->name);
 }
 
-static bool rule_lingers(const struct nic_verbs *nic, const struct vma_flow_key *key)
+static bool flow_rule_is_lingering(const struct nic_verbs *nic, const struct vma_flow_key *key)
 {
 	const struct verbs_flow *flow = nic->lingering;
 
@@ -257,15 +257,15 @@ static int flow_add_locked(struct verbs_qp *qp, const struct vma_flow_rule *rule
 	int rc;
 
 	if (flow != NULL && flow->qp == qp)
-		flow_join(flow, rule);
+		flow_add_member_shadow(flow, rule);
 	if (flow != NULL)
 		return flow->qp == qp ? -EEXIST : -EADDRINUSE;
 	if (vma_nic_qp_lost(&qp->base))
 		return -EPIPE;
-	if (rule_lingers(nic, &rule->key))
+	if (flow_rule_is_lingering(nic, &rule->key))
 		return -EADDRINUSE;
 	verbs_exempt_end(nic, &rule->key); /* the kernel has had such a connection */
-	rc = flows_reserve(nic);
+	rc = flow_table_grow_if_full(nic);
 	flow = rc == 0 ? calloc(1, sizeof(*flow)) : NULL;
 	if (flow == NULL)
 		return -ENOMEM;
@@ -276,7 +276,7 @@ static int flow_add_locked(struct verbs_qp *qp, const struct vma_flow_rule *rule
 	                            .claim_fd = -1};
 	rc = nic_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie);
 	if (rc == 0)
-		rc = flow_take_rule(flow);
+		rc = flow_claim_and_create_rule(flow);
 	if (rc < 0) {
 		flow_free(flow);
 		return rc;
@@ -294,7 +294,7 @@ int verbs_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 
 	if (rule->key.proto == VMA_FLOW_TCP_PORTS)
 		return -EOPNOTSUPP;
-	if (!verbs_opened_here(qp->nic))
+	if (!verbs_opened_by_this_process(qp->nic))
 		return -ENODEV;
 	pthread_mutex_lock(&qp->nic->lock);
 	rc = flow_add_locked(qp, rule);
@@ -309,7 +309,7 @@ int verbs_flow_exempt(struct vma_nic *base, const struct vma_flow_key *key)
 	struct nic_verbs *nic = (struct nic_verbs *)base;
 	int rc;
 
-	if (!verbs_opened_here(nic))
+	if (!verbs_opened_by_this_process(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
 	rc = flow_find(nic, key) == NULL ? verbs_exempt_add(nic, key) : -EEXIST;
@@ -321,7 +321,7 @@ void verbs_flow_unexempt(struct vma_nic *base, const struct vma_flow_key *key)
 {
 	struct nic_verbs *nic = (struct nic_verbs *)base;
 
-	if (!verbs_opened_here(nic))
+	if (!verbs_opened_by_this_process(nic))
 		return;
 	pthread_mutex_lock(&nic->lock);
 	verbs_exempt_del(nic, key);
@@ -329,7 +329,7 @@ void verbs_flow_unexempt(struct vma_nic *base, const struct vma_flow_key *key)
 }
 
 /* The first of a list that is this queue pair's, key NULL: whatever its key, is ended. */
-static bool drop_from(struct verbs_flow **place, const struct verbs_qp *qp, const struct vma_flow_key *key)
+static bool end_flow_of_qp_in_list(struct verbs_flow **place, const struct verbs_qp *qp, const struct vma_flow_key *key)
 {
 	struct verbs_flow *flow;
 
@@ -340,14 +340,14 @@ static bool drop_from(struct verbs_flow **place, const struct verbs_qp *qp, cons
 	if (flow == NULL)
 		return false;
 	*place = flow->next;
-	rule_end(flow);
+	card_rule_destroy(flow);
 	flow_free(flow);
 	return true;
 }
 
 static bool drop_revoked(struct nic_verbs *nic, const struct verbs_qp *qp, const struct vma_flow_key *key)
 {
-	return drop_from(&nic->revoked, qp, key) || drop_from(&nic->lingering, qp, key);
+	return end_flow_of_qp_in_list(&nic->revoked, qp, key) || end_flow_of_qp_in_list(&nic->lingering, qp, key);
 }
 
 int verbs_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
@@ -357,14 +357,14 @@ int verbs_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 	struct verbs_flow *flow;
 	int rc = -ENOENT;
 
-	if (!verbs_opened_here(nic))
+	if (!verbs_opened_by_this_process(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
 	drop_revoked(nic, qp, key);
 	flow = flow_find(nic, key);
 	if (flow != NULL && flow->qp == qp) {
-		rule_end(flow);
-		flow_free(flow_unlink(nic, place_of(nic, key)));
+		card_rule_destroy(flow);
+		flow_free(flow_unlink(nic, flow_find_link(nic, key)));
 		vma_stats_set(&qp->stats->flows, vma_stats_read(&qp->stats->flows) - 1);
 		rc = 0;
 	}
@@ -373,7 +373,7 @@ int verbs_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 }
 
 /* 0 or -errno, and nothing has changed. */
-static int flow_move_rule(struct verbs_flow *flow, struct verbs_qp *to)
+static int flow_move_card_rule(struct verbs_flow *flow, struct verbs_qp *to)
 {
 	const uint16_t priority = flow->priority ^ VERBS_PRIORITY_MOVED;
 	struct ibv_flow *rule;
@@ -381,10 +381,10 @@ static int flow_move_rule(struct verbs_flow *flow, struct verbs_qp *to)
 
 	if (flow->of_card == NULL || vma_nic_qp_lost(&to->base))
 		return -EPIPE;
-	rc = rule_create(to, flow, priority, &rule);
+	rc = card_rule_create(to, flow, priority, &rule);
 	if (rc < 0)
 		return rc == -EEXIST || rc == -EBUSY ? -EOPNOTSUPP : rc;
-	rule_end(flow);
+	card_rule_destroy(flow);
 	flow->of_card = rule;
 	flow->priority = priority;
 	flow->qp = to;
@@ -397,15 +397,15 @@ int verbs_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct
 	struct verbs_flow *flow;
 	int rc = -ENOENT;
 
-	if (!verbs_opened_here(nic))
+	if (!verbs_opened_by_this_process(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
 	flow = flow_find(nic, key);
 	if (flow != NULL && flow->qp == verbs_qp_of(from))
-		rc = flow_move_rule(flow, verbs_qp_of(to));
+		rc = flow_move_card_rule(flow, verbs_qp_of(to));
 	if (rc == 0) {
-		show_count(verbs_qp_of(from));
-		show_count(verbs_qp_of(to));
+		publish_flow_count(verbs_qp_of(from));
+		publish_flow_count(verbs_qp_of(to));
 	}
 	pthread_mutex_unlock(&nic->lock);
 	return rc;
@@ -413,25 +413,25 @@ int verbs_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct
 
 /* ---- a binding's end, and the next one; lock held ---- */
 
-void verbs_flows_suspend(struct verbs_qp *qp)
+void verbs_flows_destroy_rules(struct verbs_qp *qp)
 {
 	for (uint32_t i = 0; i < qp->nic->flow_buckets_n; i++)
 		for (struct verbs_flow *flow = qp->nic->flow_buckets[i]; flow != NULL; flow = flow->next)
 			if (flow->qp == qp)
-				rule_end(flow);
-	verbs_flows_end_revoked(qp);
+				card_rule_destroy(flow);
+	verbs_flows_end_revoked_rules(qp);
 }
 
-void verbs_flows_end_revoked(struct verbs_qp *qp)
+void verbs_flows_end_revoked_rules(struct verbs_qp *qp)
 {
 	for (struct verbs_flow *flow = qp->nic->revoked; flow != NULL; flow = flow->next)
 		if (flow->qp == qp)
-			rule_end(flow);
-	while (drop_from(&qp->nic->lingering, qp, NULL))
+			card_rule_destroy(flow);
+	while (end_flow_of_qp_in_list(&qp->nic->lingering, qp, NULL))
 		;
 }
 
-static void restore_rules(struct verbs_qp *qp, bool of_any)
+static void recreate_rules_of_qp(struct verbs_qp *qp, bool of_any)
 {
 	struct nic_verbs *nic = qp->nic;
 
@@ -439,7 +439,8 @@ static void restore_rules(struct verbs_qp *qp, bool of_any)
 		struct verbs_flow **place = &nic->flow_buckets[i], *flow;
 
 		while ((flow = *place) != NULL) {
-			if (flow->qp != qp || (flow->rule.key.peer_port_be == 0) != of_any || rule_renew(flow) == 0) {
+			if (flow->qp != qp || (flow->rule.key.peer_port_be == 0) != of_any ||
+			    card_rule_recreate(flow) == 0) {
 				place = &flow->next;
 				continue;
 			}
@@ -451,24 +452,24 @@ static void restore_rules(struct verbs_qp *qp, bool of_any)
 }
 
 /* What lingers in the device goes on lingering there; what the next queue cannot have has ended. */
-static void renew_revoked(struct verbs_qp *qp, struct verbs_flow *flow)
+static void recreate_rules_of_revoked(struct verbs_qp *qp, struct verbs_flow *flow)
 {
 	for (; flow != NULL; flow = flow->next)
 		if (flow->qp == qp && flow->of_card != NULL)
-			rule_renew(flow);
+			card_rule_recreate(flow);
 }
 
 /* Connections before their listener: it would give their packets to the kernel. */
 void verbs_flows_restore(struct verbs_qp *qp)
 {
-	restore_rules(qp, false);
-	restore_rules(qp, true);
-	renew_revoked(qp, qp->nic->revoked);
-	renew_revoked(qp, qp->nic->lingering);
-	show_count(qp);
+	recreate_rules_of_qp(qp, false);
+	recreate_rules_of_qp(qp, true);
+	recreate_rules_of_revoked(qp, qp->nic->revoked);
+	recreate_rules_of_revoked(qp, qp->nic->lingering);
+	publish_flow_count(qp);
 }
 
-void verbs_flows_end(struct verbs_qp *qp)
+void verbs_flows_end_of_qp(struct verbs_qp *qp)
 {
 	struct nic_verbs *nic = qp->nic;
 
@@ -480,7 +481,7 @@ void verbs_flows_end(struct verbs_qp *qp)
 				place = &(*place)->next;
 				continue;
 			}
-			rule_end(*place);
+			card_rule_destroy(*place);
 			flow_free(flow_unlink(nic, place));
 		}
 	}
@@ -488,7 +489,7 @@ void verbs_flows_end(struct verbs_qp *qp)
 		;
 }
 
-static struct verbs_flow **place_of_claim(struct nic_verbs *nic, int fd)
+static struct verbs_flow **flow_find_link_by_claim(struct nic_verbs *nic, int fd)
 {
 	for (uint32_t i = 0; i < nic->flow_buckets_n; i++)
 		for (struct verbs_flow **place = &nic->flow_buckets[i]; *place != NULL; place = &(*place)->next)
@@ -498,12 +499,12 @@ static struct verbs_flow **place_of_claim(struct nic_verbs *nic, int fd)
 }
 
 /* lingers: the name is kept that long. */
-static void flow_revoke(struct nic_verbs *nic, struct verbs_flow **place, bool lingers)
+static void flow_revoke_to_kernel(struct nic_verbs *nic, struct verbs_flow **place, bool lingers)
 {
 	struct verbs_flow *flow = flow_unlink(nic, place);
 
 	if (!lingers || !(flow->rule.flags & VMA_FLOW_LISTENER))
-		rule_end(flow);
+		card_rule_destroy(flow);
 	flow->until_ms = os_now_ms() + LINGER_MS;
 	flow->next = nic->revoked;
 	nic->revoked = flow;
@@ -511,7 +512,7 @@ static void flow_revoke(struct nic_verbs *nic, struct verbs_flow **place, bool l
 		nic_fd_close(flow->claim_fd);
 		flow->claim_fd = -1;
 	}
-	show_count(flow->qp);
+	publish_flow_count(flow->qp);
 }
 
 void verbs_flows_revoke(struct verbs_qp *qp)
@@ -521,31 +522,31 @@ void verbs_flows_revoke(struct verbs_qp *qp)
 
 		while (*place != NULL) {
 			if ((*place)->qp == qp)
-				flow_revoke(qp->nic, place, false);
+				flow_revoke_to_kernel(qp->nic, place, false);
 			else
 				place = &(*place)->next;
 		}
 	}
 }
 
-void verbs_flows_give_up(struct nic_verbs *nic)
+void verbs_flows_give_up_requested(struct nic_verbs *nic)
 {
 	int fd;
 
-	while ((fd = verbs_claim_wanted(nic)) >= 0) {
-		struct verbs_flow **place = place_of_claim(nic, fd);
+	while ((fd = verbs_next_contested_claim(nic)) >= 0) {
+		struct verbs_flow **place = flow_find_link_by_claim(nic, fd);
 
 		if (place == NULL) {
-			verbs_contest_renew(nic, fd);
+			verbs_flow_contest_asked_again(nic, fd);
 			continue;
 		}
 		(*place)->claim_fd = -1;
-		flow_revoke(nic, place, verbs_contest_begin(nic, &(*place)->rule.key, fd));
+		flow_revoke_to_kernel(nic, place, verbs_flow_contest_begin(nic, &(*place)->rule.key, fd));
 	}
 }
 
 /* Ends those whose time is over. How long it is to the next, ms; -1: there is none. */
-int verbs_flows_linger(struct nic_verbs *nic)
+int verbs_flows_end_lingering(struct nic_verbs *nic)
 {
 	const uint64_t now_ms = os_now_ms();
 	struct verbs_flow **place = &nic->lingering, *flow;
@@ -554,7 +555,7 @@ int verbs_flows_linger(struct nic_verbs *nic)
 	while ((flow = *place) != NULL) {
 		if (flow->until_ms <= now_ms) {
 			*place = flow->next;
-			rule_end(flow);
+			card_rule_destroy(flow);
 			flow_free(flow);
 			continue;
 		}
@@ -564,21 +565,21 @@ int verbs_flows_linger(struct nic_verbs *nic)
 	return next_ms != UINT64_MAX ? (int)(next_ms - now_ms) : -1;
 }
 
-void verbs_flows_revoke_rivals(struct nic_verbs *nic)
+void verbs_flows_revoke_contested(struct nic_verbs *nic)
 {
 	for (uint32_t i = 0; i < nic->flow_buckets_n; i++) {
 		struct verbs_flow **place = &nic->flow_buckets[i];
 
 		while (*place != NULL) {
 			if ((*place)->has_rival)
-				flow_revoke(nic, place, true);
+				flow_revoke_to_kernel(nic, place, true);
 			else
 				place = &(*place)->next;
 		}
 	}
 }
 
-void verbs_flows_child_close(const struct nic_verbs *nic)
+void verbs_flows_close_claims_in_child(const struct nic_verbs *nic)
 {
 	for (uint32_t i = 0; i < nic->flow_buckets_n; i++)
 		for (const struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next)
@@ -590,7 +591,7 @@ void verbs_flows_child_close(const struct nic_verbs *nic)
 	for (const struct verbs_flow *flow = nic->lingering; flow != NULL; flow = flow->next)
 		if (flow->claim_fd >= 0)
 			os_close(flow->claim_fd);
-	verbs_contests_child_close(nic);
+	verbs_flow_contests_close_in_child(nic);
 }
 
 bool verbs_flow_pop_revoked(struct nic_verbs *nic, struct verbs_qp **qp, struct vma_flow_key *key)
@@ -614,7 +615,7 @@ bool verbs_flow_pop_revoked(struct nic_verbs *nic, struct verbs_qp **qp, struct 
 /* All queue pairs have ended, and their flows with them. */
 void verbs_flows_fini(struct nic_verbs *nic)
 {
-	verbs_contests_fini(nic);
+	verbs_flow_contests_fini(nic);
 	free(nic->flow_buckets);
 	nic->flow_buckets = NULL;
 	nic->flow_buckets_n = 0;

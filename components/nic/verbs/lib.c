@@ -24,7 +24,7 @@ static void *find_symbol(void *library, const char *name)
 }
 
 /* The name is that of its binary interface, which the header of this build describes. It stays open. */
-static void lib_find(void)
+static void verbs_lib_load(void)
 {
 	void *library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
 
@@ -47,6 +47,6 @@ const struct verbs_lib *verbs_lib(void)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-	pthread_once(&once, lib_find);
+	pthread_once(&once, verbs_lib_load);
 	return lib_found ? &lib : NULL;
 }

@@ -32,7 +32,7 @@ uint32_t verbs_frames_max(const struct vma_bufarena *arena)
 	return (uint32_t)(bytes >> arena->frame_shift);
 }
 
-void *verbs_wiped_alloc(size_t bytes, bool *is_wiped)
+void *verbs_wipeonfork_alloc(size_t bytes, bool *is_wiped)
 {
 	void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
@@ -43,14 +43,15 @@ void *verbs_wiped_alloc(size_t bytes, bool *is_wiped)
 	return map;
 }
 
-void verbs_wiped_free(void *memory, size_t bytes)
+void verbs_wipeonfork_free(void *memory, size_t bytes)
 {
 	if (memory != NULL)
 		munmap(memory, bytes);
 }
 
 /* generation 0: it is registered no more. */
-static void set_lkeys(struct nic_verbs *nic, const struct verbs_window *window, uint32_t generation, uint32_t key)
+static void set_lkeys(struct nic_verbs *nic, const struct verbs_registered_memory *window, uint32_t generation,
+                      uint32_t key)
 {
 	const uint32_t end = (window->first + window->count - 1) >> VERBS_UNIT_SHIFT;
 
@@ -60,7 +61,7 @@ static void set_lkeys(struct nic_verbs *nic, const struct verbs_window *window, 
 	}
 }
 
-static int map_frames(struct vma_bufarena *arena, uint32_t count, uint32_t *first)
+static int map_shared_frames(struct vma_bufarena *arena, uint32_t count, uint32_t *first)
 {
 	const int fd = (int)syscall(SYS_memfd_create, "vma-verbs", MFD_CLOEXEC);
 	int rc;
@@ -74,15 +75,16 @@ static int map_frames(struct vma_bufarena *arena, uint32_t count, uint32_t *firs
 	return rc;
 }
 
-static int add_window(struct nic_verbs *nic, const struct verbs_device *device, struct verbs_pool *pool, uint32_t count)
+static int pool_add_registered_memory(struct nic_verbs *nic, const struct verbs_device *device, struct verbs_pool *pool,
+                                      uint32_t count)
 {
-	struct verbs_window *window = calloc(1, sizeof(*window));
+	struct verbs_registered_memory *window = calloc(1, sizeof(*window));
 	int rc;
 
 	if (window == NULL)
 		return -ENOMEM;
 	window->count = count;
-	rc = map_frames(pool->arena, count, &window->first);
+	rc = map_shared_frames(pool->arena, count, &window->first);
 	if (rc < 0)
 		goto fail;
 	window->mr =
@@ -93,7 +95,7 @@ static int add_window(struct nic_verbs *nic, const struct verbs_device *device, 
 		goto fail_map;
 	}
 	set_lkeys(nic, window, device->generation, window->mr->lkey);
-	rc = vma_bufpool_add(pool->pool, window->first, count);
+	rc = vma_bufpool_add_frames(pool->pool, window->first, count);
 	if (rc < 0)
 		goto fail_mr;
 	window->next = pool->windows;
@@ -112,7 +114,7 @@ fail:
 }
 
 /* A limit that is lower than it was said to be: with what is there, it has to do. */
-static void limit_met(struct nic_verbs *nic, const struct verbs_pool *pool, int rc)
+static void note_memlock_limit_reached(struct nic_verbs *nic, const struct verbs_pool *pool, int rc)
 {
 	vma_log_once(VMA_LOG_WARN,
 	             "%s: no more memory for its card (%s): it has %u MB (RLIMIT_MEMLOCK, if CAP_IPC_LOCK is missing)",
@@ -132,9 +134,9 @@ bool verbs_pool_grow(struct nic_verbs *nic, const struct verbs_device *device, s
 		count = most;
 	if (count == 0)
 		return false;
-	rc = add_window(nic, device, pool, count);
+	rc = pool_add_registered_memory(nic, device, pool, count);
 	if (rc < 0)
-		limit_met(nic, pool, rc);
+		note_memlock_limit_reached(nic, pool, rc);
 	return rc == 0;
 }
 
@@ -143,7 +145,7 @@ static void verbs_pool_drained(void *arg)
 	struct verbs_pool *pool = arg;
 
 	while (pool->windows != NULL) {
-		struct verbs_window *window = pool->windows;
+		struct verbs_registered_memory *window = pool->windows;
 
 		pool->windows = window->next;
 		vma_bufarena_unmap(pool->arena, window->first, window->count);
@@ -176,10 +178,10 @@ int verbs_pool_create(struct nic_verbs *nic, const struct verbs_device *device, 
 		return rc;
 	}
 	do
-		rc = add_window(nic, device, pool, first);
+		rc = pool_add_registered_memory(nic, device, pool, first);
 	while (rc < 0 && (first /= 2) >= WINDOW_LEAST);
 	if (rc < 0) {
-		limit_met(nic, pool, rc);
+		note_memlock_limit_reached(nic, pool, rc);
 		vma_bufpool_retire(pool->pool, verbs_pool_drained, pool);
 		return rc;
 	}
@@ -187,11 +189,11 @@ int verbs_pool_create(struct nic_verbs *nic, const struct verbs_device *device, 
 	return 0;
 }
 
-void verbs_pool_end(struct nic_verbs *nic, const struct verbs_device *device, struct verbs_pool *pool)
+void verbs_pool_deregister_and_retire(struct nic_verbs *nic, const struct verbs_device *device, struct verbs_pool *pool)
 {
 	if (pool == NULL)
 		return;
-	for (struct verbs_window *window = pool->windows; window != NULL; window = window->next) {
+	for (struct verbs_registered_memory *window = pool->windows; window != NULL; window = window->next) {
 		set_lkeys(nic, window, 0, 0);
 		device->lib->ibv_dereg_mr(window->mr);
 		window->mr = NULL;

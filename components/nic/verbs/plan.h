@@ -16,13 +16,13 @@
 #define VERBS_DEPTH_MIN 16
 #define VERBS_SPARE 64 /* frames that threads' caches may keep */
 
-struct verbs_plan_in {
+struct verbs_queue_sizes_wanted {
 	uint32_t frames_left;    /* that the nic may still register */
 	uint32_t rx_wre, tx_wre; /* requested, packets; 0: the default */
 	uint32_t wr_max;         /* of the device: packets in one queue */
 	uint32_t rx_bufs;        /* buffers that one received packet may need */
 };
-struct verbs_plan {
+struct verbs_queue_sizes {
 	uint32_t rx_depth, tx_depth;   /* buffers; rx_depth is a multiple of rx_bufs */
 	uint32_t rx_quota;             /* buffers that the user may hold before the queue gets short */
 	uint32_t rx_frames, tx_frames; /* of the pools: half as much again, for what the user holds */
@@ -33,7 +33,7 @@ static inline uint32_t verbs_pool_frames(uint32_t depth)
 	return depth + depth / 2 + VERBS_SPARE;
 }
 
-static inline uint32_t verbs_depth_within(uint32_t wanted, uint32_t frames)
+static inline uint32_t verbs_depth_for_frames(uint32_t wanted, uint32_t frames)
 {
 	const uint32_t most = frames > VERBS_SPARE ? (uint32_t)((uint64_t)(frames - VERBS_SPARE) * 2 / 3) : 0;
 	return wanted < most ? wanted : most;
@@ -43,16 +43,17 @@ static inline uint32_t verbs_depth_within(uint32_t wanted, uint32_t frames)
  * A queue pair gets half of what is left at most, so that later ones have some, too; and its send queue half of that at
  * most. False: there is too little for any.
  */
-static inline bool verbs_plan(const struct verbs_plan_in *in, struct verbs_plan *out)
+static inline bool verbs_queue_sizes(const struct verbs_queue_sizes_wanted *in, struct verbs_queue_sizes *out)
 {
 	const uint32_t share = in->frames_left / 2;
 	const uint32_t rx_wre = in->rx_wre != 0 ? in->rx_wre : VERBS_DEPTH_DEFAULT;
 
-	out->tx_depth = verbs_depth_within(in->tx_wre != 0 ? in->tx_wre : VERBS_DEPTH_DEFAULT, share / 2);
+	out->tx_depth = verbs_depth_for_frames(in->tx_wre != 0 ? in->tx_wre : VERBS_DEPTH_DEFAULT, share / 2);
 	if (out->tx_depth > in->wr_max)
 		out->tx_depth = in->wr_max;
 	out->tx_frames = verbs_pool_frames(out->tx_depth);
-	out->rx_depth = verbs_depth_within(rx_wre * in->rx_bufs, share > out->tx_frames ? share - out->tx_frames : 0);
+	out->rx_depth =
+	        verbs_depth_for_frames(rx_wre * in->rx_bufs, share > out->tx_frames ? share - out->tx_frames : 0);
 	if (out->rx_depth / in->rx_bufs > in->wr_max)
 		out->rx_depth = in->wr_max * in->rx_bufs;
 	if (out->rx_depth < 2 * in->rx_bufs)
@@ -80,17 +81,17 @@ static inline uint32_t verbs_pace_kbps(uint64_t bytes_per_sec, uint32_t min, uin
 
 /*
  * A completion tells of all packets before it. So one is asked for every `every` packets, and before the packets that
- * none has been asked for take a quarter of the queue: a full queue always has one on its way, and so has an empty pool,
- * which has more buffers than the queue has places. 0: each kick asks for one.
+ * none has been asked for take a quarter of the queue: a full queue always has one on its way, and so has an empty
+ * pool, which has more buffers than the queue has places. 0: each kick asks for one.
  */
-struct verbs_signals {
+struct verbs_signal_interval {
 	uint32_t every, segs_most;
 	int32_t left; /* packets of one segment up to the one that asks, with it */
 	int32_t extra; /* places that are left beside those of `every` packets; without `every`, all places that are left */
 };
 
 /* One was asked for. */
-static inline void verbs_signals_begin(struct verbs_signals *signals)
+static inline void verbs_signal_interval_restart(struct verbs_signal_interval *signals)
 {
 	const int32_t most = (int32_t)signals->segs_most, every = (int32_t)signals->every;
 
@@ -98,33 +99,33 @@ static inline void verbs_signals_begin(struct verbs_signals *signals)
 	signals->extra = most - every;
 }
 
-static inline struct verbs_signals verbs_signals_of(uint32_t every, uint32_t tx_depth)
+static inline struct verbs_signal_interval verbs_signal_interval_init(uint32_t every, uint32_t tx_depth)
 {
-	struct verbs_signals signals = {.every = every < tx_depth ? every : tx_depth,
-	                                .segs_most = tx_depth / 4 != 0 ? tx_depth / 4 : 1};
+	struct verbs_signal_interval signals = {.every = every < tx_depth ? every : tx_depth,
+	                                        .segs_most = tx_depth / 4 != 0 ? tx_depth / 4 : 1};
 
-	verbs_signals_begin(&signals);
+	verbs_signal_interval_restart(&signals);
 	return signals;
 }
 
 /* The next packet asks for one. */
-static inline void verbs_signals_end(struct verbs_signals *signals)
+static inline void verbs_signal_interval_finish(struct verbs_signal_interval *signals)
 {
 	signals->left = 1;
 	signals->extra = 0;
 }
 
 /* Of a packet of one segment that is all of a kick. */
-static inline bool verbs_signal_due_single(struct verbs_signals *signals)
+static inline bool verbs_single_send_needs_signal(struct verbs_signal_interval *signals)
 {
 	if (__builtin_expect(--signals->left != 0, 1))
 		return false;
-	verbs_signals_begin(signals);
+	verbs_signal_interval_restart(signals);
 	return true;
 }
 
 /* Of a packet of so many segments, in the order of sending. */
-static inline bool verbs_signal_due(struct verbs_signals *signals, uint32_t segs, bool is_last_of_kick)
+static inline bool verbs_send_needs_signal(struct verbs_signal_interval *signals, uint32_t segs, bool is_last_of_kick)
 {
 	int32_t packets;
 
@@ -139,7 +140,7 @@ static inline bool verbs_signal_due(struct verbs_signals *signals, uint32_t segs
 		if (signals->left > 0)
 			return false;
 	}
-	verbs_signals_begin(signals);
+	verbs_signal_interval_restart(signals);
 	return true;
 }
 

@@ -15,7 +15,7 @@
 
 #define TSO_HEADER_MAX 128 /* Ethernet with a tag, IPv4 and TCP with all options: 138; ours are shorter */
 
-static int error_of_call(void)
+static int errno_or_eio(void)
 {
 	return errno != 0 ? -errno : -EIO;
 }
@@ -38,7 +38,7 @@ static void open_domain(struct verbs_queue *queue)
 	}
 }
 
-static uint64_t wc_flags_of(enum verbs_stamps stamps)
+static uint64_t wc_flags_of(enum verbs_timestamp_kind stamps)
 {
 	switch (stamps) {
 	case VERBS_STAMPS_RAW:
@@ -51,8 +51,8 @@ static uint64_t wc_flags_of(enum verbs_stamps stamps)
 	}
 }
 
-static struct ibv_cq_ex *try_cq_ex(struct ibv_context *context, uint32_t entries, struct ibv_comp_channel *channel,
-                                   enum verbs_stamps stamps)
+static struct ibv_cq_ex *create_cq_with_timestamps(struct ibv_context *context, uint32_t entries,
+                                                   struct ibv_comp_channel *channel, enum verbs_timestamp_kind stamps)
 {
 	struct ibv_cq_init_attr_ex attr = {.cqe = entries,
 	                                   .channel = channel,
@@ -69,14 +69,14 @@ static struct ibv_cq_ex *try_cq_ex(struct ibv_context *context, uint32_t entries
 
 /* *stamps: those that it is to have, and then those that it has. */
 static struct ibv_cq *open_cq(struct verbs_queue *queue, uint32_t entries, struct ibv_comp_channel *channel,
-                              enum verbs_stamps *stamps, struct ibv_cq_ex **ex)
+                              enum verbs_timestamp_kind *stamps, struct ibv_cq_ex **ex)
 {
 	struct ibv_context *context = queue->device->context;
 
-	*ex = try_cq_ex(context, entries, channel, *stamps);
+	*ex = create_cq_with_timestamps(context, entries, channel, *stamps);
 	if (*ex == NULL && *stamps != VERBS_STAMPS_NONE) {
 		*stamps = VERBS_STAMPS_NONE;
-		*ex = try_cq_ex(context, entries, channel, *stamps);
+		*ex = create_cq_with_timestamps(context, entries, channel, *stamps);
 	}
 	if (*ex != NULL)
 		return ibv_cq_ex_to_cq(*ex);
@@ -135,14 +135,14 @@ static int open_qp(struct verbs_queue *queue, const struct verbs_queue_attr *wan
 			break;
 	}
 	if (queue->qp == NULL)
-		return error_of_call();
+		return errno_or_eio();
 	if (queue->inline_max > inline_bytes)
 		queue->inline_max = inline_bytes;
 	return 0;
 }
 
 /* RESET, INIT, RTR, RTS: a raw packet queue pair has no peer to be told of. */
-static int start_qp(struct verbs_queue *queue)
+static int qp_to_rts_state(struct verbs_queue *queue)
 {
 	static const enum ibv_qp_state states[] = {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS};
 	int rc = 0;
@@ -167,7 +167,7 @@ int verbs_queue_pace(struct verbs_queue *queue, uint32_t kbps)
 int verbs_queue_open(struct verbs_device *device, const struct verbs_queue_attr *attr, struct verbs_queue *queue,
                      const char **what)
 {
-	enum verbs_stamps tx_stamps = VERBS_STAMPS_NONE;
+	enum verbs_timestamp_kind tx_stamps = VERBS_STAMPS_NONE;
 	int rc;
 
 	*queue = (struct verbs_queue){.device = device, .rx_stamps = attr->rx_stamps};
@@ -177,20 +177,20 @@ int verbs_queue_open(struct verbs_device *device, const struct verbs_queue_attr 
 	*what = "a completion channel";
 	queue->channel = device->lib->ibv_create_comp_channel(device->context);
 	if (queue->channel == NULL)
-		return error_of_call();
-	rc = verbs_fd_keep(&queue->channel->fd);
+		return errno_or_eio();
+	rc = verbs_fd_move_high_nonblock(&queue->channel->fd);
 	if (rc < 0)
 		return rc;
 	*what = "a completion queue";
 	queue->rx_cq = open_cq(queue, attr->rx_packets, queue->channel, &queue->rx_stamps, &queue->rx_cq_ex);
 	if (queue->rx_cq == NULL)
-		return error_of_call();
+		return errno_or_eio();
 	queue->tx_cq = open_cq(queue, attr->tx_packets, NULL, &tx_stamps, &queue->tx_cq_ex);
 	if (queue->tx_cq == NULL)
-		return error_of_call();
+		return errno_or_eio();
 	*what = "a raw packet queue pair";
 	rc = open_qp(queue, attr);
-	return rc < 0 ? rc : start_qp(queue);
+	return rc < 0 ? rc : qp_to_rts_state(queue);
 }
 
 bool verbs_queue_stop(struct verbs_queue *queue)

@@ -8,7 +8,7 @@
 #define VLAN_ID_BITS 0x0fff
 
 /* RFC 1112, section 6.4: the low 23 bits of the group. */
-static void put_mac(const struct vma_flow_key *key, const struct verbs_rule_at *at, uint8_t mac[6])
+static void rule_set_dest_mac(const struct vma_flow_key *key, const struct verbs_rule_port *at, uint8_t mac[6])
 {
 	const uint8_t *ip = key->local;
 
@@ -20,9 +20,9 @@ static void put_mac(const struct vma_flow_key *key, const struct verbs_rule_at *
 		memcpy(mac, at->mac, 6);
 }
 
-void verbs_rule_build(const struct vma_flow_key *key, const struct verbs_rule_at *at, struct verbs_rule *out)
+void verbs_rule_build(const struct vma_flow_key *key, const struct verbs_rule_port *at, struct verbs_rule_spec *out)
 {
-	*out = (struct verbs_rule){
+	*out = (struct verbs_rule_spec){
 	        .attr = {.type = IBV_FLOW_ATTR_NORMAL,
 	                 .size = sizeof(*out),
 	                 .priority = at->priority,
@@ -35,7 +35,7 @@ void verbs_rule_build(const struct vma_flow_key *key, const struct verbs_rule_at
 	               .val = {.dst_port = key->local_port_be, .src_port = key->peer_port_be},
 	               .mask = {.dst_port = 0xffff}},
 	};
-	put_mac(key, at, out->eth.val.dst_mac);
+	rule_set_dest_mac(key, at, out->eth.val.dst_mac);
 	memset(out->eth.mask.dst_mac, 0xff, sizeof(out->eth.mask.dst_mac));
 	if (key->vlan != 0) {
 		out->eth.val.vlan_tag = htons(key->vlan);

@@ -23,20 +23,22 @@
 #define VERBS_PRIORITY_ANY 2
 #define VERBS_PRIORITY_MOVED 1 /* beside its own, from one move to the next */
 
-struct verbs_rule {
+struct verbs_rule_spec {
 	struct ibv_flow_attr attr;
 	struct ibv_flow_spec_eth eth;
 	struct ibv_flow_spec_ipv4 ipv4;
 	struct ibv_flow_spec_tcp_udp l4;
 };
 /* libibverbs walks from one specification to the next by its size. */
-_Static_assert(offsetof(struct verbs_rule, eth) == sizeof(struct ibv_flow_attr), "no padding");
-_Static_assert(offsetof(struct verbs_rule, ipv4) == offsetof(struct verbs_rule, eth) + sizeof(struct ibv_flow_spec_eth),
+_Static_assert(offsetof(struct verbs_rule_spec, eth) == sizeof(struct ibv_flow_attr), "no padding");
+_Static_assert(offsetof(struct verbs_rule_spec, ipv4) ==
+                       offsetof(struct verbs_rule_spec, eth) + sizeof(struct ibv_flow_spec_eth),
                "no padding");
-_Static_assert(offsetof(struct verbs_rule, l4) == offsetof(struct verbs_rule, ipv4) + sizeof(struct ibv_flow_spec_ipv4),
+_Static_assert(offsetof(struct verbs_rule_spec, l4) ==
+                       offsetof(struct verbs_rule_spec, ipv4) + sizeof(struct ibv_flow_spec_ipv4),
                "no padding");
 
-struct verbs_rule_at {
+struct verbs_rule_port {
 	const uint8_t *mac; /* the port's */
 	uint8_t port;
 	uint16_t priority;
@@ -44,7 +46,7 @@ struct verbs_rule_at {
 };
 
 /* key: as vma_flow_key_check allows, and no block of ports. */
-void verbs_rule_build(const struct vma_flow_key *key, const struct verbs_rule_at *at, struct verbs_rule *out);
+void verbs_rule_build(const struct vma_flow_key *key, const struct verbs_rule_port *at, struct verbs_rule_spec *out);
 static inline uint16_t verbs_rule_priority(const struct vma_flow_key *key)
 {
 	return key->peer_port_be != 0 ? VERBS_PRIORITY_PEER : VERBS_PRIORITY_ANY;

@@ -1,12 +1,12 @@
 /*
  * stamps - time stamps of received packets: the card's, in the time that VMA_HW_TS_CONVERSION asks for.
  *
- * Completion queues are made so that they have stamps, but nobody reads them until vma_nic_stamp says so. From then on
- * the nic's thread reads both clocks now and then (verbs_stamps_follow), and the hot path takes each stamp along the line
- * that came of it.
+ * Completion queues are made so that they have stamps, but nobody reads them until vma_nic_enable_hw_timestamps says
+ * so. From then on the nic's thread reads both clocks now and then (verbs_timestamps_sample_if_due), and the hot path
+ * takes each stamp along the line that came of it.
  *
- * The line is one for the nic. Its writer is the holder of `lock`; readers are the receive halves. `line_seq` is odd while
- * the line is written. A reader that meets a change takes the line that it
+ * The line is one for the nic. Its writer is the holder of `lock`; readers are the receive halves. `line_seq` is odd
+ * while the line is written. A reader that meets a change takes the line that it
  * read before.
  */
 #include <errno.h>
@@ -31,7 +31,7 @@ static uint64_t realtime_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-bool verbs_clock_read(struct ibv_context *context, uint64_t *ticks)
+bool verbs_read_device_clock_ticks(struct ibv_context *context, uint64_t *ticks)
 {
 	struct ibv_values_ex values = {.comp_mask = IBV_VALUES_MASK_RAW_CLOCK};
 	struct verbs_context *extended = verbs_get_ctx_op(context, query_rt_values);
@@ -45,7 +45,7 @@ bool verbs_clock_read(struct ibv_context *context, uint64_t *ticks)
 }
 
 /* The moment between two looks at the system's clock that lie closest together. */
-static bool read_both(struct ibv_context *context, uint64_t *ticks, uint64_t *ns)
+static bool read_device_and_system_clock(struct ibv_context *context, uint64_t *ticks, uint64_t *ns)
 {
 	uint64_t closest = UINT64_MAX;
 
@@ -53,7 +53,7 @@ static bool read_both(struct ibv_context *context, uint64_t *ticks, uint64_t *ns
 		const uint64_t before = realtime_ns();
 		uint64_t then, after;
 
-		if (!verbs_clock_read(context, &then))
+		if (!verbs_read_device_clock_ticks(context, &then))
 			return false;
 		after = realtime_ns();
 		if (after < before || after - before >= closest)
@@ -65,9 +65,9 @@ static bool read_both(struct ibv_context *context, uint64_t *ticks, uint64_t *ns
 	return closest != UINT64_MAX;
 }
 
-static void publish_line(struct nic_verbs *nic)
+static void publish_clock_conversion(struct nic_verbs *nic)
 {
-	struct verbs_line *line = &nic->line;
+	struct verbs_clock_conversion *line = &nic->line;
 	const uint32_t seq = atomic_load_explicit(&line->seq, memory_order_relaxed);
 
 	/* Release fence: whoever sees one of the new values sees the odd number, too, when it looks again. */
@@ -80,9 +80,9 @@ static void publish_line(struct nic_verbs *nic)
 }
 
 /* False: it is being written. */
-static bool read_line(const struct nic_verbs *nic, struct verbs_clock *clock)
+static bool read_clock_conversion(const struct nic_verbs *nic, struct verbs_clock *clock)
 {
-	const struct verbs_line *line = &nic->line;
+	const struct verbs_clock_conversion *line = &nic->line;
 	const uint32_t seq = atomic_load_explicit(&line->seq, memory_order_acquire);
 
 	clock->sampled = true;
@@ -100,27 +100,27 @@ static void sample(struct nic_verbs *nic)
 {
 	uint64_t ticks, ns;
 
-	if (!read_both(nic->device->context, &ticks, &ns)) {
+	if (!read_device_and_system_clock(nic->device->context, &ticks, &ns)) {
 		vma_log_debug("%s: RDMA device %s does not tell its clock", nic->name, nic->device->place.device);
 		return;
 	}
-	verbs_clock_sample(&nic->clock, ticks, ns);
-	publish_line(nic);
+	verbs_clock_add_sample(&nic->clock, ticks, ns);
+	publish_clock_conversion(nic);
 }
 
-void verbs_stamps_of_device(struct nic_verbs *nic)
+void verbs_timestamp_kind_of_device(struct nic_verbs *nic)
 {
 	const struct verbs_limits *limits = &nic->device->limits;
 	const bool has_counter = limits->clock_mask != 0 && limits->clock_khz != 0;
 
-	nic->stamps = verbs_stamps_of(nic->conversion, has_counter, limits->has_clock, limits->has_wall);
-	nic->clock = has_counter ? verbs_clock_of(limits->clock_mask, limits->clock_khz) : (struct verbs_clock){0};
+	nic->stamps = verbs_timestamp_kind_for(nic->conversion, has_counter, limits->has_clock, limits->has_wall);
+	nic->clock = has_counter ? verbs_clock_init(limits->clock_mask, limits->clock_khz) : (struct verbs_clock){0};
 	nic->sampled_ns = 0;
 	if (nic->stamped)
-		verbs_stamps_follow(nic);
+		verbs_timestamps_sample_if_due(nic);
 }
 
-int verbs_stamps_follow(struct nic_verbs *nic)
+int verbs_timestamps_sample_if_due(struct nic_verbs *nic)
 {
 	uint64_t now, due;
 	bool is_second;
@@ -139,30 +139,30 @@ int verbs_stamps_follow(struct nic_verbs *nic)
 }
 
 /* Of a queue pair that was just bound, or exists when stamps are asked for. A lost one gets them when it is bound. */
-void verbs_stamps_start(struct verbs_qp *qp)
+void verbs_timestamps_start_on_qp(struct verbs_qp *qp)
 {
 	const struct nic_verbs *nic = qp->nic;
 	const bool stamps = nic->stamped && qp->queue.rx_cq_ex != NULL && qp->queue.rx_stamps == nic->stamps;
 
 	atomic_store_explicit(&qp->rx_stamps, stamps ? nic->stamps : VERBS_STAMPS_NONE, memory_order_relaxed);
-	verbs_data_use(qp);
+	verbs_data_select_paths(qp);
 }
 
-int verbs_stamp(struct vma_nic *base)
+int verbs_enable_timestamps(struct vma_nic *base)
 {
 	struct nic_verbs *nic = (struct nic_verbs *)base;
 	int rc = 0;
 
-	if (!verbs_opened_here(nic))
+	if (!verbs_opened_by_this_process(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
 	if (nic->stamps == VERBS_STAMPS_NONE)
 		rc = -EOPNOTSUPP;
 	if (rc == 0 && !nic->stamped) {
 		nic->stamped = true;
-		verbs_stamps_follow(nic);
+		verbs_timestamps_sample_if_due(nic);
 		for (struct verbs_qp *qp = nic->qps; qp != NULL; qp = qp->next)
-			verbs_stamps_start(qp);
+			verbs_timestamps_start_on_qp(qp);
 	}
 	pthread_mutex_unlock(&nic->lock);
 	if (rc == 0)
@@ -173,7 +173,7 @@ int verbs_stamp(struct vma_nic *base)
 /* ---- hot path of those that want stamps; receive half ---- */
 
 /* A line that is new may lie a little below the one before: the stamps of one queue go forward all the same. */
-static uint64_t not_backward(struct verbs_qp *qp, uint64_t ns)
+static uint64_t timestamp_not_backward(struct verbs_qp *qp, uint64_t ns)
 {
 	if (ns < qp->rx_stamp_last && qp->rx_stamp_last - ns < BACKWARD_NS_MAX)
 		return qp->rx_stamp_last;
@@ -181,7 +181,7 @@ static uint64_t not_backward(struct verbs_qp *qp, uint64_t ns)
 	return ns;
 }
 
-uint64_t verbs_stamp_read(struct verbs_qp *qp, enum verbs_stamps stamps)
+uint64_t verbs_timestamp_to_ns(struct verbs_qp *qp, enum verbs_timestamp_kind stamps)
 {
 	struct ibv_cq_ex *ex = qp->queue.rx_cq_ex;
 	struct verbs_clock clock = qp->rx_clock;
@@ -190,15 +190,15 @@ uint64_t verbs_stamp_read(struct verbs_qp *qp, enum verbs_stamps stamps)
 	case VERBS_STAMPS_WALL:
 		return ibv_wc_read_completion_wallclock_ns(ex);
 	case VERBS_STAMPS_RAW:
-		return verbs_clock_ns(&clock, ibv_wc_read_completion_ts(ex));
+		return verbs_clock_ticks_to_ns(&clock, ibv_wc_read_completion_ts(ex));
 	case VERBS_STAMPS_SYSTEM:
-		if (read_line(qp->nic, &clock))
+		if (read_clock_conversion(qp->nic, &clock))
 			qp->rx_last = clock;
 		else
 			clock = qp->rx_last;
 		if (!clock.sampled)
 			return 0;
-		return not_backward(qp, verbs_clock_ns(&clock, ibv_wc_read_completion_ts(ex)));
+		return timestamp_not_backward(qp, verbs_clock_ticks_to_ns(&clock, ibv_wc_read_completion_ts(ex)));
 	default:
 		return 0;
 	}

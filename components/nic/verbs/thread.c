@@ -24,7 +24,7 @@ void verbs_thread_wake(struct nic_verbs *nic)
 		vma_log_debug("verbs: eventfd: error %d", errno); /* full: it wakes anyway */
 }
 
-void verbs_note_broken(struct verbs_qp *qp)
+void verbs_qp_note_maybe_broken(struct verbs_qp *qp)
 {
 	const int saved = errno;
 
@@ -33,7 +33,7 @@ void verbs_note_broken(struct verbs_qp *qp)
 	errno = saved;
 }
 
-static void drain(int fd)
+static void drain_eventfd(int fd)
 {
 	uint64_t count;
 
@@ -44,7 +44,7 @@ static void drain(int fd)
 /* ---- lock held ---- */
 
 /* True: there is more to do. One window at a time, so that others get the lock. */
-static bool grow_one(struct nic_verbs *nic)
+static bool grow_one_pool(struct nic_verbs *nic)
 {
 	for (struct verbs_qp *qp = nic->qps; qp != NULL; qp = qp->next) {
 		if (vma_nic_qp_lost(&qp->base) || qp->queue.device == NULL)
@@ -65,7 +65,7 @@ static void lose_qp(struct verbs_qp *qp)
 	vma_log_warn("%s: RDMA device %s has stopped its queue: traffic is the kernel's until there is a new one",
 	             qp->name, qp->nic->device->place.device);
 	atomic_store_explicit(&qp->base.lost, true, memory_order_release);
-	verbs_data_use(qp);
+	verbs_data_select_paths(qp);
 	if (os_write(qp->wake_fd, &one, sizeof(one)) < 0)
 		vma_log_debug("verbs: eventfd: error %d", errno);
 }
@@ -88,7 +88,7 @@ static struct verbs_qp *qp_of_cq(struct nic_verbs *nic, const struct ibv_cq *cq)
 	return qp;
 }
 
-static void take_async(struct nic_verbs *nic, const struct ibv_async_event *event)
+static void handle_async_event(struct nic_verbs *nic, const struct ibv_async_event *event)
 {
 	struct verbs_qp *qp = NULL;
 
@@ -112,19 +112,19 @@ static void take_async(struct nic_verbs *nic, const struct ibv_async_event *even
 		lose_qp(qp);
 }
 
-static void take_asyncs(struct nic_verbs *nic)
+static void handle_async_events(struct nic_verbs *nic)
 {
 	const struct verbs_lib *lib = nic->device->lib;
 	struct ibv_async_event event;
 
 	while (lib->ibv_get_async_event(nic->device->context, &event) == 0) {
-		take_async(nic, &event);
+		handle_async_event(nic, &event);
 		lib->ibv_ack_async_event(&event);
 	}
 }
 
 /* A failed receive or send need not have stopped its queue. */
-static bool queue_works(const struct verbs_qp *qp)
+static bool queue_is_in_rts_state(const struct verbs_qp *qp)
 {
 	struct ibv_qp_init_attr init;
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_UNKNOWN};
@@ -133,26 +133,26 @@ static bool queue_works(const struct verbs_qp *qp)
 	       attr.qp_state == IBV_QPS_RTS;
 }
 
-static void check_broken(struct nic_verbs *nic)
+static void lose_broken_qps(struct nic_verbs *nic)
 {
 	for (struct verbs_qp *qp = nic->qps; qp != NULL; qp = qp->next) {
 		if (vma_nic_qp_lost(&qp->base))
 			continue;
-		if (qp->queue.device->broken || (atomic_exchange(&qp->broken, false) && !queue_works(qp)))
+		if (qp->queue.device->broken || (atomic_exchange(&qp->broken, false) && !queue_is_in_rts_state(qp)))
 			lose_qp(qp);
 	}
 }
 
-static void give_up_rebinding(struct nic_verbs *nic)
+static void give_up_lost_qps(struct nic_verbs *nic)
 {
 	const uint64_t now = os_now_ns();
 
 	for (struct verbs_qp *qp = nic->qps; qp != NULL; qp = qp->next)
 		if (qp->failed_ns != 0 && now - qp->failed_ns >= REBIND_MS * UINT64_C(1000000))
-			verbs_qp_give_up(qp);
+			verbs_qp_give_flows_to_kernel(qp);
 }
 
-static struct verbs_qp *next_lost(struct nic_verbs *nic, struct verbs_qp *after)
+static struct verbs_qp *next_lost_qp(struct nic_verbs *nic, struct verbs_qp *after)
 {
 	struct verbs_qp *qp;
 
@@ -165,11 +165,11 @@ static struct verbs_qp *next_lost(struct nic_verbs *nic, struct verbs_qp *after)
 
 /* ---- callbacks; `events` is held ---- */
 
-static bool report_lost(struct nic_verbs *nic)
+static bool report_lost_verbs_qps(struct nic_verbs *nic)
 {
 	bool any = false;
 
-	for (struct verbs_qp *qp = next_lost(nic, NULL); qp != NULL; qp = next_lost(nic, qp)) {
+	for (struct verbs_qp *qp = next_lost_qp(nic, NULL); qp != NULL; qp = next_lost_qp(nic, qp)) {
 		any = true;
 		if (qp->attr.event != NULL)
 			qp->attr.event(&qp->base, VMA_NIC_EVENT_LOST, NULL, qp->attr.event_arg);
@@ -200,7 +200,7 @@ static void report_revoked(struct nic_verbs *nic)
 /* ---- the loop ---- */
 
 /* -1: never. */
-static int earlier_ms(int a, int b)
+static int min_timeout_ms(int a, int b)
 {
 	return a < 0 || (b >= 0 && b < a) ? b : a;
 }
@@ -212,26 +212,26 @@ static int thread_work(struct nic_verbs *nic)
 	bool more;
 
 	pthread_mutex_lock(&nic->lock);
-	take_asyncs(nic);
-	check_broken(nic);
-	verbs_flows_give_up(nic);
-	give_up_rebinding(nic);
-	look_ms = earlier_ms(verbs_conflicts_look(nic), verbs_contests_expire(nic));
-	more = grow_one(nic);
-	look_ms = earlier_ms(look_ms, verbs_stamps_follow(nic));
+	handle_async_events(nic);
+	lose_broken_qps(nic);
+	verbs_flows_give_up_requested(nic);
+	give_up_lost_qps(nic);
+	look_ms = min_timeout_ms(verbs_conflicts_search(nic), verbs_flow_contests_expire(nic));
+	more = grow_one_pool(nic);
+	look_ms = min_timeout_ms(look_ms, verbs_timestamps_sample_if_due(nic));
 	pthread_mutex_unlock(&nic->lock);
 	pthread_mutex_lock(&nic->events);
-	if (report_lost(nic))
+	if (report_lost_verbs_qps(nic))
 		more = false;
 	report_revoked(nic);
 	pthread_mutex_unlock(&nic->events);
 	pthread_mutex_lock(&nic->lock);
-	linger_ms = verbs_flows_linger(nic);
+	linger_ms = verbs_flows_end_lingering(nic);
 	pthread_mutex_unlock(&nic->lock);
-	look_ms = earlier_ms(look_ms, linger_ms);
+	look_ms = min_timeout_ms(look_ms, linger_ms);
 	if (more)
 		return 0;
-	return next_lost(nic, NULL) != NULL ? earlier_ms(look_ms, REBIND_RETRY_MS) : look_ms;
+	return next_lost_qp(nic, NULL) != NULL ? min_timeout_ms(look_ms, REBIND_RETRY_MS) : look_ms;
 }
 
 /* The number may change with the device, which only a callback of this very thread or a rebind exchanges: both wake. */
@@ -258,7 +258,7 @@ static void *thread_main(void *arg)
 		if (sleep_ms == 0 || atomic_load(&nic->closing))
 			continue;
 		os_poll(fds, 3, sleep_ms);
-		drain(nic->wake_fd);
+		drain_eventfd(nic->wake_fd);
 	}
 	return NULL;
 }

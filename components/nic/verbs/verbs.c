@@ -19,7 +19,7 @@
 #include "../os.h"
 #include "verbs.h"
 
-static struct nic_verbs *nic_of(struct vma_nic *base)
+static struct nic_verbs *verbs_nic_of(struct vma_nic *base)
 {
 	return (struct nic_verbs *)base;
 }
@@ -55,14 +55,14 @@ static uint32_t longest_frame(const struct vma_nic_info *info)
 }
 
 /* Buffers for the longest received packet, with a tag. */
-static uint32_t rx_bufs_of(const struct nic_verbs *nic)
+static uint32_t bufs_per_rx_packet(const struct nic_verbs *nic)
 {
 	const uint32_t frame = 1u << nic->base.arena->frame_shift;
 
 	return (longest_frame(&nic->base.info) + VERBS_TAG_BYTES + frame - 1) / frame;
 }
 
-static void describe(struct nic_verbs *nic)
+static void nic_set_info_from_device(struct nic_verbs *nic)
 {
 	const struct verbs_limits *limits = &nic->device->limits;
 	struct vma_nic_info *info = &nic->base.info;
@@ -100,22 +100,22 @@ static void free_nic(struct nic_verbs *nic)
 		nic_fd_close(nic->diag_fd);
 	pthread_mutex_destroy(&nic->events);
 	pthread_mutex_destroy(&nic->lock);
-	verbs_wiped_free(nic->lkeys, 2 * lkeys_bytes(nic));
+	verbs_wipeonfork_free(nic->lkeys, 2 * lkeys_bytes(nic));
 	free(nic);
 }
 
-static size_t sent_bytes(const struct verbs_qp *qp)
+static size_t send_table_bytes(const struct verbs_qp *qp)
 {
 	return ((size_t)qp->sent_mask + 1) * sizeof(*qp->sent);
 }
 
-static void child_give_up(struct nic_forked *forked)
+static void verbs_nic_close_in_child(struct nic_fork_entry *forked)
 {
 	struct nic_verbs *nic = (struct nic_verbs *)((char *)forked - offsetof(struct nic_verbs, forked));
 	const struct verbs_device *closed = nic->device;
 
 	if (closed != NULL)
-		verbs_device_child_close(closed);
+		verbs_device_close_in_child(closed);
 	for (struct verbs_qp *qp = nic->qps; qp != NULL; qp = qp->next) {
 		if (qp->queue.channel != NULL)
 			os_close(qp->queue.channel->fd);
@@ -123,21 +123,21 @@ static void child_give_up(struct nic_forked *forked)
 			os_close(qp->before.channel->fd);
 		if (qp->queue.device != NULL && qp->queue.device != closed) { /* of before a fatal error */
 			closed = qp->queue.device;
-			verbs_device_child_close(closed);
+			verbs_device_close_in_child(closed);
 		}
 		if (qp->before.device != NULL && qp->before.device != closed && qp->before.device != nic->device) {
 			closed = qp->before.device;
-			verbs_device_child_close(closed);
+			verbs_device_close_in_child(closed);
 		}
 		os_close(qp->epoll_fd);
 		os_close(qp->wake_fd);
 		os_close(qp->addrs.fd);
 		if (nic->wipe_in_child && qp->sent != NULL)
-			memset(qp->sent, 0, sent_bytes(qp));
+			memset(qp->sent, 0, send_table_bytes(qp));
 	}
 	if (nic->wipe_in_child)
 		memset((void *)nic->lkeys, 0, lkeys_bytes(nic));
-	verbs_flows_child_close(nic);
+	verbs_flows_close_claims_in_child(nic);
 	os_close(nic->claims_fd);
 	os_close(nic->raw_fd);
 	if (nic->diag_fd >= 0)
@@ -146,35 +146,36 @@ static void child_give_up(struct nic_forked *forked)
 }
 
 /* -ENODEV: the interface has no RDMA device, which is no reason for a line. */
-static int open_device(struct nic_verbs *nic, const struct verbs_place *place)
+static int open_device(struct nic_verbs *nic, const struct verbs_device_port *place)
 {
 	int rc = verbs_device_open(nic->name, place, ++nic->generations, &nic->device);
 
 	if (rc < 0)
 		return rc;
-	verbs_stamps_of_device(nic);
-	describe(nic);
-	if (rx_bufs_of(nic) <= nic->device->limits.sge_max)
+	verbs_timestamp_kind_of_device(nic);
+	nic_set_info_from_device(nic);
+	if (bufs_per_rx_packet(nic) <= nic->device->limits.sge_max)
 		return 0;
 	vma_log_once(VMA_LOG_WARN,
 	             "%s: RDMA device %s is not used: its MTU of %u takes %u buffers, and it has %u for a packet",
-	             nic->name, place->device, nic->base.info.mtu, rx_bufs_of(nic), nic->device->limits.sge_max);
+	             nic->name, place->device, nic->base.info.mtu, bufs_per_rx_packet(nic),
+	             nic->device->limits.sge_max);
 	return -EOPNOTSUPP;
 }
 
 /* After the device, which says what it means to lack the capability. */
-static int open_raw(struct nic_verbs *nic)
+static int nic_open_reinject_socket(struct nic_verbs *nic)
 {
 	int fd = vma_reinject_open(false);
 
 	if (fd >= 0)
-		fd = nic->raw_fd = nic_fd_keep(fd);
+		fd = nic->raw_fd = nic_fd_move_high(fd);
 	if (fd < 0)
 		vma_log_once(VMA_LOG_WARN, "%s: it cannot be opened: a raw socket: %s", nic->name, strerror(-fd));
 	return fd < 0 ? fd : 0;
 }
 
-static int open_nic(struct nic_verbs *nic, const struct verbs_place *place)
+static int open_nic(struct nic_verbs *nic, const struct verbs_device_port *place)
 {
 	int rc = read_interface(nic->name, &nic->base.info);
 	bool is_wiped = true;
@@ -183,10 +184,10 @@ static int open_nic(struct nic_verbs *nic, const struct verbs_place *place)
 		vma_log_once(VMA_LOG_ERROR, "verbs: interface \"%s\": %s", nic->name, strerror(-rc));
 		return rc;
 	}
-	nic->wake_fd = nic_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-	nic->claims_fd = nic_fd_keep(os_epoll_create());
-	nic->fork_guard = nic_fork_guard();
-	nic->lkeys = verbs_wiped_alloc(2 * lkeys_bytes(nic), &is_wiped);
+	nic->wake_fd = nic_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	nic->claims_fd = nic_fd_move_high(os_epoll_create());
+	nic->fork_guard = nic_get_fork_guard();
+	nic->lkeys = verbs_wipeonfork_alloc(2 * lkeys_bytes(nic), &is_wiped);
 	nic->wipe_in_child = !is_wiped;
 	if (nic->wake_fd < 0 || nic->claims_fd < 0 || nic->fork_guard == NULL || nic->lkeys == NULL) {
 		rc = nic->wake_fd < 0 || nic->claims_fd < 0 ? -EMFILE : -ENOMEM;
@@ -196,10 +197,10 @@ static int open_nic(struct nic_verbs *nic, const struct verbs_place *place)
 	nic->no_lkeys = nic->lkeys + lkeys_bytes(nic) / sizeof(*nic->lkeys);
 	rc = open_device(nic, place);
 	if (rc == 0)
-		rc = open_raw(nic);
+		rc = nic_open_reinject_socket(nic);
 	if (rc < 0)
 		return rc;
-	nic->forked = (struct nic_forked){.lock = &nic->lock, .give_up = child_give_up};
+	nic->forked = (struct nic_fork_entry){.lock = &nic->lock, .give_up = verbs_nic_close_in_child};
 	nic_fork_register(&nic->forked);
 	return verbs_thread_start(nic);
 }
@@ -207,7 +208,7 @@ static int open_nic(struct nic_verbs *nic, const struct verbs_place *place)
 int nic_verbs_open(const char *name, const struct vma_nic_attr *attr, bool silent, struct vma_nic **out)
 {
 	char lower[IF_NAMESIZE];
-	struct verbs_place place;
+	struct verbs_device_port place;
 	struct nic_verbs *nic;
 	int rc;
 
@@ -216,8 +217,8 @@ int nic_verbs_open(const char *name, const struct vma_nic_attr *attr, bool silen
 		return -ENODEV;
 	if (silent && !verbs_any_device(verbs_sysfs()))
 		return -ENODEV;
-	verbs_lower(name, lower);
-	rc = verbs_find(verbs_sysfs(), lower, &place);
+	verbs_vlan_lower_interface(name, lower);
+	rc = verbs_find_device_of_interface(verbs_sysfs(), lower, &place);
 	if (rc < 0) {
 		if (!silent)
 			vma_log_once(VMA_LOG_WARN, "%s: no RDMA device has this interface", name);
@@ -252,16 +253,16 @@ static int verbs_open(const char *name, const struct vma_nic_attr *attr, struct 
 }
 
 /* A process that is not admitted finds out when it makes its first queue pair, as open does. */
-static int verbs_look(const char *name, const struct vma_nic_attr *attr)
+static int nic_verbs_probe(const char *name, const struct vma_nic_attr *attr)
 {
 	char lower[IF_NAMESIZE];
-	struct verbs_place place;
+	struct verbs_device_port place;
 	int rc = -ENODEV;
 
 	(void)attr;
 	if (strlen(name) < IF_NAMESIZE) {
-		verbs_lower(name, lower);
-		rc = verbs_find(verbs_sysfs(), lower, &place);
+		verbs_vlan_lower_interface(name, lower);
+		rc = verbs_find_device_of_interface(verbs_sysfs(), lower, &place);
 	}
 	if (rc == 0 && verbs_lib() == NULL)
 		rc = -EOPNOTSUPP;
@@ -270,9 +271,9 @@ static int verbs_look(const char *name, const struct vma_nic_attr *attr)
 
 static void verbs_close(struct vma_nic *base)
 {
-	struct nic_verbs *nic = nic_of(base);
+	struct nic_verbs *nic = verbs_nic_of(base);
 
-	if (!verbs_opened_here(nic))
+	if (!verbs_opened_by_this_process(nic))
 		return; /* in a child: its parent's, and closed already */
 	atomic_store(&nic->closing, true);
 	verbs_thread_wake(nic);
@@ -282,7 +283,7 @@ static void verbs_close(struct vma_nic *base)
 
 /* ---- a binding: device objects, memory, and what the hot path needs of them; lock held ---- */
 
-static int bind_memory(struct verbs_qp *qp, const struct verbs_plan *plan)
+static int qp_alloc_memory(struct verbs_qp *qp, const struct verbs_queue_sizes *plan)
 {
 	struct nic_verbs *nic = qp->nic;
 	int rc = verbs_pool_create(nic, qp->queue.device, "verbs rx", plan->rx_frames, &qp->rx_memory);
@@ -292,7 +293,7 @@ static int bind_memory(struct verbs_qp *qp, const struct verbs_plan *plan)
 	return rc;
 }
 
-static int bind_queue(struct verbs_qp *qp, const struct verbs_plan *plan, const char **what)
+static int bind_queue(struct verbs_qp *qp, const struct verbs_queue_sizes *plan, const char **what)
 {
 	struct verbs_device *device = qp->nic->device;
 	const struct verbs_queue_attr attr = {
@@ -308,7 +309,7 @@ static int bind_queue(struct verbs_qp *qp, const struct verbs_plan *plan, const 
 	return verbs_queue_open(device, &attr, &qp->queue, what);
 }
 
-static int bind_places(struct verbs_qp *qp, uint32_t tx_depth)
+static int qp_alloc_send_places(struct verbs_qp *qp, uint32_t tx_depth)
 {
 	uint32_t places = VERBS_DEPTH_MIN;
 	bool is_wiped = true;
@@ -316,11 +317,11 @@ static int bind_places(struct verbs_qp *qp, uint32_t tx_depth)
 	while (places < tx_depth)
 		places *= 2;
 	qp->sent_mask = places - 1;
-	qp->sent = verbs_wiped_alloc(sent_bytes(qp), &is_wiped);
+	qp->sent = verbs_wipeonfork_alloc(send_table_bytes(qp), &is_wiped);
 	return qp->sent != NULL ? 0 : -ENOMEM;
 }
 
-static void unwatch_channel(struct verbs_qp *qp)
+static void qp_unwatch_completion_channel(struct verbs_qp *qp)
 {
 	if (qp->rx_watched)
 		os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_DEL, qp->queue.channel->fd, NULL);
@@ -328,13 +329,13 @@ static void unwatch_channel(struct verbs_qp *qp)
 }
 
 /* What the device had goes home; the pools end when their last buffer has been put. */
-static void unbind_memory(struct verbs_qp *qp, const struct verbs_device *device)
+static void qp_free_memory(struct verbs_qp *qp, const struct verbs_device *device)
 {
-	verbs_data_end(qp);
-	verbs_pool_end(qp->nic, device, qp->rx_memory);
-	verbs_pool_end(qp->nic, device, qp->tx_memory);
+	verbs_data_reclaim_bufs(qp);
+	verbs_pool_deregister_and_retire(qp->nic, device, qp->rx_memory);
+	verbs_pool_deregister_and_retire(qp->nic, device, qp->tx_memory);
 	qp->rx_memory = qp->tx_memory = NULL;
-	verbs_wiped_free(qp->sent, sent_bytes(qp));
+	verbs_wipeonfork_free(qp->sent, send_table_bytes(qp));
 	qp->sent = NULL;
 }
 
@@ -345,15 +346,15 @@ static void unbind_queue(struct verbs_qp *qp)
 	if (device == NULL)
 		return;
 	device->refs++;
-	unwatch_channel(qp);
+	qp_unwatch_completion_channel(qp);
 	verbs_queue_close(&qp->queue);
-	unbind_memory(qp, device);
+	qp_free_memory(qp, device);
 	verbs_device_put(device);
 }
 
 static void qp_unbind(struct verbs_qp *qp)
 {
-	verbs_flows_suspend(qp);
+	verbs_flows_destroy_rules(qp);
 	unbind_queue(qp);
 	verbs_queue_close(&qp->before);
 }
@@ -364,15 +365,15 @@ static int qp_bind(struct verbs_qp *qp)
 	static const char memory[] = "memory";
 	struct nic_verbs *nic = qp->nic;
 	const char *what = memory;
-	struct verbs_plan_in in = {
+	struct verbs_queue_sizes_wanted in = {
 	        .frames_left = nic->frames_max > nic->frames ? nic->frames_max - nic->frames : 0,
 	        .rx_wre = qp->attr.rx_wre,
 	        .tx_wre = qp->attr.tx_wre,
 	        .wr_max = nic->device->limits.wr_max,
-	        .rx_bufs = rx_bufs_of(nic),
+	        .rx_bufs = bufs_per_rx_packet(nic),
 	};
-	struct verbs_plan plan;
-	int rc = verbs_plan(&in, &plan) ? 0 : -ENOMEM;
+	struct verbs_queue_sizes plan;
+	int rc = verbs_queue_sizes(&in, &plan) ? 0 : -ENOMEM;
 
 	qp->rx_bufs = in.rx_bufs;
 	if (rc == 0)
@@ -385,10 +386,10 @@ static int qp_bind(struct verbs_qp *qp)
 	}
 	if (rc == 0) {
 		what = memory;
-		rc = bind_memory(qp, &plan);
+		rc = qp_alloc_memory(qp, &plan);
 	}
 	if (rc == 0)
-		rc = bind_places(qp, plan.tx_depth);
+		rc = qp_alloc_send_places(qp, plan.tx_depth);
 	qp->lacks_memory = rc < 0 && what == memory;
 	if (rc < 0) {
 		vma_log_once(VMA_LOG_WARN, "%s: RDMA device %s: %s: %s", qp->name, nic->device->place.device, what,
@@ -411,7 +412,7 @@ static int qp_bind(struct verbs_qp *qp)
 	qp->rx_clock.sampled = false;
 	qp->rx_last = qp->rx_clock;
 	verbs_data_init(qp);
-	verbs_stamps_start(qp);
+	verbs_timestamps_start_on_qp(qp);
 	atomic_store_explicit(&qp->base.rx_pool, qp->rx_memory->pool, memory_order_release);
 	atomic_store_explicit(&qp->base.tx_pool, qp->tx_memory->pool, memory_order_release);
 	return 0;
@@ -421,7 +422,7 @@ static int qp_bind(struct verbs_qp *qp)
 
 static void free_qp(struct verbs_qp *qp)
 {
-	vma_stats_drop(qp->nic->stats, qp->stats);
+	vma_stats_block_free(qp->nic->stats, qp->stats);
 	if (qp->epoll_fd >= 0)
 		nic_fd_close(qp->epoll_fd);
 	if (qp->wake_fd >= 0)
@@ -435,17 +436,17 @@ static int open_fds(struct verbs_qp *qp)
 {
 	struct epoll_event event = {.events = EPOLLIN};
 
-	qp->epoll_fd = nic_fd_keep(os_epoll_create());
-	qp->wake_fd = nic_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+	qp->epoll_fd = nic_fd_move_high(os_epoll_create());
+	qp->wake_fd = nic_fd_move_high(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 	vma_reinject_addrs_init(&qp->addrs);
-	qp->addrs.fd = nic_fd_keep(qp->addrs.fd);
+	qp->addrs.fd = nic_fd_move_high(qp->addrs.fd);
 	if (qp->addrs.fd < 0 || qp->epoll_fd < 0 || qp->wake_fd < 0 ||
 	    os_epoll_ctl(qp->epoll_fd, EPOLL_CTL_ADD, qp->wake_fd, &event) < 0)
 		return -errno;
 	return 0;
 }
 
-static int bind_and_link(struct verbs_qp *qp)
+static int qp_bind_and_link(struct verbs_qp *qp)
 {
 	struct nic_verbs *nic = qp->nic;
 	int rc;
@@ -464,11 +465,11 @@ static int bind_and_link(struct verbs_qp *qp)
 
 static int verbs_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *attr, struct vma_nic_qp **out)
 {
-	struct nic_verbs *nic = nic_of(base);
+	struct nic_verbs *nic = verbs_nic_of(base);
 	struct verbs_qp *qp;
 	int rc;
 
-	if (!verbs_opened_here(nic))
+	if (!verbs_opened_by_this_process(nic))
 		return -ENODEV;
 	qp = aligned_alloc(_Alignof(struct verbs_qp), sizeof(*qp));
 	if (qp == NULL)
@@ -483,9 +484,9 @@ static int verbs_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *a
 	snprintf(qp->name, sizeof(qp->name), "%.60s", attr->name != NULL ? attr->name : base->info.name);
 	qp->attr.name = qp->name;
 	rc = open_fds(qp);
-	qp->stats = vma_stats_grab(nic->stats, VMA_STATS_TYPE_NIC, qp->name);
+	qp->stats = vma_stats_block_alloc(nic->stats, VMA_STATS_TYPE_NIC, qp->name);
 	if (rc == 0)
-		rc = bind_and_link(qp);
+		rc = qp_bind_and_link(qp);
 	if (rc < 0) {
 		free_qp(qp);
 		return rc;
@@ -500,14 +501,14 @@ static void verbs_qp_destroy(struct vma_nic_qp *base)
 	struct verbs_qp *qp = verbs_qp_of(base), **place;
 	struct nic_verbs *nic = qp->nic;
 
-	if (!verbs_opened_here(nic))
+	if (!verbs_opened_by_this_process(nic))
 		return;
 	pthread_mutex_lock(&nic->events);
 	pthread_mutex_lock(&nic->lock);
 	for (place = &nic->qps; *place != qp; place = &(*place)->next)
 		;
 	*place = qp->next;
-	verbs_flows_end(qp);
+	verbs_flows_end_of_qp(qp);
 	qp_unbind(qp);
 	pthread_mutex_unlock(&nic->lock);
 	pthread_mutex_unlock(&nic->events);
@@ -515,16 +516,16 @@ static void verbs_qp_destroy(struct vma_nic_qp *base)
 }
 
 /* Of a device that has failed: another opening of it, or of the one that the interface has now. */
-static int renew_device(struct nic_verbs *nic)
+static int reopen_device(struct nic_verbs *nic)
 {
 	struct verbs_device *old = nic->device;
-	struct verbs_place place;
+	struct verbs_device_port place;
 	int rc = read_interface(nic->name, &nic->base.info);
 
 	if (rc == 0 && !old->broken)
 		return 0;
 	if (rc == 0)
-		rc = verbs_find(verbs_sysfs(), nic->name, &place);
+		rc = verbs_find_device_of_interface(verbs_sysfs(), nic->name, &place);
 	if (rc == 0)
 		rc = open_device(nic, &place);
 	if (rc == 0)
@@ -545,10 +546,10 @@ static void drain_wake(struct verbs_qp *qp)
 		vma_log_debug("verbs: %s: eventfd: error %d", qp->name, errno);
 }
 
-static int bind_again(struct verbs_qp *qp)
+static int qp_rebind_to_device(struct verbs_qp *qp)
 {
 	struct nic_verbs *nic = qp->nic;
-	int rc = renew_device(nic);
+	int rc = reopen_device(nic);
 
 	nic->frames_max = verbs_frames_max(nic->base.arena); /* what was met before need not be met again */
 	if (rc == 0)
@@ -559,11 +560,11 @@ static int bind_again(struct verbs_qp *qp)
 }
 
 /*
- * Of a device that works. The queue of before keeps its rules until the next one has them, and receives nothing: a packet
- * that comes meanwhile is lost, and comes again. Without a rule the kernel would reset its connection. So it stays as well
- * if there is no memory for the next one; but not for long, see verbs_qp_give_up.
+ * Of a device that works. The queue of before keeps its rules until the next one has them, and receives nothing: a
+ * packet that comes meanwhile is lost, and comes again. Without a rule the kernel would reset its connection. So it
+ * stays as well if there is no memory for the next one; but not for long, see verbs_qp_give_flows_to_kernel.
  */
-static int rebind_beside(struct verbs_qp *qp)
+static int qp_rebind_keeping_old_queue(struct verbs_qp *qp)
 {
 	struct verbs_device *device = qp->queue.device;
 	int rc;
@@ -571,30 +572,30 @@ static int rebind_beside(struct verbs_qp *qp)
 	if (device != NULL) {
 		if (device->broken || !verbs_queue_stop(&qp->queue))
 			return -EAGAIN;
-		unwatch_channel(qp);
+		qp_unwatch_completion_channel(qp);
 		qp->before = qp->queue;
 		qp->queue = (struct verbs_queue){0};
-		unbind_memory(qp, device);
+		qp_free_memory(qp, device);
 	}
 	if (qp->before.device == NULL || qp->before.device->broken)
 		return -EAGAIN;
-	rc = bind_again(qp);
+	rc = qp_rebind_to_device(qp);
 	if (rc == 0)
 		verbs_queue_close(&qp->before);
 	return rc;
 }
 
 /* Lock held. All its flows are the kernel's; rebinds may still come to something. */
-void verbs_qp_give_up(struct verbs_qp *qp)
+void verbs_qp_give_flows_to_kernel(struct verbs_qp *qp)
 {
 	verbs_flows_revoke(qp);
-	verbs_flows_end_revoked(qp);
+	verbs_flows_end_revoked_rules(qp);
 	verbs_queue_close(&qp->before);
 }
 
 /*
- * If there is no room beside it, or the device has failed, the old binding ends first. The pools that `base` names until
- * the next one have ended, and give nothing.
+ * If there is no room beside it, or the device has failed, the old binding ends first. The pools that `base` names
+ * until the next one have ended, and give nothing.
  */
 static int rebind_locked(struct verbs_qp *qp)
 {
@@ -602,10 +603,10 @@ static int rebind_locked(struct verbs_qp *qp)
 
 	drain_wake(qp);
 	qp->lacks_memory = false;
-	rc = rebind_beside(qp);
+	rc = qp_rebind_keeping_old_queue(qp);
 	if (rc < 0 && !qp->lacks_memory) {
 		qp_unbind(qp);
-		rc = bind_again(qp);
+		rc = qp_rebind_to_device(qp);
 	}
 	if (rc < 0) {
 		vma_log_debug("verbs: %s: not rebound yet: error %d", qp->name, -rc);
@@ -616,8 +617,8 @@ static int rebind_locked(struct verbs_qp *qp)
 	qp->failed_ns = 0;
 	vma_stats_add(&qp->stats->rebinds, 1);
 	atomic_store_explicit(&qp->base.lost, false, memory_order_release);
-	verbs_data_use(qp);
-	if (qp->rx_sleeps && verbs_data_arm(qp) < 0)
+	verbs_data_select_paths(qp);
+	if (qp->rx_sleeps && verbs_rx_arm(qp) < 0)
 		vma_log_error("%s: its queue cannot be slept on", qp->name);
 	vma_log_debug("verbs: %s: rebound", qp->name);
 	return 0;
@@ -629,7 +630,7 @@ static int verbs_qp_rebind(struct vma_nic_qp *base)
 	struct nic_verbs *nic = qp->nic;
 	int rc;
 
-	if (!verbs_opened_here(nic))
+	if (!verbs_opened_by_this_process(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
 	rc = vma_nic_qp_lost(base) ? rebind_locked(qp) : 0;
@@ -647,7 +648,7 @@ static int verbs_moderate(struct vma_nic_qp *base, uint32_t count, uint32_t peri
 	                     .cq_period = (uint16_t)(period_usec < UINT16_MAX ? period_usec : UINT16_MAX)}};
 
 	/* Without a lock, behind which rules are made: the queue stays until both halves are held. */
-	if (!verbs_opened_here(qp->nic) || qp->queue.rx_cq == NULL)
+	if (!verbs_opened_by_this_process(qp->nic) || qp->queue.rx_cq == NULL)
 		return -ENODEV;
 	return -ibv_modify_cq(qp->queue.rx_cq, &attr);
 }
@@ -656,7 +657,7 @@ static int verbs_to_kernel(struct vma_nic_qp *base, const struct vma_buf *packet
 {
 	struct verbs_qp *qp = verbs_qp_of(base);
 
-	if (!verbs_opened_here(qp->nic))
+	if (!verbs_opened_by_this_process(qp->nic))
 		return -ENODEV;
 	return vma_reinject_frame(qp->nic->raw_fd, &qp->addrs, base->arena, packet);
 }
@@ -670,7 +671,7 @@ static int verbs_pace(struct vma_nic_qp *base, uint64_t bytes_per_sec, uint32_t 
 	int rc = 0;
 
 	(void)burst_bytes;
-	if (!verbs_opened_here(qp->nic))
+	if (!verbs_opened_by_this_process(qp->nic))
 		return -ENODEV;
 	pthread_mutex_lock(&qp->nic->lock);
 	limits = &qp->nic->device->limits;
@@ -692,7 +693,7 @@ static uint64_t verbs_now_ns(const struct vma_nic *nic)
 const struct vma_nic_ops vma_nic_verbs_ops = {
         .name = "verbs",
         .open = verbs_open,
-        .look = verbs_look,
+        .look = nic_verbs_probe,
         .close = verbs_close,
         .qp_create = verbs_qp_create,
         .qp_destroy = verbs_qp_destroy,
@@ -704,7 +705,7 @@ const struct vma_nic_ops vma_nic_verbs_ops = {
         .unexempt = verbs_flow_unexempt,
         .moderate = verbs_moderate,
         .pace = verbs_pace,
-        .stamp = verbs_stamp,
+        .stamp = verbs_enable_timestamps,
         .post_rx = verbs_post_rx,
         .poll_rx = verbs_poll_rx,
         .tx = verbs_tx,

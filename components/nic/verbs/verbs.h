@@ -16,9 +16,9 @@
  *       verbs_queue        its objects in the device
  *       verbs_pool         its memory; a rebind exchanges both
  *
- * A queue or device that has failed: the thread that meets the error says so (verbs_note_broken) and goes on. The nic's
- * thread asks the device, marks the queue pair as lost and tells its user. Device objects end in rebind and destroy only,
- * when both halves are held, so the hot path may be anywhere until then.
+ * A queue or device that has failed: the thread that meets the error says so (verbs_qp_note_maybe_broken) and goes on.
+ * The nic's thread asks the device, marks the queue pair as lost and tells its user. Device objects end in rebind and
+ * destroy only, when both halves are held, so the hot path may be anywhere until then.
  *
  * Threads: the receive half and the transmit half of a queue pair belong to one thread each, as nic.h says. The control
  * path has two locks: `events` (held while a callback runs, and to add or remove queue pairs) before `lock` (everything
@@ -73,7 +73,7 @@ struct verbs_device {
 	const struct verbs_lib *lib;
 	unsigned refs;       /* under the nic's lock: the nic, and each queue pair */
 	uint32_t generation; /* of the nic's openings; 1 or more */
-	struct verbs_place place;
+	struct verbs_device_port place;
 	struct ibv_context *context;
 	struct ibv_pd *pd;
 	struct verbs_limits limits;
@@ -82,19 +82,19 @@ struct verbs_device {
 };
 
 /* 0; -EPERM, -EOPNOTSUPP, ...: the log has the line, `name` is the interface's. */
-int verbs_device_open(const char *name, const struct verbs_place *place, uint32_t generation,
+int verbs_device_open(const char *name, const struct verbs_device_port *place, uint32_t generation,
                       struct verbs_device **out);
 void verbs_device_put(struct verbs_device *device);
 bool verbs_has_capability(unsigned number); /* this process, CAP_... of <linux/capability.h> */
-void verbs_device_child_close(const struct verbs_device *device);
+void verbs_device_close_in_child(const struct verbs_device *device);
 /* A descriptor in an object of libibverbs: under a number of our own, and never waited for. 0 or -errno. */
-int verbs_fd_keep(int *fd);
+int verbs_fd_move_high_nonblock(int *fd);
 void verbs_fd_forget(int fd); /* libibverbs closes it next */
 
 /* ---- memory.c ---- */
 
-struct verbs_window {
-	struct verbs_window *next;
+struct verbs_registered_memory {
+	struct verbs_registered_memory *next;
 	uint32_t first, count;
 	struct ibv_mr *mr;
 };
@@ -103,7 +103,7 @@ struct verbs_window {
 struct verbs_pool {
 	struct vma_bufarena *arena;
 	struct vma_bufpool *pool;
-	struct verbs_window *windows;
+	struct verbs_registered_memory *windows;
 	uint32_t frames, wanted; /* registered; the nic's thread adds the rest */
 };
 
@@ -113,12 +113,13 @@ int verbs_pool_create(struct nic_verbs *nic, const struct verbs_device *device, 
 /* One more window. False: it has all it wants, or there is no more memory for it. */
 bool verbs_pool_grow(struct nic_verbs *nic, const struct verbs_device *device, struct verbs_pool *pool);
 /* The device lets go of its memory; NULL is allowed. */
-void verbs_pool_end(struct nic_verbs *nic, const struct verbs_device *device, struct verbs_pool *pool);
+void verbs_pool_deregister_and_retire(struct nic_verbs *nic, const struct verbs_device *device,
+                                      struct verbs_pool *pool);
 uint32_t verbs_frames_max(const struct vma_bufarena *arena); /* 64 MB, or what RLIMIT_MEMLOCK says */
 /* All 0, and all 0 again in a forked child. A kernel that does not see to that makes *is_wiped false: the child has to.
  * NULL: no memory. */
-void *verbs_wiped_alloc(size_t bytes, bool *is_wiped);
-void verbs_wiped_free(void *memory, size_t bytes); /* NULL is allowed */
+void *verbs_wipeonfork_alloc(size_t bytes, bool *is_wiped);
+void verbs_wipeonfork_free(void *memory, size_t bytes); /* NULL is allowed */
 
 /* ---- queue.c ---- */
 
@@ -132,7 +133,7 @@ struct verbs_queue {
 	struct ibv_qp *qp;
 	struct ibv_qp_ex *qp_ex; /* NULL: the provider has only ibv_post_send */
 	uint32_t inline_max;
-	enum verbs_stamps rx_stamps; /* that completions of receives have */
+	enum verbs_timestamp_kind rx_stamps; /* that completions of receives have */
 };
 
 struct verbs_queue_attr {
@@ -140,7 +141,7 @@ struct verbs_queue_attr {
 	uint32_t tx_packets, tx_sges;
 	uint32_t inline_bytes;
 	bool tso;
-	enum verbs_stamps rx_stamps; /* without them, if they cannot be had */
+	enum verbs_timestamp_kind rx_stamps; /* without them, if they cannot be had */
 };
 /* The device's objects, without pools; 0 or -errno, *what: the call that failed. */
 int verbs_queue_open(struct verbs_device *device, const struct verbs_queue_attr *attr, struct verbs_queue *queue,
@@ -159,9 +160,9 @@ struct verbs_flow {
 	struct ibv_flow *of_card; /* NULL: its queue pair is lost */
 	uint16_t priority;
 	bool is_broadcast, has_rival;
-	uint64_t until_ms;                  /* revoked: its rule lingers so long */
-	int claim_fd;                       /* -1: it needs none */
-	struct kernel_sock_suspect suspect; /* conflicts.c */
+	uint64_t until_ms;                           /* revoked: its rule lingers so long */
+	int claim_fd;                                /* -1: it needs none */
+	struct kernel_sock_suspected_before suspect; /* conflicts.c */
 };
 
 /* Of a unit of the arena. */
@@ -171,7 +172,7 @@ struct verbs_lkey {
 };
 
 /* A segment that waits to be sent or is on its way. */
-struct verbs_sent {
+struct verbs_send_segment {
 	struct vma_buf *buf; /* NULL: given back before */
 	uint64_t addr;
 	uint32_t len;
@@ -181,7 +182,7 @@ struct verbs_sent {
 	uint16_t how; /* IBV_SEND_IP_CSUM; SENT_PLAIN; in a forked child 0 */
 };
 #define SENT_PLAIN (1 << 8) /* all of a packet, with at most a checksum to be done */
-_Static_assert(sizeof(struct verbs_sent) == 32, "two in a cache line");
+_Static_assert(sizeof(struct verbs_send_segment) == 32, "two in a cache line");
 
 /*
  * Three fields stand for questions that no packet pays for:
@@ -213,7 +214,7 @@ struct verbs_qp {
 	uint32_t rx_open_n, rx_pending_at, rx_pending_n;
 	bool rx_armed, rx_watched;
 	bool rx_sleeps;                              /* armed and not unarmed since: somebody may sleep on epoll_fd */
-	_Atomic uint8_t rx_stamps;                   /* enum verbs_stamps that are read */
+	_Atomic uint8_t rx_stamps;                   /* enum verbs_timestamp_kind that are read */
 	struct vma_buf *rx_open[2 * VERBS_SEGS_MAX]; /* the NIC's, and not enough for one more receive */
 	struct vma_buf *rx_pending[2 * VERBS_SEGS_MAX]; /* polled, and not asked for yet */
 	struct verbs_clock rx_last;                     /* with the line as last read whole */
@@ -225,17 +226,18 @@ struct verbs_qp {
 	struct ibv_sge rx_sge[VERBS_BURST * VERBS_SEGS_MAX];
 	struct vma_reinject_addrs addrs; /* of what is given to the kernel */
 
-	/* transmit half: [reaped, completed) may be reaped, [completed, kicked) is on its way, [kicked, queued) waits */
+	/* transmit half: [reaped, completed) may be reaped, [completed, kicked) is on its way, [kicked, queued) waits
+	 * */
 	struct ibv_qp_ex *_Atomic tx_ex
 	        __attribute__((aligned(64))); /* NULL also: the provider has only ibv_post_send */
-	struct verbs_sent *sent;
+	struct verbs_send_segment *sent;
 	uint32_t sent_mask, sent_reaped, sent_completed, sent_kicked, sent_queued;
 	uint32_t sent_end;                                 /* no place from here on: sent_reaped and the depth */
 	uint32_t tx_segs_max, tx_longest, tx_longest_ever; /* bytes of an untagged frame, without FCS */
 	uint32_t tx_plain_most;                            /* bytes of a packet in one buffer, behind VERBS_L2_BYTES */
 	uint64_t tx_frame_bytes;                           /* of a frame of the arena */
 	uint16_t tx_not_plain;                             /* flags that make a packet more than that */
-	struct verbs_signals signals;
+	struct verbs_signal_interval signals;
 
 	/* control */
 	struct verbs_qp *next __attribute__((aligned(64)));
@@ -249,18 +251,18 @@ struct verbs_qp {
 };
 
 /* What of nic_verbs.clock the receive halves read; stamps.c. */
-struct verbs_line {
+struct verbs_clock_conversion {
 	_Atomic uint32_t seq; /* odd: it is being written; 0: never was */
 	_Atomic uint64_t ticks, ns, slope;
 };
 
 struct nic_verbs {
 	struct vma_nic base;
-	struct nic_forked forked;
+	struct nic_fork_entry forked;
 	pthread_mutex_t events, lock;
 	const _Atomic uint32_t *fork_guard;
 	struct vma_stats *stats;
-	enum vma_nic_caches caches;
+	enum vma_nic_thread_caches caches;
 	char name[IF_NAMESIZE]; /* of the interface */
 	struct verbs_device *device;
 	uint32_t generations;
@@ -270,21 +272,21 @@ struct nic_verbs {
 	struct verbs_qp *qps;
 	struct verbs_flow **flow_buckets;
 	uint32_t flow_buckets_n, flows_n;
-	struct verbs_flow *revoked;   /* to be reported by the nic's thread */
-	struct verbs_flow *lingering; /* reported, with a rule in the card still */
-	unsigned conversion;          /* VMA_HW_TS_CONVERSION */
-	enum verbs_stamps stamps;     /* that this device can give for it */
-	bool stamped;                 /* somebody wants them */
-	unsigned samples;             /* of this device, up to 2 */
-	uint64_t sampled_ns;          /* when the last one was taken; 0: none was */
+	struct verbs_flow *revoked;       /* to be reported by the nic's thread */
+	struct verbs_flow *lingering;     /* reported, with a rule in the card still */
+	unsigned conversion;              /* VMA_HW_TS_CONVERSION */
+	enum verbs_timestamp_kind stamps; /* that this device can give for it */
+	bool stamped;                     /* somebody wants them */
+	unsigned samples;                 /* of this device, up to 2 */
+	uint64_t sampled_ns;              /* when the last one was taken; 0: none was */
 	struct verbs_clock clock;
-	struct verbs_line line;
+	struct verbs_clock_conversion line;
 	int wake_fd, claims_fd; /* claims_fd: the epoll set of all claims */
 	int raw_fd;             /* to the kernel (nic_reinject.h) */
 	int diag_fd;            /* -1: not asked yet; under the lock */
 	uint64_t look_ms;       /* conflicts.c: the next look */
 	uint32_t looks;         /* so many were made */
-	struct verbs_contest *contests;
+	struct verbs_flow_contest *contests;
 	uint32_t contests_n;
 	bool wipe_in_child; /* the kernel does not wipe lkeys and the queue pairs' sent */
 	_Atomic bool closing;
@@ -296,14 +298,14 @@ static inline struct verbs_qp *verbs_qp_of(struct vma_nic_qp *base)
 	return (struct verbs_qp *)base;
 }
 
-static inline bool verbs_opened_here(const struct nic_verbs *nic)
+static inline bool verbs_opened_by_this_process(const struct nic_verbs *nic)
 {
 	return atomic_load_explicit(nic->fork_guard, memory_order_relaxed) != 0;
 }
 
 /*
- * The local key of a buffer. False: it is in no window of this binding's device; or the queue pair is lost, or this is a
- * forked child.
+ * The local key of a buffer. False: it is in no window of this binding's device; or the queue pair is lost, or this is
+ * a forked child.
  *
  * Relaxed, and in two halves: an entry is written before its window's buffers reach anybody through a pool, and again
  * only when the device has lost the window. A buffer of before finds either generation, and neither is this binding's.
@@ -319,7 +321,7 @@ static inline bool verbs_lkey(const struct verbs_qp *qp, const struct vma_buf *b
 	return true;
 }
 
-static inline char *verbs_frame(const struct verbs_qp *qp, const struct vma_buf *buf)
+static inline char *verbs_frame_of_buf(const struct verbs_qp *qp, const struct vma_buf *buf)
 {
 	return qp->frames + (((uintptr_t)buf - qp->bufs) << qp->frame_of_buf_shift);
 }
@@ -336,47 +338,51 @@ void verbs_flow_unexempt(struct vma_nic *nic, const struct vma_flow_key *key);
 int verbs_flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 int verbs_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 int verbs_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key);
-void verbs_flows_suspend(struct verbs_qp *qp); /* its rules leave the device */
-void verbs_flows_restore(struct verbs_qp *qp); /* and come back; or those of its queue of before are this one's */
-void verbs_flows_end(struct verbs_qp *qp);
-void verbs_flows_revoke(struct verbs_qp *qp);      /* all of them */
-void verbs_flows_end_revoked(struct verbs_qp *qp); /* what lingers in the device of those that were: its queue ends */
+void verbs_flows_destroy_rules(struct verbs_qp *qp); /* its rules leave the device */
+void verbs_flows_restore(struct verbs_qp *qp);       /* and come back; or those of its queue of before are this one's */
+void verbs_flows_end_of_qp(struct verbs_qp *qp);
+void verbs_flows_revoke(struct verbs_qp *qp); /* all of them */
+void verbs_flows_end_revoked_rules(
+        struct verbs_qp *qp); /* what lingers in the device of those that were: its queue ends */
 bool verbs_flow_pop_revoked(struct nic_verbs *nic, struct verbs_qp **qp, struct vma_flow_key *key);
 void verbs_flows_fini(struct nic_verbs *nic);
-void verbs_flows_give_up(struct nic_verbs *nic); /* those that another process wants, too */
+void verbs_flows_give_up_requested(struct nic_verbs *nic); /* those that another process wants, too */
 /* Ends rules of revoked flows that have lingered long enough. How long to the next, ms; -1: none lingers. */
-int verbs_flows_linger(struct nic_verbs *nic);
-void verbs_flows_child_close(const struct nic_verbs *nic);
+int verbs_flows_end_lingering(struct nic_verbs *nic);
+void verbs_flows_close_claims_in_child(const struct nic_verbs *nic);
 /* Whether the device takes rules at all: 0 or -errno. No lock. */
-int verbs_flows_probe(const struct verbs_device *device, struct ibv_qp *qp);
+int verbs_probe_flow_rules(const struct verbs_device *device, struct ibv_qp *qp);
 
-void verbs_flows_revoke_rivals(struct nic_verbs *nic); /* those with has_rival */
+void verbs_flows_revoke_contested(struct nic_verbs *nic); /* those with has_rival */
 
 /* ---- conflicts.c; lock held ---- */
 int verbs_conflicts_refuse(struct nic_verbs *nic, const struct vma_flow_rule *rule); /* 0, -EADDRINUSE, -errno */
-/* If it is time, flows whose ports kernel socks have by now are given up. How long to the next look, ms; -1: none is due. */
-int verbs_conflicts_look(struct nic_verbs *nic);
+/* If it is time, flows whose ports kernel socks have by now are given up. How long to the next look, ms; -1: none is
+ * due. */
+int verbs_conflicts_search(struct nic_verbs *nic);
 
 /* ---- claims.c; lock held ---- */
-int verbs_claim(const struct nic_verbs *nic, const struct vma_flow_key *key); /* a descriptor; -EADDRINUSE, ... */
-int verbs_claim_wanted(const struct nic_verbs *nic);
-/* A flow has been given up since another process wants it. The claim, whose descriptor this is, is kept meanwhile; false:
- * it has ended. */
-bool verbs_contest_begin(struct nic_verbs *nic, const struct vma_flow_key *key, int fd);
-void verbs_contest_renew(struct nic_verbs *nic, int fd); /* it was wanted again */
-int verbs_contest_take(struct nic_verbs *nic, const struct vma_flow_key *key);
-int verbs_contests_expire(struct nic_verbs *nic); /* how long to the next, ms; -1: there is none */
-void verbs_contests_child_close(const struct nic_verbs *nic);
-void verbs_contests_fini(struct nic_verbs *nic);
+int verbs_claim_flow_address(const struct nic_verbs *nic,
+                             const struct vma_flow_key *key); /* a descriptor; -EADDRINUSE, ... */
+int verbs_next_contested_claim(const struct nic_verbs *nic);
+/* A flow has been given up since another process wants it. The claim, whose descriptor this is, is kept meanwhile;
+ * false: it has ended. */
+bool verbs_flow_contest_begin(struct nic_verbs *nic, const struct vma_flow_key *key, int fd);
+void verbs_flow_contest_asked_again(struct nic_verbs *nic, int fd); /* it was wanted again */
+int verbs_flow_contest_take(struct nic_verbs *nic, const struct vma_flow_key *key);
+int verbs_flow_contests_expire(struct nic_verbs *nic); /* how long to the next, ms; -1: there is none */
+void verbs_flow_contests_close_in_child(const struct nic_verbs *nic);
+void verbs_flow_contests_fini(struct nic_verbs *nic);
 
-/* ---- stamps.c; lock held but for verbs_stamp and the two reads ---- */
-int verbs_stamp(struct vma_nic *nic);
-void verbs_stamps_of_device(struct nic_verbs *nic); /* it has another one */
-int verbs_stamps_follow(struct nic_verbs *nic);     /* a sample, if it is due; ms until the next one, -1: never */
-void verbs_stamps_start(struct verbs_qp *qp);
-bool verbs_clock_read(struct ibv_context *context, uint64_t *ticks);
+/* ---- stamps.c; lock held but for verbs_enable_timestamps and the two reads ---- */
+int verbs_enable_timestamps(struct vma_nic *nic);
+void verbs_timestamp_kind_of_device(struct nic_verbs *nic); /* it has another one */
+int verbs_timestamps_sample_if_due(
+        struct nic_verbs *nic); /* a sample, if it is due; ms until the next one, -1: never */
+void verbs_timestamps_start_on_qp(struct verbs_qp *qp);
+bool verbs_read_device_clock_ticks(struct ibv_context *context, uint64_t *ticks);
 /* Receive half, of the completion at hand. 0: none. */
-uint64_t verbs_stamp_read(struct verbs_qp *qp, enum verbs_stamps stamps) __attribute__((noinline));
+uint64_t verbs_timestamp_to_ns(struct verbs_qp *qp, enum verbs_timestamp_kind stamps) __attribute__((noinline));
 
 /* ---- data.c ---- */
 unsigned verbs_post_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);
@@ -388,17 +394,17 @@ bool verbs_tx_is_idle(struct vma_nic_qp *qp);
 int verbs_arm(struct vma_nic_qp *qp);
 void verbs_unarm(struct vma_nic_qp *qp);
 int verbs_fd(const struct vma_nic_qp *qp);
-void verbs_data_init(struct verbs_qp *qp); /* of a new binding, both halves held */
-void verbs_data_use(struct verbs_qp *qp);  /* lock held: it is bound; its stamps have changed; or it is lost */
-int verbs_data_arm(struct verbs_qp *qp);   /* as verbs_arm, of a queue pair that works */
-void verbs_data_end(struct verbs_qp *qp);  /* what the device had goes home; its queue has been closed */
+void verbs_data_init(struct verbs_qp *qp);         /* of a new binding, both halves held */
+void verbs_data_select_paths(struct verbs_qp *qp); /* lock held: it is bound; its stamps have changed; or it is lost */
+int verbs_rx_arm(struct verbs_qp *qp);             /* as verbs_arm, of a queue pair that works */
+void verbs_data_reclaim_bufs(struct verbs_qp *qp); /* what the device had goes home; its queue has been closed */
 
 /* ---- verbs.c ---- */
-void verbs_qp_give_up(struct verbs_qp *qp);
+void verbs_qp_give_flows_to_kernel(struct verbs_qp *qp);
 
 /* ---- thread.c ---- */
 int verbs_thread_start(struct nic_verbs *nic);
 void verbs_thread_wake(struct nic_verbs *nic);
-void verbs_note_broken(struct verbs_qp *qp) __attribute__((cold));
+void verbs_qp_note_maybe_broken(struct verbs_qp *qp) __attribute__((cold));
 
 #endif

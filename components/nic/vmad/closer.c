@@ -34,7 +34,7 @@ struct job {
 	int fds[VMAD_CLOSE_FDS];
 };
 
-struct vmad_closer {
+struct vmad_fd_closer {
 	pthread_mutex_t lock;
 	pthread_cond_t job_added;
 	struct job *first, **last; /* not begun */
@@ -51,9 +51,9 @@ static void closer_wake(int signal)
 	(void)signal; /* what waits in the kernel returns */
 }
 
-int vmad_closer_create(unsigned jobs, struct vmad_closer **out)
+int vmad_fd_closer_create(unsigned jobs, struct vmad_fd_closer **out)
 {
-	struct vmad_closer *closer = calloc(1, sizeof(*closer) + jobs * sizeof(struct job));
+	struct vmad_fd_closer *closer = calloc(1, sizeof(*closer) + jobs * sizeof(struct job));
 	const struct sigaction action = {.sa_handler = closer_wake}; /* calls are not restarted */
 
 	if (closer == NULL)
@@ -74,7 +74,7 @@ int vmad_closer_create(unsigned jobs, struct vmad_closer **out)
 }
 
 /* With the lock, which it lets go. */
-static void closer_leave(struct vmad_closer *closer)
+static void closer_unref_and_unlock(struct vmad_fd_closer *closer)
 {
 	const bool is_last = --closer->users == 0;
 
@@ -87,22 +87,22 @@ static void closer_leave(struct vmad_closer *closer)
 	free(closer);
 }
 
-void vmad_closer_destroy(struct vmad_closer *closer)
+void vmad_fd_closer_destroy(struct vmad_fd_closer *closer)
 {
 	if (closer == NULL)
 		return;
 	pthread_mutex_lock(&closer->lock);
 	closer->over = true;
 	pthread_cond_broadcast(&closer->job_added);
-	closer_leave(closer);
+	closer_unref_and_unlock(closer);
 }
 
-int vmad_closer_fd(const struct vmad_closer *closer)
+int vmad_fd_closer_done_fd(const struct vmad_fd_closer *closer)
 {
 	return closer->fd;
 }
 
-void vmad_closer_read(struct vmad_closer *closer)
+void vmad_fd_closer_drain_done_fd(struct vmad_fd_closer *closer)
 {
 	uint64_t count;
 
@@ -111,7 +111,7 @@ void vmad_closer_read(struct vmad_closer *closer)
 }
 
 /* A job, with the lock held before and after. NULL: this thread is to end. */
-static struct job *closer_next_job(struct vmad_closer *closer)
+static struct job *closer_next_job(struct vmad_fd_closer *closer)
 {
 	struct job *job;
 
@@ -132,7 +132,7 @@ static struct job *closer_next_job(struct vmad_closer *closer)
 }
 
 /* Takes the lock, and keeps it. */
-static void closer_do_job(struct vmad_closer *closer, struct job *job)
+static void closer_close_fds_of_job(struct vmad_fd_closer *closer, struct job *job)
 {
 	for (unsigned i = 0; i < job->nfds; i++) {
 		atomic_store_explicit(&job->at, i, memory_order_relaxed);
@@ -147,20 +147,20 @@ static void closer_do_job(struct vmad_closer *closer, struct job *job)
 
 static void *closer_serve(void *arg)
 {
-	struct vmad_closer *closer = arg;
+	struct vmad_fd_closer *closer = arg;
 	struct job *job;
 
 	pthread_mutex_lock(&closer->lock);
 	while ((job = closer_next_job(closer)) != NULL) {
 		pthread_mutex_unlock(&closer->lock);
-		closer_do_job(closer, job);
+		closer_close_fds_of_job(closer, job);
 	}
-	closer_leave(closer);
+	closer_unref_and_unlock(closer);
 	return NULL;
 }
 
 /* Signals to the process are vmad's: a thread has none but its own. */
-static int closer_start_thread(struct vmad_closer *closer)
+static int closer_start_thread(struct vmad_fd_closer *closer)
 {
 	pthread_attr_t attr;
 	pthread_t thread;
@@ -180,18 +180,18 @@ static int closer_start_thread(struct vmad_closer *closer)
 }
 
 /* There is no thread, and none can be made. */
-static void do_job_here(struct vmad_closer *closer)
+static void closer_run_job_inline(struct vmad_fd_closer *closer)
 {
 	struct job *job;
 
 	pthread_mutex_lock(&closer->lock);
 	job = closer_next_job(closer);
 	pthread_mutex_unlock(&closer->lock);
-	closer_do_job(closer, job);
+	closer_close_fds_of_job(closer, job);
 	pthread_mutex_unlock(&closer->lock);
 }
 
-void vmad_closer_close(struct vmad_closer *closer, unsigned number, const int *fds, unsigned nfds)
+void vmad_fd_closer_submit(struct vmad_fd_closer *closer, unsigned number, const int *fds, unsigned nfds)
 {
 	struct job *job = &closer->job[number];
 	bool any = false, alone;
@@ -222,27 +222,27 @@ void vmad_closer_close(struct vmad_closer *closer, unsigned number, const int *f
 	alone = closer->users == 1;
 	pthread_mutex_unlock(&closer->lock);
 	if (alone)
-		do_job_here(closer);
+		closer_run_job_inline(closer);
 }
 
-bool vmad_closer_busy(const struct vmad_closer *closer, unsigned job)
+bool vmad_fd_closer_job_is_running(const struct vmad_fd_closer *closer, unsigned job)
 {
 	return atomic_load_explicit(&closer->job[job].busy, memory_order_acquire);
 }
 
-bool vmad_closer_late(const struct vmad_closer *closer, unsigned job, uint64_t now)
+bool vmad_fd_closer_job_is_late(const struct vmad_fd_closer *closer, unsigned job, uint64_t now)
 {
-	return vmad_closer_busy(closer, job) && now >= closer->job[job].since_ms + VMAD_CLOSE_LATE_MS;
+	return vmad_fd_closer_job_is_running(closer, job) && now >= closer->job[job].since_ms + VMAD_CLOSE_LATE_MS;
 }
 
-bool vmad_closer_interrupt(struct vmad_closer *closer, uint64_t now)
+bool vmad_fd_closer_interrupt(struct vmad_fd_closer *closer, uint64_t now)
 {
 	bool any = false;
 
 	for (unsigned i = 0; i < closer->njobs; i++) {
 		struct job *job = &closer->job[i];
 
-		if (!vmad_closer_late(closer, i, now))
+		if (!vmad_fd_closer_job_is_late(closer, i, now))
 			continue;
 		any = true;
 		pthread_mutex_lock(&closer->lock);
@@ -257,7 +257,7 @@ bool vmad_closer_interrupt(struct vmad_closer *closer, uint64_t now)
  * A close takes the descriptor out of the table first, and waits then. An old `at` makes this wait once more. After a
  * second the number is another descriptor's, if there is one.
  */
-static bool closer_has_settled(const struct vmad_closer *closer)
+static bool closer_all_fds_are_closed(const struct vmad_fd_closer *closer)
 {
 	const uint64_t now = os_now_ms();
 
@@ -265,20 +265,21 @@ static bool closer_has_settled(const struct vmad_closer *closer)
 		const struct job *job = &closer->job[i];
 		const unsigned at = atomic_load_explicit(&job->at, memory_order_relaxed);
 
-		if (!vmad_closer_busy(closer, i))
+		if (!vmad_fd_closer_job_is_running(closer, i))
 			continue;
-		if (at + 1 < job->nfds || (fcntl(job->fds[at], F_GETFD) >= 0 && !vmad_closer_late(closer, i, now)))
+		if (at + 1 < job->nfds ||
+		    (fcntl(job->fds[at], F_GETFD) >= 0 && !vmad_fd_closer_job_is_late(closer, i, now)))
 			return false;
 	}
 	return true;
 }
 
-bool vmad_closer_settle(struct vmad_closer *closer)
+bool vmad_fd_closer_wait_all_closed(struct vmad_fd_closer *closer)
 {
 	const struct timespec pause = {.tv_nsec = 200000};
 
 	for (int i = 0; i < SETTLE_TRIES; i++) {
-		if (closer_has_settled(closer))
+		if (closer_all_fds_are_closed(closer))
 			return true;
 		nanosleep(&pause, NULL);
 	}

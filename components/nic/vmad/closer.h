@@ -22,23 +22,24 @@
 #define VMAD_CLOSE_LATE_MS 1000
 #define VMAD_CLOSE_FDS 256
 
-struct vmad_closer;
+struct vmad_fd_closer;
 
 /* -errno. A vmad whose thread cannot be made closes by itself. */
-int vmad_closer_create(unsigned jobs, struct vmad_closer **out);
-void vmad_closer_destroy(struct vmad_closer *closer); /* what is not closed yet will be; NULL: nothing happens */
-int vmad_closer_fd(const struct vmad_closer *closer); /* readable: jobs have ended */
-void vmad_closer_read(struct vmad_closer *closer);    /* that */
+int vmad_fd_closer_create(unsigned jobs, struct vmad_fd_closer **out);
+void vmad_fd_closer_destroy(struct vmad_fd_closer *closer); /* what is not closed yet will be; NULL: nothing happens */
+int vmad_fd_closer_done_fd(const struct vmad_fd_closer *closer);  /* readable: jobs have ended */
+void vmad_fd_closer_drain_done_fd(struct vmad_fd_closer *closer); /* that */
 /* Up to VMAD_CLOSE_FDS descriptors, by a job that is not busy; those below zero are none. */
-void vmad_closer_close(struct vmad_closer *closer, unsigned job, const int *fds, unsigned nfds);
-bool vmad_closer_busy(const struct vmad_closer *closer, unsigned job);
-bool vmad_closer_late(const struct vmad_closer *closer, unsigned job, uint64_t now_ms); /* busy for so long */
+void vmad_fd_closer_submit(struct vmad_fd_closer *closer, unsigned job, const int *fds, unsigned nfds);
+bool vmad_fd_closer_job_is_running(const struct vmad_fd_closer *closer, unsigned job);
+bool vmad_fd_closer_job_is_late(const struct vmad_fd_closer *closer, unsigned job,
+                                uint64_t now_ms); /* busy for so long */
 /* Signals to those that wait for too long. True: there are some, and it is to be called again soon. */
-bool vmad_closer_interrupt(struct vmad_closer *closer, uint64_t now_ms);
+bool vmad_fd_closer_interrupt(struct vmad_fd_closer *closer, uint64_t now_ms);
 /*
  * Before a fork: a child's end would close what is still to be closed, too, and wait. True: no descriptor of a job is
  * open any more. False: some are after a few milliseconds.
  */
-bool vmad_closer_settle(struct vmad_closer *closer);
+bool vmad_fd_closer_wait_all_closed(struct vmad_fd_closer *closer);
 
 #endif

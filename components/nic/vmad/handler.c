@@ -15,7 +15,7 @@
 
 /* ---- who may be a client ---- */
 
-static bool has_group(const struct vma_vmad_attr *attr, gid_t gid)
+static bool attr_admits_group(const struct vma_vmad_attr *attr, gid_t gid)
 {
 	for (unsigned i = 0; i < attr->ngroups; i++)
 		if (attr->groups[i] == gid)
@@ -23,7 +23,7 @@ static bool has_group(const struct vma_vmad_attr *attr, gid_t gid)
 	return false;
 }
 
-static bool peer_is_named(const struct vma_vmad_attr *attr, const struct vmad_peer *peer)
+static bool peer_is_admitted_user(const struct vma_vmad_attr *attr, const struct vmad_peer *peer)
 {
 	gid_t groups[64];
 	socklen_t len = sizeof(groups);
@@ -31,13 +31,13 @@ static bool peer_is_named(const struct vma_vmad_attr *attr, const struct vmad_pe
 	for (unsigned i = 0; i < attr->nusers; i++)
 		if (attr->users[i] == peer->uid)
 			return true;
-	if (has_group(attr, peer->gid))
+	if (attr_admits_group(attr, peer->gid))
 		return true;
 	/* Supplementary groups as they were at connect(); more than 64 of them are not looked at. */
 	if (getsockopt(peer->fd, SOL_SOCKET, SO_PEERGROUPS, groups, &len) < 0)
 		return false;
 	for (unsigned i = 0; i < len / sizeof(groups[0]); i++)
-		if (has_group(attr, groups[i]))
+		if (attr_admits_group(attr, groups[i]))
 			return true;
 	return false;
 }
@@ -51,7 +51,7 @@ static int admit_client(const struct vmad_server *server, struct vmad_peer *peer
 	if (rc == 0) {
 		peer->right_fd = fcntl(fds[0], F_DUPFD_CLOEXEC, 0);
 		peer->raw = vmad_right_is_own(fds[0], &who);
-	} else if (peer_is_named(server->attr, peer)) {
+	} else if (peer_is_admitted_user(server->attr, peer)) {
 		rc = 0;
 	}
 	if (rc != -EPERM)
@@ -66,13 +66,13 @@ static int admit_client(const struct vmad_server *server, struct vmad_peer *peer
 
 /* ---- requests ---- */
 
-static bool has_slot(const struct vmad_peer *peer, uint32_t slot)
+static bool peer_has_slot(const struct vmad_peer *peer, uint32_t slot)
 {
 	return slot < XDP_SLOTS_MAX && (peer->slots >> slot & 1);
 }
 
 /* What a user has, of all clients together; root may have all. */
-static bool user_at_quota(const struct vmad_server *server, const struct vmad_peer *of, bool slots)
+static bool user_has_max_slots(const struct vmad_server *server, const struct vmad_peer *of, bool slots)
 {
 	uint32_t count = 0;
 
@@ -92,9 +92,9 @@ static bool user_at_quota(const struct vmad_server *server, const struct vmad_pe
 }
 
 /* What another vmad will know this client by. */
-static uint64_t name_tenant(struct vmad_server *server, const struct vmad_peer *peer, uint32_t slot)
+static uint64_t record_slot_tenant(struct vmad_server *server, const struct vmad_peer *peer, uint32_t slot)
 {
-	struct owner_tenant tenant = {.pid = peer->pid, .uid = peer->uid, .gid = peer->gid};
+	struct owner_slot_tenant tenant = {.pid = peer->pid, .uid = peer->uid, .gid = peer->gid};
 
 	if (getrandom(&tenant.ticket, sizeof(tenant.ticket), 0) != sizeof(tenant.ticket))
 		tenant.ticket = 0; /* good for nothing: see resume */
@@ -102,19 +102,19 @@ static uint64_t name_tenant(struct vmad_server *server, const struct vmad_peer *
 	return tenant.ticket;
 }
 
-static int handle_rent(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_rent *wanted,
+static int handle_rent(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg_rent_slot *wanted,
                        struct vmad_reply *reply)
 {
 	struct xdp_rental rental;
-	int rc = user_at_quota(server, peer, true)
+	int rc = user_has_max_slots(server, peer, true)
 	                 ? -ENOSPC
 	                 : xdp_owner_rent(server->owner, wanted->rx_wre, wanted->tx_wre, &rental);
 
 	if (rc < 0)
 		return rc;
 	peer->slots |= 1ull << rental.slot;
-	rental.ticket = name_tenant(server, peer, rental.slot);
-	reply->msg.rental = (struct vmad_rental){
+	rental.ticket = record_slot_tenant(server, peer, rental.slot);
+	reply->msg.rental = (struct vmad_msg_rental){
 	        .slot = rental.slot,
 	        .queues = rental.queues,
 	        .nframes = rental.nframes,
@@ -144,10 +144,11 @@ static int handle_rent(struct vmad_server *server, struct vmad_peer *peer, const
 }
 
 /* The connection that has the slot by now, of the same process: the one before, or what stands for it. */
-static struct vmad_peer *holder_of(struct vmad_server *server, uint32_t slot, const struct vmad_peer *accept_calls)
+static struct vmad_peer *peer_that_holds_slot(struct vmad_server *server, uint32_t slot,
+                                              const struct vmad_peer *accept_calls)
 {
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)
-		if (peer->state >= PEER_READY && peer->state != PEER_GHOST && has_slot(peer, slot))
+		if (peer->state >= PEER_READY && peer->state != PEER_GHOST && peer_has_slot(peer, slot))
 			return peer->pid == accept_calls->pid ? peer : NULL;
 	return NULL;
 }
@@ -156,10 +157,10 @@ static struct vmad_peer *holder_of(struct vmad_server *server, uint32_t slot, co
  * The ticket is what only the process knows that has rented the slot, and its children, who have other numbers. Its
  * user may have changed meanwhile.
  */
-static int handle_resume(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_resume *what)
+static int handle_resume(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg_resume_slot *what)
 {
-	struct vmad_peer *holder = holder_of(server, what->slot, peer);
-	struct owner_tenant tenant;
+	struct vmad_peer *holder = peer_that_holds_slot(server, what->slot, peer);
+	struct owner_slot_tenant tenant;
 	bool leaves;
 
 	if (holder == NULL || !xdp_owner_tenant(server->owner, what->slot, &tenant, &leaves) || tenant.ticket == 0 ||
@@ -171,9 +172,9 @@ static int handle_resume(struct vmad_server *server, struct vmad_peer *peer, con
 	return 0;
 }
 
-static int handle_return(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_return *what)
+static int handle_return(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg_return_slot *what)
 {
-	if (!has_slot(peer, what->slot))
+	if (!peer_has_slot(peer, what->slot))
 		return -ENOENT;
 	xdp_owner_return(server->owner, what->slot, what->frames_too != 0);
 	if (what->frames_too)
@@ -181,7 +182,7 @@ static int handle_return(struct vmad_server *server, struct vmad_peer *peer, con
 	return 0;
 }
 
-static int handler_option_of(int fd, int option)
+static int getsockopt_int_or_minus_1(int fd, int option)
 {
 	int value = -1;
 	socklen_t len = sizeof(value);
@@ -193,13 +194,13 @@ static int handler_option_of(int fd, int option)
  * Into `proof`, if it is a socket of this network namespace, and of that protocol. None of these questions waits for
  * the socket's lock, which its owner may be keeping.
  */
-static bool read_proof(int fd, uint8_t proto, struct xdp_proof *proof)
+static bool read_proof_socket(int fd, uint8_t proto, struct xdp_proof_socket *proof)
 {
 	uint64_t cookie;
 	socklen_t len = sizeof(cookie);
-	const int family = handler_option_of(fd, SO_DOMAIN);
+	const int family = getsockopt_int_or_minus_1(fd, SO_DOMAIN);
 
-	if ((family != AF_INET && family != AF_INET6) || handler_option_of(fd, SO_PROTOCOL) != proto ||
+	if ((family != AF_INET && family != AF_INET6) || getsockopt_int_or_minus_1(fd, SO_PROTOCOL) != proto ||
 	    vmad_namespace_check(fd) < 0 || getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) < 0)
 		return false;
 	proof->family = (uint8_t)family;
@@ -207,17 +208,18 @@ static bool read_proof(int fd, uint8_t proto, struct xdp_proof *proof)
 	return true;
 }
 
-static void log_refused(const struct vmad_server *server, const struct vmad_peer *peer, const struct vma_flow_key *key)
+static void log_flow_not_entitled(const struct vmad_server *server, const struct vmad_peer *peer,
+                                  const struct vma_flow_key *key)
 {
 	vma_log_once(VMA_LOG_WARN,
 	             "vmad: %s: user %u has no right to a flow of port %u: it has shown no socket that is bound to it",
 	             server->attr->interface, peer->uid, ntohs(key->local_port_be));
 }
 
-static int handle_flow_add(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_flow *flow,
+static int handle_flow_add(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_msg_flow *flow,
                            const int *fds, unsigned nfds, struct vmad_reply *reply)
 {
-	struct xdp_proof proof = {.raw = peer->raw};
+	struct xdp_proof_socket proof = {.raw = peer->raw};
 	const struct vma_flow_rule rule = {
 	        .key = flow->key,
 	        .flags = flow->flags,
@@ -225,38 +227,39 @@ static int handle_flow_add(struct vmad_server *server, const struct vmad_peer *p
 	};
 	int rc;
 
-	if (!has_slot(peer, flow->slot))
+	if (!peer_has_slot(peer, flow->slot))
 		return -ENOENT;
-	if (user_at_quota(server, peer, false))
+	if (user_has_max_slots(server, peer, false))
 		return -ENOSPC;
 	if (nfds == 1)
-		read_proof(fds[0], flow->key.proto, &proof);
+		read_proof_socket(fds[0], flow->key.proto, &proof);
 	rc = xdp_owner_flow_request(server->owner, flow->slot, &rule, &proof);
 	if (rc == -EPERM)
-		log_refused(server, peer, &flow->key);
+		log_flow_not_entitled(server, peer, &flow->key);
 	reply->msg.rental.generic = xdp_owner_generic(server->owner);
 	return rc;
 }
 
-static int handle_flow_del(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_flow *flow)
+static int handle_flow_del(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_msg_flow *flow)
 {
-	if (!has_slot(peer, flow->slot))
+	if (!peer_has_slot(peer, flow->slot))
 		return -ENOENT;
 	return xdp_owner_flow_del(server->owner, flow->slot, &flow->key);
 }
 
 /* What is named is what has been shown, in the same order. */
-static int flow_shadows(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_shadows *shadows,
-                        const int *fds, unsigned nfds)
+static int handle_flow_shadows(struct vmad_server *server, const struct vmad_peer *peer,
+                               const struct vmad_msg_flow_shadows *shadows, const int *fds, unsigned nfds)
 {
-	if (!has_slot(peer, shadows->slot))
+	if (!peer_has_slot(peer, shadows->slot))
 		return -ENOENT;
 	if (shadows->count > VMAD_SHADOWS_MAX)
 		return -EINVAL;
 	for (unsigned i = 0; i < shadows->count; i++) {
-		struct xdp_proof proof = {0};
+		struct xdp_proof_socket proof = {0};
 
-		if (i >= nfds || !read_proof(fds[i], shadows->key.proto, &proof) || proof.cookie != shadows->cookie[i])
+		if (i >= nfds || !read_proof_socket(fds[i], shadows->key.proto, &proof) ||
+		    proof.cookie != shadows->cookie[i])
 			return -EPERM;
 	}
 	return xdp_owner_flow_shadows(server->owner, shadows->slot, &shadows->key, shadows->cookie, shadows->count);
@@ -264,14 +267,14 @@ static int flow_shadows(struct vmad_server *server, const struct vmad_peer *peer
 
 /* One that is refused (another process has the flow by now) is none the less over for its client. */
 static int handle_minisock_export(struct vmad_server *server, const struct vmad_peer *peer,
-                                  const struct vmad_minisocks *minisocks)
+                                  const struct vmad_msg_minisocks *minisocks)
 {
-	if (!has_slot(peer, minisocks->slot))
+	if (!peer_has_slot(peer, minisocks->slot))
 		return -ENOENT;
 	if (minisocks->count > VMAD_MINISOCKS_MAX)
 		return -EINVAL;
 	for (unsigned i = 0; i < minisocks->count; i++) {
-		const struct vmad_minisock *from = &minisocks->minisock[i];
+		const struct vmad_msg_minisock *from = &minisocks->minisock[i];
 		struct vma_flow_minisock minisock = {.key = {.family = AF_INET,
 		                                             .proto = IPPROTO_TCP,
 		                                             .vlan = from->vlan,
@@ -288,7 +291,7 @@ static int handle_minisock_export(struct vmad_server *server, const struct vmad_
 	return 0;
 }
 
-static int open_repair(struct vmad_server *server, struct vmad_peer *peer, struct vmad_reply *reply)
+static int handle_repair_request(struct vmad_server *server, struct vmad_peer *peer, struct vmad_reply *reply)
 {
 	const int fd = vmad_repair_open(server, peer);
 
@@ -313,30 +316,30 @@ static int handle_request(struct vmad_server *server, struct vmad_peer *peer, co
 	case VMAD_FLOW_DEL:
 		return handle_flow_del(server, peer, &msg->flow);
 	case VMAD_FLOW_MOVE:
-		return has_slot(peer, msg->move.from) && has_slot(peer, msg->move.to)
+		return peer_has_slot(peer, msg->move.from) && peer_has_slot(peer, msg->move.to)
 		               ? xdp_owner_flow_move(server->owner, msg->move.from, msg->move.to, &msg->move.key)
 		               : -ENOENT;
 	case VMAD_FLOW_RETIRE:
-		return has_slot(peer, msg->flow.slot)
-		               ? xdp_owner_flow_retire(server->owner, msg->flow.slot, &msg->flow.key)
+		return peer_has_slot(peer, msg->flow.slot)
+		               ? xdp_owner_flow_stop_new_conns(server->owner, msg->flow.slot, &msg->flow.key)
 		               : -ENOENT;
 	case VMAD_FLOW_SHADOWS:
-		return flow_shadows(server, peer, &msg->shadows, fds, nfds);
+		return handle_flow_shadows(server, peer, &msg->shadows, fds, nfds);
 	case VMAD_MINISOCK_EXPORT:
 		return handle_minisock_export(server, peer, &msg->minisocks);
 	case VMAD_RESUME:
 		return handle_resume(server, peer, &msg->resume);
 	case VMAD_RESUMED:
-		if (!has_slot(peer, msg->resume.slot))
+		if (!peer_has_slot(peer, msg->resume.slot))
 			return -ENOENT;
 		xdp_owner_flows_reannounced(server->owner, msg->resume.slot);
 		return 0;
 	case VMAD_STATE: /* who the others are, and it takes a look at all frames */
 		if (peer->uid != 0 && peer->uid != geteuid())
 			return -EPERM;
-		return vmad_describe(server, peer, msg->state.place, &reply->msg.state);
+		return vmad_describe_next_place(server, peer, msg->state.place, &reply->msg.state);
 	case VMAD_REPAIR:
-		return open_repair(server, peer, reply);
+		return handle_repair_request(server, peer, reply);
 	default:
 		return -EOPNOTSUPP;
 	}
@@ -355,7 +358,7 @@ void vmad_reply_hello(const struct vmad_peer *peer, int result, struct vmad_repl
 	reply->msg.result = result;
 }
 
-static unsigned most_fds(uint16_t type)
+static unsigned max_fds_of_message(uint16_t type)
 {
 	switch (type) {
 	case VMAD_HELLO:
@@ -368,12 +371,12 @@ static unsigned most_fds(uint16_t type)
 	}
 }
 
-int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, size_t bytes,
-                const int *fds, unsigned nfds, struct vmad_reply *reply)
+int vmad_handle_message(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, size_t bytes,
+                        const int *fds, unsigned nfds, struct vmad_reply *reply)
 {
 	int rc;
 
-	if (!vmad_msg_ok(msg, bytes) || nfds > most_fds(msg->type))
+	if (!vmad_msg_ok(msg, bytes) || nfds > max_fds_of_message(msg->type))
 		return -EPROTO;
 	if (peer->state == PEER_NEW) {
 		if (msg->type != VMAD_HELLO)
@@ -396,10 +399,10 @@ int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct
 	return msg->type != VMAD_MINISOCK_EXPORT || !msg->minisocks.more;
 }
 
-void vmad_take_back(struct vmad_server *server, struct vmad_peer *peer, bool frames_too)
+void vmad_reclaim_slots_of_peer(struct vmad_server *server, struct vmad_peer *peer, bool frames_too)
 {
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX && server->owner != NULL; slot++)
-		if (has_slot(peer, slot))
+		if (peer_has_slot(peer, slot))
 			xdp_owner_return(server->owner, slot, frames_too);
 	if (frames_too)
 		peer->slots = 0;

@@ -50,7 +50,7 @@
 #endif
 
 /* On the control socket; as an answer: result. With a descriptor: the client's new channel. */
-struct control_request {
+struct repair_control_request {
 	struct vma_flow_key key;
 	int32_t result;
 };
@@ -64,7 +64,8 @@ void vmad_repair_close(struct vmad_peer *peer)
 	peer->repair_fd = -1;
 }
 
-static bool has_flow(const struct vmad_server *server, const struct vmad_peer *peer, const struct vma_flow_key *key)
+static bool repair_client_has_flow(const struct vmad_server *server, const struct vmad_peer *peer,
+                                   const struct vma_flow_key *key)
 {
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX && server->owner != NULL; slot++)
 		if ((peer->slots >> slot & 1) && xdp_owner_flow_is_of(server->owner, slot, key))
@@ -74,16 +75,18 @@ static bool has_flow(const struct vmad_server *server, const struct vmad_peer *p
 
 void vmad_repair_serve(struct vmad_server *server, struct vmad_peer *peer)
 {
-	struct control_request control_request;
-	ssize_t n = os_recv(peer->repair_fd, &control_request, sizeof(control_request), MSG_DONTWAIT);
+	struct repair_control_request repair_control_request;
+	ssize_t n = os_recv(peer->repair_fd, &repair_control_request, sizeof(repair_control_request), MSG_DONTWAIT);
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return;
-	if (n == sizeof(control_request)) {
-		control_request.result = has_flow(server, peer, &control_request.key) ? 0 : -EPERM;
-		n = os_send(peer->repair_fd, &control_request, sizeof(control_request), MSG_DONTWAIT | MSG_NOSIGNAL);
+	if (n == sizeof(repair_control_request)) {
+		repair_control_request.result =
+		        repair_client_has_flow(server, peer, &repair_control_request.key) ? 0 : -EPERM;
+		n = os_send(peer->repair_fd, &repair_control_request, sizeof(repair_control_request),
+		            MSG_DONTWAIT | MSG_NOSIGNAL);
 	}
-	if (n != sizeof(control_request))
+	if (n != sizeof(repair_control_request))
 		vmad_repair_close(peer);
 }
 
@@ -93,7 +96,7 @@ static int send_fd(int to, int fd)
 		struct cmsghdr head;
 		char space[CMSG_SPACE(sizeof(int))];
 	} control = {.head = {.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
-	struct control_request nothing = {.result = -EPERM};
+	struct repair_control_request nothing = {.result = -EPERM};
 	struct iovec iov = {.iov_base = &nothing, .iov_len = sizeof(nothing)};
 	const struct msghdr msg = {
 	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
@@ -141,7 +144,7 @@ int vmad_repair_open(struct vmad_server *server, struct vmad_peer *peer)
 	if (peer->slots == 0)
 		return -EPERM;
 	if (peer->repair_fd < 0)
-		rc = vmad_closer_settle(server->closer) ? start_repair_process(peer) : -EBUSY;
+		rc = vmad_fd_closer_wait_all_closed(server->closer) ? start_repair_process(peer) : -EBUSY;
 	if (rc == 0 && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
 		rc = -errno;
 	if (rc < 0) {
@@ -167,7 +170,7 @@ struct service {
 	struct vma_repair what;
 };
 
-static void end_socket(struct service *service)
+static void repair_finish_socket(struct service *service)
 {
 	if (service->fd < 0)
 		return;
@@ -178,7 +181,7 @@ static void end_socket(struct service *service)
 }
 
 /* The length, 0: the end. Up to two descriptors, -1: none. */
-static ssize_t service_receive(int from, void *to, size_t room, int fds[2], unsigned *nfds)
+static ssize_t repair_service_receive(int from, void *to, size_t room, int fds[2], unsigned *nfds)
 {
 	union {
 		struct cmsghdr head;
@@ -215,7 +218,7 @@ static bool repair_option_is(int fd, int option, int wanted)
 	return os_getsockopt(fd, SOL_SOCKET, option, &value, &len) == 0 && value == wanted;
 }
 
-static int check_state(const struct vma_repair *what)
+static int check_repair_state(const struct vma_repair *what)
 {
 	if (what->unread > VMAD_REPAIR_QUEUE_MAX || what->unacked > VMAD_REPAIR_QUEUE_MAX || what->sent > what->unacked)
 		return -EINVAL;
@@ -224,7 +227,7 @@ static int check_state(const struct vma_repair *what)
 	return 0;
 }
 
-static int check_socket(int fd)
+static int check_repair_socket(int fd)
 {
 	if (!(repair_option_is(fd, SO_DOMAIN, AF_INET) || repair_option_is(fd, SO_DOMAIN, AF_INET6)) ||
 	    !repair_option_is(fd, SO_TYPE, SOCK_STREAM) || !repair_option_is(fd, SO_PROTOCOL, IPPROTO_TCP))
@@ -233,7 +236,7 @@ static int check_socket(int fd)
 }
 
 /* Sealed, so it is memory, and stays as it is. */
-static int check_bytes(int fd, const struct vma_repair *what)
+static int check_repair_bytes(int fd, const struct vma_repair *what)
 {
 	const int wanted = F_SEAL_SHRINK | F_SEAL_WRITE;
 	const int seals = os_fcntl(fd, F_GET_SEALS, 0);
@@ -254,40 +257,41 @@ static int check_bytes(int fd, const struct vma_repair *what)
 static int service_receive_reply(const struct service *service, const struct vma_flow_key *key)
 {
 	struct pollfd reply = {.fd = service->control, .events = POLLIN};
-	struct control_request control_request;
+	struct repair_control_request repair_control_request;
 	int fds[2];
 	unsigned nfds;
 
 	for (int i = 0; i < REPLIES_MAX && os_poll(&reply, 1, REPLY_TIMEOUT_MS) > 0; i++) {
-		const ssize_t n =
-		        service_receive(service->control, &control_request, sizeof(control_request), fds, &nfds);
+		const ssize_t n = repair_service_receive(service->control, &repair_control_request,
+		                                         sizeof(repair_control_request), fds, &nfds);
 
 		service_close_fds(fds, nfds);
 		if (n == 0)
 			break;
-		if (n == sizeof(control_request) && nfds == 0 && memcmp(&control_request.key, key, sizeof(*key)) == 0)
-			return control_request.result;
+		if (n == sizeof(repair_control_request) && nfds == 0 &&
+		    memcmp(&repair_control_request.key, key, sizeof(*key)) == 0)
+			return repair_control_request.result;
 	}
 	return -EPIPE;
 }
 
-static int request_of_vmad(const struct service *service, const struct vma_repair *what)
+static int repair_ask_vmad_for_permission(const struct service *service, const struct vma_repair *what)
 {
-	struct control_request control_request = {.key = {.family = AF_INET,
-	                                                  .proto = IPPROTO_TCP,
-	                                                  .vlan = what->vlan,
-	                                                  .local_port_be = what->local_port_be,
-	                                                  .peer_port_be = what->peer_port_be}};
+	struct repair_control_request repair_control_request = {.key = {.family = AF_INET,
+	                                                                .proto = IPPROTO_TCP,
+	                                                                .vlan = what->vlan,
+	                                                                .local_port_be = what->local_port_be,
+	                                                                .peer_port_be = what->peer_port_be}};
 
-	memcpy(control_request.key.local, what->local, 4);
-	memcpy(control_request.key.peer, what->peer, 4);
-	if (os_send(service->control, &control_request, sizeof(control_request), MSG_NOSIGNAL) !=
-	    sizeof(control_request))
+	memcpy(repair_control_request.key.local, what->local, 4);
+	memcpy(repair_control_request.key.peer, what->peer, 4);
+	if (os_send(service->control, &repair_control_request, sizeof(repair_control_request), MSG_NOSIGNAL) !=
+	    sizeof(repair_control_request))
 		return -EPIPE;
-	return service_receive_reply(service, &control_request.key);
+	return service_receive_reply(service, &repair_control_request.key);
 }
 
-struct file_bytes {
+struct repair_file_bytes {
 	struct vma_repair_bytes base;
 	int fd;
 	char piece[32768];
@@ -295,7 +299,7 @@ struct file_bytes {
 
 static int read_file(const struct vma_repair_bytes *base, uint64_t offset, size_t most, struct iovec *span)
 {
-	struct file_bytes *bytes = (struct file_bytes *)(uintptr_t)base;
+	struct repair_file_bytes *bytes = (struct repair_file_bytes *)(uintptr_t)base;
 	const size_t room = most < sizeof(bytes->piece) ? most : sizeof(bytes->piece);
 	const ssize_t n = pread(bytes->fd, bytes->piece, room, (off_t)offset);
 
@@ -303,7 +307,7 @@ static int read_file(const struct vma_repair_bytes *base, uint64_t offset, size_
 	return n > 0 ? 0 : n == 0 ? -EIO : -errno;
 }
 
-static bool is_socket_name(const struct sockaddr_storage *name, const uint8_t *ip, uint16_t port_be)
+static bool sockaddr_equals(const struct sockaddr_storage *name, const uint8_t *ip, uint16_t port_be)
 {
 	const struct sockaddr_in *in = (const struct sockaddr_in *)name;
 	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)name;
@@ -315,7 +319,7 @@ static bool is_socket_name(const struct sockaddr_storage *name, const uint8_t *i
 }
 
 /* Not connected at all, or as it may be. */
-static bool has_allowed_names(int fd, const struct vma_repair *what)
+static bool repair_socket_has_expected_addresses(int fd, const struct vma_repair *what)
 {
 	struct sockaddr_storage local = {0}, peer = {0};
 	socklen_t local_len = sizeof(local), peer_len = sizeof(peer);
@@ -323,22 +327,22 @@ static bool has_allowed_names(int fd, const struct vma_repair *what)
 	if (syscall(SYS_getpeername, fd, &peer, &peer_len) != 0)
 		return errno == ENOTCONN;
 	return syscall(SYS_getsockname, fd, &local, &local_len) == 0 &&
-	       is_socket_name(&local, what->local, what->local_port_be) &&
-	       is_socket_name(&peer, what->peer, what->peer_port_be);
+	       sockaddr_equals(&local, what->local, what->local_port_be) &&
+	       sockaddr_equals(&peer, what->peer, what->peer_port_be);
 }
 
 /* The client has connected it elsewhere while it was being repaired. Without a handshake it must not be. */
-static void disconnect_wrong_peer(int fd, const struct vma_repair *what)
+static void repair_disconnect_wrong_peer(int fd, const struct vma_repair *what)
 {
 	const struct sockaddr none = {.sa_family = AF_UNSPEC};
 
-	for (int i = 0; i < TRIES && !has_allowed_names(fd, what); i++)
+	for (int i = 0; i < TRIES && !repair_socket_has_expected_addresses(fd, what); i++)
 		os_connect(fd, &none, sizeof(none));
 }
 
 /* ---- segments ---- */
 
-static uint32_t sum_of(uint32_t sum, const uint8_t *bytes, size_t len)
+static uint32_t checksum_add_bytes(uint32_t sum, const uint8_t *bytes, size_t len)
 {
 	for (; len > 1; bytes += 2, len -= 2)
 		sum += (uint32_t)(bytes[0] << 8 | bytes[1]);
@@ -352,7 +356,7 @@ static uint16_t fold_sum(uint32_t sum)
 }
 
 /* `packet` has the client's IPv4 header and segment: of the header nothing is kept, of the segment not the ports. */
-static void service_send_segment(struct service *service, uint8_t *packet, size_t len)
+static void repair_service_send_segment(struct service *service, uint8_t *packet, size_t len)
 {
 	const struct vma_repair *what = &service->what;
 	const size_t ip_len = len >= 40 ? (size_t)(packet[0] & 15) * 4 : 0;
@@ -375,8 +379,8 @@ static void service_send_segment(struct service *service, uint8_t *packet, size_
 	memcpy(tcp, &what->peer_port_be, 2);
 	memcpy(tcp + 2, &what->local_port_be, 2);
 	memset(tcp + 16, 0, 2);
-	sum = sum_of(IPPROTO_TCP + (uint32_t)tcp_len, ip + 12, 8);
-	folded = htons((uint16_t)~fold_sum(sum_of(sum, tcp, tcp_len)));
+	sum = checksum_add_bytes(IPPROTO_TCP + (uint32_t)tcp_len, ip + 12, 8);
+	folded = htons((uint16_t)~fold_sum(checksum_add_bytes(sum, tcp, tcp_len)));
 	memcpy(tcp + 16, &folded, 2);
 	memcpy(&to.sin_addr, what->local, 4);
 	syscall(SYS_sendto, service->raw, ip, 20 + tcp_len, MSG_DONTWAIT, &to, sizeof(to));
@@ -384,7 +388,7 @@ static void service_send_segment(struct service *service, uint8_t *packet, size_
 
 /* The peer's FIN, which the client has acknowledged. With the answer the kernel has it: nobody sees the socket without.
  */
-static void send_peer_fin(struct service *service)
+static void repair_send_peer_fin(struct service *service)
 {
 	const struct vma_repair *what = &service->what;
 	const uint32_t window = what->snd_wnd >> what->snd_scale;
@@ -397,14 +401,14 @@ static void send_peer_fin(struct service *service)
 	tcp[12] = 5 << 4;
 	tcp[13] = 0x11; /* ACK, FIN */
 	memcpy(tcp + 14, &window_be, 2);
-	service_send_segment(service, packet, sizeof(packet));
+	repair_service_send_segment(service, packet, sizeof(packet));
 }
 
 /*
  * Segments come by the loopback interface, and the kernel takes them for having come by the one that has the address:
  * the socket must be bound to none, or both sockets to the loopback interface.
  */
-static void bind_segments(const struct service *service, int fd)
+static void repair_bind_raw_socket(const struct service *service, int fd)
 {
 	const int by = service->ifindex == VMA_NIC_LOOPBACK ? VMA_NIC_LOOPBACK : 0;
 
@@ -415,22 +419,23 @@ static void bind_segments(const struct service *service, int fd)
 
 /* ---- a socket ---- */
 
-static int service_repair(struct service *service, const struct vma_repair *what, int *fds, unsigned nfds,
-                          int *incomplete)
+static int repair_service_do_repair(struct service *service, const struct vma_repair *what, int *fds, unsigned nfds,
+                                    int *incomplete)
 {
-	struct file_bytes bytes = {.base = {.read = read_file}, .fd = nfds > 1 ? fds[1] : -1};
+	struct repair_file_bytes bytes = {.base = {.read = read_file}, .fd = nfds > 1 ? fds[1] : -1};
 	struct sockaddr_storage name;
 	socklen_t len = sizeof(int), name_len = sizeof(name);
 	struct vma_repair mine = *what;
-	int rc = nfds >= 1 ? check_state(what) : -EINVAL;
+	int rc = nfds >= 1 ? check_repair_state(what) : -EINVAL;
 
 	mine.interface_gone = 0; /* a vmad has its interface: nobody is to get more than a route gives */
 	if (rc == 0)
-		rc = check_socket(fds[0]);
+		rc = check_repair_socket(fds[0]);
 	if (rc == 0)
-		rc = check_bytes(bytes.fd, what);
+		rc = check_repair_bytes(bytes.fd, what);
 	if (rc == 0)
-		rc = request_of_vmad(service, what); /* before any call that waits for the socket's lock */
+		rc = repair_ask_vmad_for_permission(service,
+		                                    what); /* before any call that waits for the socket's lock */
 	if (rc == 0 && syscall(SYS_getpeername, fds[0], &name, &name_len) == 0)
 		rc = -EISCONN; /* an attempt would be undone, and so end that connection */
 	if (rc < 0)
@@ -438,15 +443,15 @@ static int service_repair(struct service *service, const struct vma_repair *what
 	service->ifindex = 0;
 	os_getsockopt(fds[0], SOL_SOCKET, SO_BINDTOIFINDEX, &service->ifindex, &len);
 	rc = vma_repair_socket(fds[0], &mine, &bytes.base, incomplete);
-	disconnect_wrong_peer(fds[0], what);
+	repair_disconnect_wrong_peer(fds[0], what);
 	if (rc < 0)
 		return rc;
-	bind_segments(service, fds[0]);
+	repair_bind_raw_socket(service, fds[0]);
 	service->what = *what;
 	service->fd = fds[0];
 	fds[0] = -1;
 	if (what->fin_received)
-		send_peer_fin(service);
+		repair_send_peer_fin(service);
 	return 0;
 }
 
@@ -458,13 +463,13 @@ struct message {
 };
 
 /* False: the channel is over. Without vmad no socket is begun with: nobody could say whose its connection is. */
-static bool recv_client(struct service *service)
+static bool repair_receive_from_client(struct service *service)
 {
 	static struct message message;
 	struct vmad_repair_reply reply = {.head = {VMAD_REPAIR_MAGIC, VMAD_REPAIR_SOCKET}};
 	int fds[2];
 	unsigned nfds;
-	const ssize_t n = service_receive(service->channel, &message, sizeof(message), fds, &nfds);
+	const ssize_t n = repair_service_receive(service->channel, &message, sizeof(message), fds, &nfds);
 	bool goes_on = true;
 
 	if (n == -EAGAIN)
@@ -477,13 +482,13 @@ static bool recv_client(struct service *service)
 		struct vma_repair what;
 
 		memcpy(&what, message.body, sizeof(what));
-		end_socket(service);
-		reply.result = service_repair(service, &what, fds, nfds, &reply.incomplete);
+		repair_finish_socket(service);
+		reply.result = repair_service_do_repair(service, &what, fds, nfds, &reply.incomplete);
 		goes_on = os_send(service->channel, &reply, sizeof(reply), MSG_DONTWAIT | MSG_NOSIGNAL) > 0;
 	} else if (message.head.type == VMAD_REPAIR_SEGMENT) {
-		service_send_segment(service, message.body, (size_t)n - sizeof(message.head));
+		repair_service_send_segment(service, message.body, (size_t)n - sizeof(message.head));
 	} else {
-		end_socket(service);
+		repair_finish_socket(service);
 	}
 	service_close_fds(fds, nfds);
 	return goes_on;
@@ -492,15 +497,16 @@ static bool recv_client(struct service *service)
 /* A new channel, in place of the one before. False: vmad is gone, or its connection to the client. */
 static bool service_recv_vmad(struct service *service)
 {
-	struct control_request control_request;
+	struct repair_control_request repair_control_request;
 	int fds[2];
 	unsigned nfds;
-	const ssize_t n = service_receive(service->control, &control_request, sizeof(control_request), fds, &nfds);
+	const ssize_t n = repair_service_receive(service->control, &repair_control_request,
+	                                         sizeof(repair_control_request), fds, &nfds);
 
 	if (n == -EAGAIN)
 		return true;
 	if (nfds == 1) {
-		end_socket(service);
+		repair_finish_socket(service);
 		if (service->channel >= 0)
 			os_close(service->channel);
 		service->channel = fds[0];
@@ -527,23 +533,23 @@ static uint64_t clock_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-static void repair_leave_vmad(struct service *service)
+static void repair_note_vmad_gone(struct service *service)
 {
 	os_close(service->control);
 	service->control = -1;
 	service->until_ms = clock_ms() + ALONE_MS;
 }
 
-static void service_end_client(struct service *service)
+static void repair_service_end_client(struct service *service)
 {
-	end_socket(service);
+	repair_finish_socket(service);
 	os_close(service->channel);
 	service->channel = -1;
 }
 
 /* Until something comes, or without vmad no longer than it may be there. False: that is over, or nothing is under way.
  */
-static bool await_either(const struct service *service, struct pollfd fds[2])
+static bool repair_poll_control_and_channel(const struct service *service, struct pollfd fds[2])
 {
 	int ms = -1;
 
@@ -571,12 +577,12 @@ static void serve_client(int control)
 	prctl(PR_SET_NAME, "vmad-repair");
 	reduce_capabilities();
 	service.raw = os_socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_RAW);
-	while (await_either(&service, fds)) {
+	while (repair_poll_control_and_channel(&service, fds)) {
 		if (fds[0].revents != 0 && !service_recv_vmad(&service))
-			repair_leave_vmad(&service);
-		else if (fds[0].revents == 0 && fds[1].revents != 0 && !recv_client(&service))
-			service_end_client(&service);
+			repair_note_vmad_gone(&service);
+		else if (fds[0].revents == 0 && fds[1].revents != 0 && !repair_receive_from_client(&service))
+			repair_service_end_client(&service);
 	}
-	end_socket(&service);
+	repair_finish_socket(&service);
 	_exit(0);
 }

@@ -74,7 +74,7 @@ static int end_old_vmad(const char *interface, int fd, const struct ucred *peer)
 	return rc;
 }
 
-static bool replace_may_end(const char *interface, const struct ucred *peer)
+static bool old_vmad_may_be_ended(const char *interface, const struct ucred *peer)
 {
 	if (peer->uid != 0 && peer->uid != geteuid())
 		vma_log_error(
@@ -118,7 +118,7 @@ bool vmad_name_is_trusted(unsigned ifindex, const char *interface)
 static int replace_connect(int fd, unsigned ifindex)
 {
 	struct sockaddr_un address;
-	int len = vmad_folder_address(fd, ifindex, "vmad", &address);
+	int len = vmad_socket_path_address(fd, ifindex, "vmad", &address);
 
 	if (len > 0 && connect(fd, (const struct sockaddr *)&address, (socklen_t)len) == 0)
 		return 0;
@@ -142,7 +142,7 @@ int vmad_replace(unsigned ifindex, const char *interface)
 	if (rc == 0 && getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
 		rc = -errno;
 	if (rc == 0)
-		rc = replace_may_end(interface, &peer) ? end_old_vmad(interface, fd, &peer) : -EPERM;
+		rc = old_vmad_may_be_ended(interface, &peer) ? end_old_vmad(interface, fd, &peer) : -EPERM;
 	close(fd);
 	return rc == -ECONNREFUSED ? 0 : rc;
 }

@@ -39,26 +39,26 @@
 
 /* ---- peers ---- */
 
-static unsigned job_of(const struct vmad_server *server, const struct vmad_peer *peer, unsigned what)
+static unsigned peer_close_job_index(const struct vmad_server *server, const struct vmad_peer *peer, unsigned what)
 {
 	return (unsigned)(peer - server->peer) * CLOSE_JOBS + what;
 }
 
-static bool is_closing(const struct vmad_server *server, const struct vmad_peer *peer, unsigned what)
+static bool peer_fd_is_closing(const struct vmad_server *server, const struct vmad_peer *peer, unsigned what)
 {
-	return vmad_closer_busy(server->closer, job_of(server, peer, what));
+	return vmad_fd_closer_job_is_running(server->closer, peer_close_job_index(server, peer, what));
 }
 
-static bool is_closing_any(const struct vmad_server *server, const struct vmad_peer *peer)
+static bool peer_any_fd_is_closing(const struct vmad_server *server, const struct vmad_peer *peer)
 {
-	return is_closing(server, peer, CLOSE_PASSED) || is_closing(server, peer, CLOSE_CONNECTION) ||
-	       is_closing(server, peer, CLOSE_RIGHT);
+	return peer_fd_is_closing(server, peer, CLOSE_PASSED) || peer_fd_is_closing(server, peer, CLOSE_CONNECTION) ||
+	       peer_fd_is_closing(server, peer, CLOSE_RIGHT);
 }
 
 /* What it has sent and nobody has read goes with it. */
 static void server_close_connection(struct vmad_server *server, struct vmad_peer *peer)
 {
-	vmad_closer_close(server->closer, job_of(server, peer, CLOSE_CONNECTION), &peer->fd, 1);
+	vmad_fd_closer_submit(server->closer, peer_close_job_index(server, peer, CLOSE_CONNECTION), &peer->fd, 1);
 	peer->fd = -1;
 	server->held[peer - server->peer].any = false;
 	vmad_repair_close(peer);
@@ -75,11 +75,11 @@ static void peer_release(struct vmad_server *server, struct vmad_peer *peer)
 	if (peer->pidfd >= 0)
 		close(peer->pidfd);
 	peer->pidfd = -1;
-	vmad_closer_close(server->closer, job_of(server, peer, CLOSE_RIGHT), &peer->right_fd, 1);
+	vmad_fd_closer_submit(server->closer, peer_close_job_index(server, peer, CLOSE_RIGHT), &peer->right_fd, 1);
 	peer->right_fd = -1;
 	peer->slots = 0;
 	peer->state = PEER_CLOSING;
-	if (!is_closing_any(server, peer))
+	if (!peer_any_fd_is_closing(server, peer))
 		peer_clear(peer);
 }
 
@@ -100,7 +100,7 @@ static void peer_drop(struct vmad_server *server, struct vmad_peer *peer, const 
 		             peer->uid, why);
 	vma_log_debug("vmad: %s: pid %d %s", server->attr->interface, peer->pid, ended ? "has ended" : "has left");
 	server->ended = server->ended || ended;
-	vmad_take_back(server, peer, ended);
+	vmad_reclaim_slots_of_peer(server, peer, ended);
 	if (peer->slots == 0) {
 		peer_release(server, peer);
 		return;
@@ -110,7 +110,7 @@ static void peer_drop(struct vmad_server *server, struct vmad_peer *peer, const 
 }
 
 /* gives_way: there is none, but soon will be. */
-static struct vmad_peer *place_for_peer(struct vmad_server *server, bool *gives_way)
+static struct vmad_peer *find_free_peer_entry(struct vmad_server *server, bool *gives_way)
 {
 	struct vmad_peer *free_one = NULL, *oldest = NULL;
 	unsigned strangers = 0;
@@ -166,10 +166,10 @@ static void pause_accept(struct vmad_server *server, int error)
 }
 
 /* A job for a connection that gets no place. */
-static bool idle_job(const struct vmad_server *server, unsigned *job)
+static bool find_idle_close_job(const struct vmad_server *server, unsigned *job)
 {
 	for (*job = VMAD_PEERS_MAX * CLOSE_JOBS; *job < VMAD_PEERS_MAX * CLOSE_JOBS + VMAD_CLOSE_REFUSED; ++*job)
-		if (!vmad_closer_busy(server->closer, *job))
+		if (!vmad_fd_closer_job_is_running(server->closer, *job))
 			return true;
 	return false;
 }
@@ -179,11 +179,11 @@ static void accept_connection(struct vmad_server *server, int listen_fd)
 	struct ucred cred = {0};
 	socklen_t len = sizeof(cred);
 	bool gives_way = false;
-	struct vmad_peer *peer = place_for_peer(server, &gives_way);
+	struct vmad_peer *peer = find_free_peer_entry(server, &gives_way);
 	unsigned job;
 	int fd;
 
-	if (gives_way || !idle_job(server, &job)) {
+	if (gives_way || !find_idle_close_job(server, &job)) {
 		server->accept_paused_until_ms = os_now_ms() + CLOSE_PAUSE_MS;
 		return;
 	}
@@ -193,13 +193,13 @@ static void accept_connection(struct vmad_server *server, int listen_fd)
 		return;
 	}
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0 || user_at_peer_quota(server, cred.uid)) {
-		vmad_closer_close(server->closer, job, &fd, 1);
+		vmad_fd_closer_submit(server->closer, job, &fd, 1);
 		return;
 	}
 	if (peer == NULL) {
 		vma_log_once(VMA_LOG_WARN, "vmad: %s: more than %d clients: the others stay with the kernel",
 		             server->attr->interface, VMAD_PEERS_MAX);
-		vmad_closer_close(server->closer, job, &fd, 1);
+		vmad_fd_closer_submit(server->closer, job, &fd, 1);
 		return;
 	}
 	*peer = (struct vmad_peer){
@@ -226,7 +226,7 @@ static bool send_reply(struct vmad_server *server, struct vmad_peer *peer, const
 }
 
 /* One message. False: there is none, or it cannot be answered now, or the peer is dropped. */
-static bool recv_peer(struct vmad_server *server, struct vmad_peer *peer)
+static bool server_handle_message_of_peer(struct vmad_server *server, struct vmad_peer *peer)
 {
 	struct vmad_reply reply = {.nfds = 0};
 	struct vmad_msg msg;
@@ -239,8 +239,8 @@ static bool recv_peer(struct vmad_server *server, struct vmad_peer *peer)
 	if (rc == -EAGAIN)
 		return false;
 	if (rc > 0)
-		said = vmad_handle(server, peer, &msg, bytes, fds, nfds, &reply);
-	vmad_closer_close(server->closer, job_of(server, peer, CLOSE_PASSED), fds, nfds);
+		said = vmad_handle_message(server, peer, &msg, bytes, fds, nfds, &reply);
+	vmad_fd_closer_submit(server->closer, peer_close_job_index(server, peer, CLOSE_PASSED), fds, nfds);
 	if (rc <= 0) {
 		peer_drop(server, peer, rc == -EMSGSIZE ? "too many fds" : NULL);
 		return false;
@@ -252,7 +252,7 @@ static bool recv_peer(struct vmad_server *server, struct vmad_peer *peer)
 	}
 	if (said > 0 && nfds > 0)
 		server->held[peer - server->peer] =
-		        (struct vmad_held){.reply = reply.msg, .flow = msg.flow, .any = true};
+		        (struct vmad_held_reply){.reply = reply.msg, .flow = msg.flow, .any = true};
 	else
 		goes_on = said == 0 || send_reply(server, peer, &reply.msg, reply.fds, reply.nfds);
 	for (unsigned k = 0; k < reply.nfds && reply.made_for_it; k++)
@@ -262,21 +262,21 @@ static bool recv_peer(struct vmad_server *server, struct vmad_peer *peer)
 
 static void serve_peer(struct vmad_server *server, struct vmad_peer *peer)
 {
-	for (int i = 0; i < MESSAGES_PER_POLL && !is_closing(server, peer, CLOSE_PASSED); i++)
-		if (!recv_peer(server, peer))
+	for (int i = 0; i < MESSAGES_PER_POLL && !peer_fd_is_closing(server, peer, CLOSE_PASSED); i++)
+		if (!server_handle_message_of_peer(server, peer))
 			return;
 }
 
 /* Closes have ended. */
-static void finish_closes(struct vmad_server *server)
+static void finish_closing_peers(struct vmad_server *server)
 {
-	vmad_closer_read(server->closer);
+	vmad_fd_closer_drain_done_fd(server->closer);
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
-		struct vmad_held *held = &server->held[peer - server->peer];
+		struct vmad_held_reply *held = &server->held[peer - server->peer];
 
-		if (peer->state == PEER_CLOSING && !is_closing_any(server, peer))
+		if (peer->state == PEER_CLOSING && !peer_any_fd_is_closing(server, peer))
 			peer_clear(peer);
-		if (!held->any || is_closing(server, peer, CLOSE_PASSED))
+		if (!held->any || peer_fd_is_closing(server, peer, CLOSE_PASSED))
 			continue;
 		held->any = false;
 		send_reply(server, peer, &held->reply, NULL, 0);
@@ -284,26 +284,27 @@ static void finish_closes(struct vmad_server *server)
 }
 
 /* Its end has to wait: what it has said last is not heard before what it has passed is closed. Not for ever. */
-static bool ends_later(const struct vmad_server *server, const struct vmad_peer *peer)
+static bool peer_end_must_wait(const struct vmad_server *server, const struct vmad_peer *peer)
 {
-	return is_closing(server, peer, CLOSE_PASSED) &&
-	       !vmad_closer_late(server->closer, job_of(server, peer, CLOSE_PASSED), os_now_ms());
+	return peer_fd_is_closing(server, peer, CLOSE_PASSED) &&
+	       !vmad_fd_closer_job_is_late(server->closer, peer_close_job_index(server, peer, CLOSE_PASSED),
+	                                   os_now_ms());
 }
 
 /* What it has said last, its minisocks, may still be in the socket, which holds about as much as LAST_READS_MAX take. A
  * child may hold that, too, and go on. */
-static void recv_and_drop(struct vmad_server *server, struct vmad_peer *peer)
+static void receive_last_and_drop_peer(struct vmad_server *server, struct vmad_peer *peer)
 {
-	for (int i = 0; i < LAST_READS_MAX && peer->fd >= 0 && !is_closing(server, peer, CLOSE_PASSED); i++)
+	for (int i = 0; i < LAST_READS_MAX && peer->fd >= 0 && !peer_fd_is_closing(server, peer, CLOSE_PASSED); i++)
 		serve_peer(server, peer);
-	if (peer->state == PEER_NONE || peer->state == PEER_CLOSING || ends_later(server, peer))
+	if (peer->state == PEER_NONE || peer->state == PEER_CLOSING || peer_end_must_wait(server, peer))
 		return;
 	peer_drop(server, peer, NULL);
 }
 
 /* ---- the owner ---- */
 
-static void reply_to_waiting(struct vmad_server *server, int result)
+static void reply_to_waiting_hellos(struct vmad_server *server, int result)
 {
 	struct vmad_reply reply;
 
@@ -333,8 +334,8 @@ static bool send_adoption(uint32_t slot, const struct vma_pending *pending, void
 /* ---- what the vmad before has left ---- */
 
 /* One for all slots of a process. NULL: none is free. */
-static struct vmad_peer *find_or_add_absent_peer(struct vmad_server *server, const struct owner_tenant *tenant,
-                                                 uint32_t slot)
+static struct vmad_peer *find_or_add_absent_client(struct vmad_server *server, const struct owner_slot_tenant *tenant,
+                                                   uint32_t slot)
 {
 	const int pidfd = xdp_owner_tenant_process(server->owner, slot);
 
@@ -360,18 +361,18 @@ static struct vmad_peer *find_or_add_absent_peer(struct vmad_server *server, con
 	return NULL;
 }
 
-static void expect_clients(struct vmad_server *server)
+static void expect_clients_of_old_vmad(struct vmad_server *server)
 {
 	unsigned slots = 0;
 
 	for (uint32_t slot = 0; slot < XDP_SLOTS_MAX; slot++) {
-		struct owner_tenant tenant;
+		struct owner_slot_tenant tenant;
 		struct vmad_peer *peer;
 		bool leaves;
 
 		if (!xdp_owner_tenant(server->owner, slot, &tenant, &leaves))
 			continue;
-		peer = find_or_add_absent_peer(server, &tenant, slot);
+		peer = find_or_add_absent_client(server, &tenant, slot);
 		if (peer == NULL) {
 			xdp_owner_return(server->owner, slot, true);
 			continue;
@@ -391,19 +392,19 @@ static int adopt_interface(struct vmad_server *server, const struct xdp_owner_at
 
 	if (hand == NULL)
 		return -ENOMEM;
-	rc = fdstore_attach(&server->fdstore, server->ifindex, hand);
+	rc = fdstore_connect_and_take_fds(&server->fdstore, server->ifindex, hand);
 	if (rc == 0)
 		rc = server->attr->discard_state ? -ECANCELED
 		                                 : xdp_owner_adopt(attr, &server->fdstore, hand, &server->owner);
 	if (rc == 0)
-		expect_clients(server);
+		expect_clients_of_old_vmad(server);
 	else if (rc != -ENOENT)
 		vma_log_warn("vmad: %s: what another vmad has left is not taken over: %s", server->attr->interface,
 		             strerror(-rc));
 	if (rc != -ENOENT)
 		fdstore_fds_close(hand);
 	if (rc != 0)
-		fdstore_end(&server->fdstore);
+		fdstore_ask_to_exit(&server->fdstore);
 	free(hand);
 	return rc;
 }
@@ -413,7 +414,7 @@ static void start_fdstore(struct vmad_server *server)
 	int rc;
 
 	server->fdstore_ms = os_now_ms();
-	rc = vmad_closer_settle(server->closer)
+	rc = vmad_fd_closer_wait_all_closed(server->closer)
 	             ? fdstore_start(&server->fdstore, server->ifindex, server->attr->keep_seconds)
 	             : -EBUSY;
 	if (rc == 0)
@@ -444,7 +445,7 @@ static int open_interface(struct vmad_server *server)
 		if (server->persistent && server->fdstore.fd < 0)
 			start_fdstore(server);
 		xdp_owner_on_moved(server->owner, send_adoption, server);
-		reply_to_waiting(server, 0);
+		reply_to_waiting_hellos(server, 0);
 		vma_log_info("vmad: owns %s", server->attr->interface);
 		if (server->attr->owns != NULL)
 			server->attr->owns();
@@ -452,7 +453,7 @@ static int open_interface(struct vmad_server *server)
 	return rc;
 }
 
-static void refuse_held(struct vmad_held *held, uint32_t slot, const struct vma_flow_key *key)
+static void refuse_held_flow_reply(struct vmad_held_reply *held, uint32_t slot, const struct vma_flow_key *key)
 {
 	if (held->any && held->reply.type == VMAD_FLOW_ADD && held->flow.slot == slot && held->reply.result == 0 &&
 	    memcmp(&held->flow.key, key, sizeof(*key)) == 0)
@@ -472,7 +473,7 @@ static void server_flow_revoked(uint32_t slot, const struct vma_flow_key *key, v
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state != PEER_READY || !(peer->slots >> slot & 1))
 			continue;
-		refuse_held(&server->held[peer - server->peer], slot, key);
+		refuse_held_flow_reply(&server->held[peer - server->peer], slot, key);
 		if (vmad_send(peer->fd, &msg, NULL, 0) < 0)
 			shutdown(peer->fd, SHUT_RDWR); /* dropped when its turn comes: the owner is at work here */
 	}
@@ -509,13 +510,13 @@ static void pollset_fill(struct vmad_server *server, struct pollset *pollset)
 	            NULL); /* its tick follows each turn */
 	pollset_add(pollset, server->owner != NULL ? xdp_owner_link_fd(server->owner) : -1, NULL);
 	pollset_add(pollset, server->fdstore.fd, NULL);
-	pollset_add(pollset, vmad_closer_fd(server->closer), NULL);
+	pollset_add(pollset, vmad_fd_closer_done_fd(server->closer), NULL);
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state == PEER_NONE)
 			continue;
-		if (!is_closing(server, peer, CLOSE_PASSED))
+		if (!peer_fd_is_closing(server, peer, CLOSE_PASSED))
 			pollset_add(pollset, peer->fd, peer);
-		if (!ends_later(server, peer))
+		if (!peer_end_must_wait(server, peer))
 			pollset_add(pollset, peer->pidfd, peer);
 		pollset_add(pollset, peer->repair_fd, peer);
 	}
@@ -531,11 +532,11 @@ static void serve_pollset(struct vmad_server *server, struct pollset *pollset)
 			continue;
 		if (peer == NULL && (fd == server->listen_fds.path_fd || fd == server->listen_fds.name_fd))
 			accept_connection(server, fd);
-		else if (peer == NULL && fd == vmad_closer_fd(server->closer))
-			finish_closes(server);
+		else if (peer == NULL && fd == vmad_fd_closer_done_fd(server->closer))
+			finish_closing_peers(server);
 		/* A place may have changed hands within this turn: then the fd is not the peer's any more. */
 		else if (peer != NULL && fd == peer->pidfd)
-			recv_and_drop(server, peer);
+			receive_last_and_drop_peer(server, peer);
 		else if (peer != NULL && fd == peer->fd)
 			serve_peer(server, peer);
 		else if (peer != NULL && fd == peer->repair_fd)
@@ -559,7 +560,7 @@ static bool drop_silent_peers(struct vmad_server *server, uint64_t now)
 	return clients;
 }
 
-static void server_sweep(struct vmad_server *server)
+static void server_sweep_stats_files(struct vmad_server *server)
 {
 	int removed = server->ended ? vma_stats_sweep(server->attr->stats_dir, &server->swept_to) : 0;
 
@@ -574,7 +575,7 @@ struct clock {
 };
 
 /* What is due now. 1: end, 0: go on, -errno: cannot go on. */
-static int server_pass_time(struct vmad_server *server, struct clock *clock)
+static int server_run_due_work(struct vmad_server *server, struct clock *clock)
 {
 	const uint64_t now = os_now_ms();
 	int rc;
@@ -586,7 +587,7 @@ static int server_pass_time(struct vmad_server *server, struct clock *clock)
 	}
 	if (server->ended && now - server->swept_ms >= SWEEP_MS) {
 		server->swept_ms = now;
-		server_sweep(server);
+		server_sweep_stats_files(server);
 	}
 	if (server->owner == NULL) {
 		rc = open_interface(server);
@@ -596,11 +597,11 @@ static int server_pass_time(struct vmad_server *server, struct clock *clock)
 			vma_log_error("vmad: %s: another process uses its queues for AF_XDP", server->attr->interface);
 		if (rc < 0) {
 			/* EPERM would tell the client that it was refused by us. */
-			reply_to_waiting(server, rc == -EPERM ? -EACCES : rc);
+			reply_to_waiting_hellos(server, rc == -EPERM ? -EACCES : rc);
 			return rc;
 		}
 	}
-	if (server->persistent && (fdstore_lost(&server->fdstore) || server->fdstore.fd < 0) &&
+	if (server->persistent && (fdstore_connection_is_lost(&server->fdstore) || server->fdstore.fd < 0) &&
 	    now - server->fdstore_ms >= FDSTORE_RETRY_MS)
 		start_fdstore(server);
 	xdp_owner_tick(server->owner, server_flow_revoked, server);
@@ -619,14 +620,15 @@ static int server_pass_time(struct vmad_server *server, struct clock *clock)
 static struct xdp_owner *left;
 
 /* Asked to end, but not for good, while somebody needs the interface. */
-static bool server_may_leave(struct vmad_server *server)
+static bool server_may_exit(struct vmad_server *server)
 {
 	const bool asked = server->attr->stops_for_good != NULL && !server->attr->stops_for_good(server->attr->stop_fd);
 	bool any = server->owner != NULL && xdp_owner_has_minisocks(server->owner);
 
 	for (const struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++)
 		any = any || (peer->slots != 0 && peer->state != PEER_GHOST);
-	return asked && any && server->owner != NULL && server->fdstore.fd >= 0 && !fdstore_lost(&server->fdstore);
+	return asked && any && server->owner != NULL && server->fdstore.fd >= 0 &&
+	       !fdstore_connection_is_lost(&server->fdstore);
 }
 
 int vmad_serve_all(struct vmad_server *server)
@@ -640,15 +642,15 @@ int vmad_serve_all(struct vmad_server *server)
 		server->fdstore.fd = -1;
 	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
 		peer_clear(&server->peer[i]);
-	rc = vmad_closer_create(VMAD_PEERS_MAX * CLOSE_JOBS + VMAD_CLOSE_REFUSED, &server->closer);
+	rc = vmad_fd_closer_create(VMAD_PEERS_MAX * CLOSE_JOBS + VMAD_CLOSE_REFUSED, &server->closer);
 	if (rc < 0) {
 		vma_log_error("vmad: %s: %s", server->attr->interface, strerror(-rc));
 		vmad_listen_fds_close(server->ifindex, &server->listen_fds);
 		return rc;
 	}
-	while ((rc = server_pass_time(server, &clock)) == 0) {
+	while ((rc = server_run_due_work(server, &clock)) == 0) {
 		const int ms = server->owner != NULL ? xdp_owner_next_tick_ms(server->owner) : OWNER_RETRY_MS;
-		const bool late = vmad_closer_interrupt(server->closer, os_now_ms());
+		const bool late = vmad_fd_closer_interrupt(server->closer, os_now_ms());
 		const int longest = accept_is_paused(server) ? CLOSE_PAUSE_MS
 		                    : late                   ? CLOSE_SIGNAL_MS
 		                                             : CHECK_INTERVAL_MS;
@@ -657,12 +659,12 @@ int vmad_serve_all(struct vmad_server *server)
 		if (poll(pollset.fds, pollset.n, ms < 0 || ms > longest ? longest : ms) <= 0)
 			continue;
 		if (server->attr->stop_fd >= 0 && pollset.fds[0].revents != 0) {
-			leaves = server_may_leave(server);
+			leaves = server_may_exit(server);
 			break;
 		}
 		serve_pollset(server, &pollset);
 	}
-	server_sweep(server);
+	server_sweep_stats_files(server);
 	vmad_listen_fds_close(server->ifindex, &server->listen_fds);
 	if (server->owner != NULL)
 		xdp_owner_describe(server->owner);
@@ -674,24 +676,24 @@ int vmad_serve_all(struct vmad_server *server)
 		close(server->fdstore.fd);
 		server->fdstore.fd = -1;
 	} else {
-		fdstore_end(&server->fdstore);
+		fdstore_ask_to_exit(&server->fdstore);
 		xdp_owner_destroy(server->owner);
 	}
 	for (unsigned i = 0; i < VMAD_PEERS_MAX; i++)
 		peer_release(server, &server->peer[i]);
-	vmad_closer_destroy(server->closer);
+	vmad_fd_closer_destroy(server->closer);
 	server->closer = NULL;
 	return rc > 0 ? 0 : rc;
 }
 
 /* The file is the lock: of several that start at once, one gets it and the others end. */
-static int server_open_path(unsigned ifindex, const char *interface)
+static int server_listen_path(unsigned ifindex, const char *interface)
 {
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), rc;
 
 	if (fd < 0)
 		return -errno;
-	rc = vmad_folder_bind(fd, ifindex, "vmad", 0666);
+	rc = vmad_bind_in_own_folder(fd, ifindex, "vmad", 0666);
 	if (rc == 0 && listen(fd, 256) == 0)
 		return fd;
 	if (rc == 0)
@@ -708,7 +710,7 @@ static int server_open_path(unsigned ifindex, const char *interface)
 }
 
 /* So is the name. */
-static int server_open_name(unsigned ifindex)
+static int server_listen_abstract_name(unsigned ifindex)
 {
 	struct sockaddr_un address;
 	const socklen_t len = vmad_address(ifindex, &address);
@@ -727,10 +729,10 @@ int vmad_listen(unsigned ifindex, const char *interface, struct vmad_listen_sock
 {
 	int rc;
 
-	*listen_fds = (struct vmad_listen_socks){.path_fd = server_open_path(ifindex, interface), .name_fd = -1};
+	*listen_fds = (struct vmad_listen_socks){.path_fd = server_listen_path(ifindex, interface), .name_fd = -1};
 	if (listen_fds->path_fd == -EADDRINUSE)
 		return -EADDRINUSE;
-	listen_fds->name_fd = server_open_name(ifindex);
+	listen_fds->name_fd = server_listen_abstract_name(ifindex);
 	if (listen_fds->name_fd >= 0)
 		return 0;
 	rc = listen_fds->name_fd;
@@ -749,14 +751,15 @@ void vmad_listen_fds_close(unsigned ifindex, struct vmad_listen_socks *listen_fd
 		close(listen_fds->name_fd);
 	if (listen_fds->path_fd >= 0) {
 		close(listen_fds->path_fd);
-		vmad_folder_clear(ifindex, "vmad");
+		vmad_remove_own_folder(ifindex, "vmad");
 	}
 	*listen_fds = (struct vmad_listen_socks){.path_fd = -1, .name_fd = -1};
 }
 
 /* A program that uses the interface may start a vmad of its own as soon as the one before has ended: that one ends,
  * too. */
-static int listen_instead(const struct vma_vmad_attr *attr, unsigned ifindex, struct vmad_listen_socks *listen_fds)
+static int replace_vmad_and_listen(const struct vma_vmad_attr *attr, unsigned ifindex,
+                                   struct vmad_listen_socks *listen_fds)
 {
 	const char *what;
 	int rc = xdp_sock_check_kernel(&what);
@@ -790,9 +793,9 @@ int vma_vmad_serve(const struct vma_vmad_attr *attr)
 	server->ifindex = if_nametoindex(attr->interface);
 	rc = server->ifindex == 0 ? -ENODEV : vmad_listen(server->ifindex, attr->interface, &server->listen_fds);
 	if (rc == -EADDRINUSE && attr->replace)
-		rc = listen_instead(attr, server->ifindex, &server->listen_fds);
+		rc = replace_vmad_and_listen(attr, server->ifindex, &server->listen_fds);
 	if (rc == 0) {
-		vmad_folder_sweep();
+		vmad_remove_stale_folders();
 		rc = vmad_serve_all(server);
 	} else if (rc == -EADDRINUSE) {
 		vma_log_info("vmad: %s has a vmad already (--replace ends it)", attr->interface);

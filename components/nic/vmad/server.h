@@ -83,13 +83,13 @@ struct vmad_server {
 	bool persistent;                 /* the owner outlives this vmad, if there is an fdstore */
 	bool repairs;                    /* processes may be started for clients */
 	bool served; /* a client, since the last look at the time: it may have gone within one turn */
-	struct vmad_closer *closer;
+	struct vmad_fd_closer *closer;
 	struct vmad_peer peer[VMAD_PEERS_MAX];
 	/* Answers, until what came with the question is closed. A flow that is taken back meanwhile is refused: the
 	 * client takes an event before an answer for one of an earlier grant. */
-	struct vmad_held {
+	struct vmad_held_reply {
 		struct vmad_msg reply;
-		struct vmad_flow flow; /* of FLOW_ADD */
+		struct vmad_msg_flow flow; /* of FLOW_ADD */
 		bool any;
 	} held[VMAD_PEERS_MAX];
 };
@@ -104,8 +104,8 @@ struct vmad_reply {
 
 /* One message of a peer and its fds (they remain the caller's). 1: send the answer, 0: nothing to say now, -errno:
  * drop the peer. Whatever the bytes are, nothing but this peer's own state changes for the worse. */
-int vmad_handle(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, size_t bytes,
-                const int *fds, unsigned nfds, struct vmad_reply *reply);
+int vmad_handle_message(struct vmad_server *server, struct vmad_peer *peer, const struct vmad_msg *msg, size_t bytes,
+                        const int *fds, unsigned nfds, struct vmad_reply *reply);
 /* The answer to HELLO, once the interface is there (result 0) or is known not to come. */
 void vmad_reply_hello(const struct vmad_peer *peer, int result, struct vmad_reply *reply);
 /* The loop, on the listen_fds that vmad_listen has opened, until stop_fd; ends with the owner destroyed. */
@@ -123,11 +123,11 @@ int vmad_replace(unsigned ifindex, const char *interface);
 /* Whether the abstract name belongs to root, or to this user. If not, the log says whose it is, as far as it shows. */
 bool vmad_name_is_trusted(unsigned ifindex, const char *interface);
 /* Flows and sockets of every slot of the peer end; with `frames_too` the slots are free again. */
-void vmad_take_back(struct vmad_server *server, struct vmad_peer *peer, bool frames_too);
+void vmad_reclaim_slots_of_peer(struct vmad_server *server, struct vmad_peer *peer, bool frames_too);
 
 /* state.c: the first place from `from` on that has something. -ENOENT: there is none. */
-int vmad_describe(const struct vmad_server *server, const struct vmad_peer *asks, uint32_t from,
-                  struct vmad_state *out);
+int vmad_describe_next_place(const struct vmad_server *server, const struct vmad_peer *asks, uint32_t from,
+                             struct vmad_msg_state *out);
 
 /* ---- repair.c ---- */
 

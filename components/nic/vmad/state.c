@@ -1,6 +1,6 @@
 /*
- * state - what root, and the user that vmad runs as, may know of it: one answer for each place. The interface has place 0, peers and slots
- * have the places behind it. The asking peer itself is not among them, unless it rents.
+ * state - what root, and the user that vmad runs as, may know of it: one answer for each place. The interface has place
+ * 0, peers and slots have the places behind it. The asking peer itself is not among them, unless it rents.
  */
 #include <errno.h>
 
@@ -29,8 +29,8 @@ static bool describe_peer(const struct vmad_server *server, const struct vmad_pe
 }
 
 /* False: nothing is there. */
-static bool describe_place(const struct vmad_server *server, const struct vmad_peer *asks, uint32_t place,
-                           struct vmad_state *out)
+static bool describe_state_place(const struct vmad_server *server, const struct vmad_peer *asks, uint32_t place,
+                                 struct vmad_msg_state *out)
 {
 	out->place = place;
 	if (place >= SLOT_AT)
@@ -41,10 +41,11 @@ static bool describe_place(const struct vmad_server *server, const struct vmad_p
 	return true;
 }
 
-int vmad_describe(const struct vmad_server *server, const struct vmad_peer *asks, uint32_t from, struct vmad_state *out)
+int vmad_describe_next_place(const struct vmad_server *server, const struct vmad_peer *asks, uint32_t from,
+                             struct vmad_msg_state *out)
 {
 	for (uint32_t place = from; place < PLACES; place++)
-		if (describe_place(server, asks, place, out))
+		if (describe_state_place(server, asks, place, out))
 			return 0;
 	return -ENOENT;
 }

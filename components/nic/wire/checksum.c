@@ -22,7 +22,7 @@ static uint32_t pseudo_sum(const char *ip, const struct wire_headers *headers)
 	return sum_add(0, ip + 12, 8) + headers->key.proto + headers->l4_len;
 }
 
-static char *l4_field(char *l4, const struct wire_headers *headers)
+static char *l4_checksum_field(char *l4, const struct wire_headers *headers)
 {
 	return l4 + (headers->key.proto == IPPROTO_UDP ? 6 : 16);
 }
@@ -39,7 +39,7 @@ void wire_checksum_fill(char *frame, uint32_t len)
 
 	if (!wire_parse(frame, len, len, &headers))
 		return;
-	char *ip = frame + headers.l3_off, *l4 = frame + headers.l4_off, *field = l4_field(l4, &headers);
+	char *ip = frame + headers.l3_off, *l4 = frame + headers.l4_off, *field = l4_checksum_field(l4, &headers);
 	checksum_put16(ip + 10, 0);
 	checksum_put16(ip + 10, (uint16_t)~sum_fold(sum_add(0, ip, headers.l4_off - headers.l3_off)));
 	checksum_put16(field, 0);
@@ -54,7 +54,7 @@ uint16_t wire_checksum_flags(const char *frame, uint32_t len, bool memory_link)
 	if (!wire_parse(frame, len, len, &headers))
 		return 0;
 	const char *ip = frame + headers.l3_off, *l4 = frame + headers.l4_off;
-	const char *field = l4_field((char *)(uintptr_t)l4, &headers);
+	const char *field = l4_checksum_field((char *)(uintptr_t)l4, &headers);
 	uint32_t pseudo = pseudo_sum(ip, &headers);
 	uint16_t flags = 0;
 	if (sum_fold(sum_add(0, ip, headers.l4_off - headers.l3_off)) == 0xffff)

@@ -30,9 +30,9 @@ struct run {
 	uint64_t now_ns; /* 0: not asked yet */
 };
 
-enum run_step { RUN_DONE, RUN_WAITS };
+enum engine_run_step { RUN_DONE, RUN_WAITS };
 
-static uint64_t run_now(struct run *run)
+static uint64_t engine_run_now_ns(struct run *run)
 {
 	if (run->now_ns == 0) /* a virtual clock may stand at 0: asking again does no harm */
 		run->now_ns = wire_now_ns(run->end);
@@ -41,7 +41,7 @@ static uint64_t run_now(struct run *run)
 
 /* ---- one frame into posted buffers ---- */
 
-static void run_deliver_buf(struct run *run, struct wire_qp *qp, struct vma_buf *buf)
+static void engine_run_deliver_buf(struct run *run, struct wire_qp *qp, struct vma_buf *buf)
 {
 	/* Order holds: when a run begins, self's done is drained into bufs first, and is only used once bufs is full.
 	 */
@@ -52,8 +52,8 @@ static void run_deliver_buf(struct run *run, struct wire_qp *qp, struct vma_buf 
 }
 
 /* `head` is the private copy of the first head_len bytes; the rest is read from `bytes`. */
-static void run_fill_bufs(struct run *run, const struct wire_flow *flow, const char *head, uint32_t head_len,
-                          const char *bytes, uint32_t len)
+static void engine_run_fill_bufs(struct run *run, const struct wire_flow *flow, const char *head, uint32_t head_len,
+                                 const char *bytes, uint32_t len)
 {
 	struct vma_bufarena *arena = run->end->nic.arena;
 	struct wire_qp *qp = flow->qp;
@@ -78,12 +78,12 @@ static void run_fill_bufs(struct run *run, const struct wire_flow *flow, const c
 		if (run->end->checksum_offload && part == len)
 			buf->flags |= wire_checksum_flags(frame, len, run->end->memory_link);
 		at += part;
-		run_deliver_buf(run, qp, buf);
+		engine_run_deliver_buf(run, qp, buf);
 	} while (at < len);
 }
 
-static enum run_step run_deliver_frame(struct run *run, const char *head, uint32_t head_len, const char *bytes,
-                                       uint32_t len)
+static enum engine_run_step engine_run_deliver_frame(struct run *run, const char *head, uint32_t head_len,
+                                                     const char *bytes, uint32_t len)
 {
 	struct wire_end *end = run->end;
 	struct wire_headers headers;
@@ -104,7 +104,7 @@ static enum run_step run_deliver_frame(struct run *run, const char *head, uint32
 		wire_count_add(end, WIRE_COUNT_no_buffer, 1);
 		return RUN_DONE;
 	}
-	run_fill_bufs(run, flow, head, head_len, bytes, len);
+	engine_run_fill_bufs(run, flow, head, head_len, bytes, len);
 	wire_count_add(end, WIRE_COUNT_delivered, 1);
 	return RUN_DONE;
 }
@@ -112,7 +112,7 @@ static enum run_step run_deliver_frame(struct run *run, const char *head, uint32
 /* ---- lanes ---- */
 
 /* A lane whose link is another than before starts anew. */
-static void lane_follow(struct wire_end *end, struct wire_consumer *lane, uint32_t nonce)
+static void lane_restart_if_new_link(struct wire_end *end, struct wire_consumer *lane, uint32_t nonce)
 {
 	if (atomic_load_explicit(&lane->nonce, memory_order_relaxed) == nonce)
 		return;
@@ -122,19 +122,21 @@ static void lane_follow(struct wire_end *end, struct wire_consumer *lane, uint32
 }
 
 /* The pair only, so the bytes are trusted. */
-static void enter_plan(struct wire_end *end, uint32_t number, const char *bytes, uint32_t len, uint32_t index)
+static void lane_frame_to_fault_plan(struct wire_end *end, uint32_t number, const char *bytes, uint32_t len,
+                                     uint32_t index)
 {
 	struct wire_consumer *lane = &end->engine.lanes[number];
 
-	wire_delay_enter(end, number, lane->frame_number++, bytes, len,
-	                 wire_other(end)->sent_ns[number][index & lane->mask]);
+	wire_fault_delay_add_frame(end, number, lane->frame_number++, bytes, len,
+	                           wire_other_end(end)->sent_ns[number][index & lane->mask]);
 }
 
 /*
  * The frame of one slot. Length and headers are copied before they are looked at, and only the copies count: the peer
  * may change the slot meanwhile. The barrier keeps the compiler from reading the slot again in place of the copy.
  */
-static enum run_step run_take_slot(struct run *run, uint32_t number, struct wire_slot *slot, uint32_t index)
+static enum engine_run_step engine_run_take_slot(struct run *run, uint32_t number, struct wire_slot *slot,
+                                                 uint32_t index)
 {
 	struct wire_end *end = run->end;
 	uint32_t len = atomic_load_explicit(&slot->len, memory_order_relaxed);
@@ -146,7 +148,7 @@ static enum run_step run_take_slot(struct run *run, uint32_t number, struct wire
 		return RUN_DONE;
 	}
 	if (end->engine.delay.active) {
-		enter_plan(end, number, slot->bytes, len, index);
+		lane_frame_to_fault_plan(end, number, slot->bytes, len, index);
 		return RUN_DONE;
 	}
 	if (head_len == WIRE_SNAP)
@@ -154,7 +156,7 @@ static enum run_step run_take_slot(struct run *run, uint32_t number, struct wire
 	else
 		memcpy(head, slot->bytes, head_len);
 	__asm__ volatile("" : : "r"(head) : "memory");
-	return run_deliver_frame(run, head, head_len, slot->bytes, len);
+	return engine_run_deliver_frame(run, head, head_len, slot->bytes, len);
 }
 
 /* Bounded by one lap, however fast the peer writes. */
@@ -168,17 +170,17 @@ static void drain_lane(struct run *run, uint32_t number)
 			break;
 		uint32_t index = atomic_load_explicit(&lane->consumed, memory_order_relaxed);
 		__builtin_prefetch(wire_slot_at(lane->slots, index + 1, lane->mask, lane->slot_bytes));
-		if (run_take_slot(run, number, slot, index) == RUN_WAITS)
+		if (engine_run_take_slot(run, number, slot, index) == RUN_WAITS)
 			break;
 		wire_consumer_pop(lane);
 	}
-	wire_consumer_publish(lane);
+	wire_consumer_release_slots(lane);
 }
 
 static uint32_t lanes_in_use(const struct wire_end *end)
 {
 	/* The other end's word: any value is only a set of lanes to look at. */
-	return atomic_load_explicit(&wire_page(end->memory, 1 - end->side)->lanes_in_use, memory_order_acquire) &
+	return atomic_load_explicit(&wire_side_page(end->memory, 1 - end->side)->lanes_in_use, memory_order_acquire) &
 	       ((1U << WIRE_LANES) - 1);
 }
 
@@ -194,23 +196,24 @@ static void drain_lanes(struct run *run)
 	uint32_t turned = (lanes >> first | lanes << (WIRE_LANES - first)) & ((1U << WIRE_LANES) - 1);
 	for (; turned != 0; turned &= turned - 1) {
 		uint32_t number = (first + (uint32_t)__builtin_ctz(turned)) % WIRE_LANES;
-		lane_follow(run->end, &engine->lanes[number], nonce);
+		lane_restart_if_new_link(run->end, &engine->lanes[number], nonce);
 		drain_lane(run, number);
 	}
 }
 
-static void drain_delay(struct run *run)
+static void engine_deliver_delayed_frames(struct run *run)
 {
-	struct wire_delay *delay = &run->end->engine.delay;
-	struct wire_held *held;
+	struct wire_fault_delay *delay = &run->end->engine.delay;
+	struct wire_held_frame *held;
 
-	while ((run->n == 0 || run->out < run->n) && (held = wire_delay_next(delay, run_now(run))) != NULL) {
+	while ((run->n == 0 || run->out < run->n) &&
+	       (held = wire_fault_delay_next_due_frame(delay, engine_run_now_ns(run))) != NULL) {
 		uint32_t head_len = held->len < WIRE_SNAP ? held->len : WIRE_SNAP;
-		if (run_deliver_frame(run, held->bytes, head_len, held->bytes, held->len) == RUN_WAITS)
+		if (engine_run_deliver_frame(run, held->bytes, head_len, held->bytes, held->len) == RUN_WAITS)
 			break;
-		wire_delay_done(delay, held);
+		wire_fault_delay_remove(delay, held);
 	}
-	atomic_store_explicit(&run->end->engine.delayed, !wire_delay_empty(delay), memory_order_relaxed);
+	atomic_store_explicit(&run->end->engine.delayed, !wire_fault_delay_is_empty(delay), memory_order_relaxed);
 }
 
 /* ---- reports to sleepers ---- */
@@ -227,7 +230,7 @@ void wire_qp_wake(struct wire_qp *qp)
 }
 
 /* When an armed queue pair's report is due: 0 now, UINT64_MAX nothing waits for it. */
-static uint64_t report_due(struct run *run, struct wire_qp *qp)
+static uint64_t qp_report_due_ns(struct run *run, struct wire_qp *qp)
 {
 	uint32_t waiting = wire_ring_count(&qp->done);
 
@@ -238,9 +241,9 @@ static uint64_t report_due(struct run *run, struct wire_qp *qp)
 	if (waiting >= qp->moderation_count || qp->moderation_ns == 0)
 		return 0;
 	if (qp->first_done_ns == UINT64_MAX)
-		qp->first_done_ns = run_now(run);
+		qp->first_done_ns = engine_run_now_ns(run);
 	uint64_t due = qp->first_done_ns + qp->moderation_ns;
-	return due <= run_now(run) ? 0 : due;
+	return due <= engine_run_now_ns(run) ? 0 : due;
 }
 
 static void qp_set_timer(const struct wire_qp *qp, uint64_t due_ns)
@@ -252,7 +255,7 @@ static void qp_set_timer(const struct wire_qp *qp, uint64_t due_ns)
 		timerfd_settime(qp->timer_fd, TFD_TIMER_ABSTIME, &spec, NULL);
 }
 
-static void run_report(struct run *run)
+static void engine_run_report(struct run *run)
 {
 	struct wire_engine *engine = &run->end->engine;
 
@@ -260,7 +263,7 @@ static void run_report(struct run *run)
 		struct wire_qp *qp = engine->qps[i];
 		if (qp == NULL || atomic_load_explicit(&qp->armed, memory_order_seq_cst) == 0)
 			continue;
-		uint64_t due = report_due(run, qp), delayed = wire_delay_due(&engine->delay);
+		uint64_t due = qp_report_due_ns(run, qp), delayed = wire_fault_delay_next_due_ns(&engine->delay);
 		if (due == 0)
 			wire_qp_wake(qp);
 		else if (due != UINT64_MAX || delayed != UINT64_MAX)
@@ -270,13 +273,13 @@ static void run_report(struct run *run)
 
 /* ---- driving ---- */
 
-static bool try_busy(struct wire_engine *engine)
+static bool engine_try_acquire(struct wire_engine *engine)
 {
 	return atomic_load_explicit(&engine->busy, memory_order_seq_cst) == 0 &&
 	       atomic_exchange_explicit(&engine->busy, 1, memory_order_seq_cst) == 0;
 }
 
-static void run_once(struct run *run)
+static void engine_run_pass(struct run *run)
 {
 	if (run->self != NULL) {
 		struct vma_buf *buf;
@@ -286,34 +289,34 @@ static void run_once(struct run *run)
 			return;
 	}
 	drain_lanes(run);
-	if (run->end->pair != NULL && !wire_delay_empty(&run->end->engine.delay))
-		drain_delay(run);
+	if (run->end->pair != NULL && !wire_fault_delay_is_empty(&run->end->engine.delay))
+		engine_deliver_delayed_frames(run);
 	if (atomic_load_explicit(&run->end->engine.sleepers, memory_order_seq_cst) != 0)
-		run_report(run);
+		engine_run_report(run);
 }
 
-static void run_others(struct wire_end *end)
+static void engine_run_for_others(struct wire_end *end)
 {
 	struct run run = {.end = end};
 
-	run_once(&run);
+	engine_run_pass(&run);
 }
 
-static void wire_end_release(struct wire_end *end)
+static void wire_engine_release_and_rerun(struct wire_end *end)
 {
 	struct wire_engine *engine = &end->engine;
 
 	for (;;) {
 		atomic_store_explicit(&engine->busy, 0, memory_order_seq_cst);
-		if (atomic_load_explicit(&engine->again, memory_order_seq_cst) == 0 || !try_busy(engine))
+		if (atomic_load_explicit(&engine->again, memory_order_seq_cst) == 0 || !engine_try_acquire(engine))
 			return;
 		atomic_store_explicit(&engine->again, 0, memory_order_seq_cst);
-		run_others(end);
+		engine_run_for_others(end);
 	}
 }
 
 /* Is there anything to do? Without the engine, so it may be wrong for a moment; a poll that is wrong polls again. */
-static bool end_peek(const struct wire_end *end)
+static bool wire_end_has_work(const struct wire_end *end)
 {
 	const struct wire_engine *engine = &end->engine;
 	uint32_t nonce = atomic_load_explicit(&end->nonce, memory_order_relaxed);
@@ -335,30 +338,30 @@ unsigned wire_engine_poll(struct wire_end *end, struct wire_qp *self, struct vma
 {
 	struct run run = {.end = end, .self = self, .bufs = bufs, .n = n};
 
-	if (n == 0 || !end_peek(end) || !try_busy(&end->engine))
+	if (n == 0 || !wire_end_has_work(end) || !engine_try_acquire(&end->engine))
 		return 0;
-	run_once(&run);
-	wire_end_release(end);
+	engine_run_pass(&run);
+	wire_engine_release_and_rerun(end);
 	return run.out;
 }
 
-void wire_engine_poke(struct wire_end *end)
+void wire_engine_run_or_request(struct wire_end *end)
 {
 	atomic_store_explicit(&end->engine.again, 1, memory_order_seq_cst);
-	if (!try_busy(&end->engine))
+	if (!engine_try_acquire(&end->engine))
 		return;
 	atomic_store_explicit(&end->engine.again, 0, memory_order_seq_cst);
-	run_others(end);
-	wire_end_release(end);
+	engine_run_for_others(end);
+	wire_engine_release_and_rerun(end);
 }
 
 void wire_engine_lock(struct wire_end *end)
 {
-	while (!try_busy(&end->engine))
+	while (!engine_try_acquire(&end->engine))
 		sched_yield();
 }
 
 void wire_engine_unlock(struct wire_end *end)
 {
-	wire_end_release(end);
+	wire_engine_release_and_rerun(end);
 }

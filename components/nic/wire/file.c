@@ -65,7 +65,7 @@ static void wire_close_fd(int *fd)
 /* ---- the link ---- */
 
 /* Maps memfd over the end's memory: own half first. `listens`: the first half is ours. */
-static int map_halves(struct wire_end *end, int memfd, bool listens)
+static int wire_map_both_sides(struct wire_end *end, int memfd, bool listens)
 {
 	size_t lanes = WIRE_LANES * end->layout.lane_bytes, first = 2 * WIRE_PAGE;
 	int own = listens ? 0 : 1;
@@ -116,7 +116,7 @@ static void link_down(struct wire_file *file)
 
 static int link_up(struct wire_file *file, int conn_fd, int memfd, int doorbell_fd, uint32_t nonce, bool listens)
 {
-	int rc = map_halves(&file->end, memfd, listens);
+	int rc = wire_map_both_sides(&file->end, memfd, listens);
 
 	if (rc != 0)
 		return rc;
@@ -124,7 +124,7 @@ static int link_up(struct wire_file *file, int conn_fd, int memfd, int doorbell_
 	file->conn_fd = conn_fd;
 	file->peer_pidfd = wire_peer_pidfd(conn_fd);
 	pthread_mutex_lock(&file->end.control);
-	wire_end_link(&file->end, nonce);
+	wire_end_set_link(&file->end, nonce);
 	pthread_mutex_unlock(&file->end.control);
 	vma_log_debug("nic: wire %s: linked as %s", file->address.sun_path, listens ? "listener" : "joiner");
 	return 0;
@@ -143,7 +143,7 @@ static bool peer_alive(const struct wire_file *file)
 /* ---- joining ---- */
 
 /* 0 linked; -ENOENT, -ECONNREFUSED nobody is there; -EBUSY; -EPROTO, -ETIMEDOUT, ... */
-static int wire_file_join(struct wire_file *file)
+static int wire_file_connect_to_listener(struct wire_file *file)
 {
 	struct timeval timeout = {.tv_sec = HELLO_TIMEOUT_SEC};
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0), fds[WIRE_HELLO_FDS] = {-1, -1};
@@ -209,7 +209,7 @@ static int wire_file_listen(struct wire_file *file)
 	return 0;
 }
 
-static int wire_file_offer(struct wire_file *file, int conn_fd)
+static int wire_file_send_memory_offer(struct wire_file *file, int conn_fd)
 {
 	struct wire_hello hello = {.magic = WIRE_HELLO_MAGIC,
 	                           .version = WIRE_HELLO_VERSION,
@@ -238,7 +238,7 @@ static int wire_file_offer(struct wire_file *file, int conn_fd)
 	return rc;
 }
 
-static void wire_file_welcome(struct wire_file *file)
+static void wire_file_accept_peer(struct wire_file *file)
 {
 	struct wire_hello busy = {.magic = WIRE_HELLO_MAGIC, .version = WIRE_HELLO_VERSION, .busy = 1};
 	int fd = accept4(file->listen_fd, NULL, NULL, SOCK_CLOEXEC), rc;
@@ -254,7 +254,7 @@ static void wire_file_welcome(struct wire_file *file)
 	}
 	if (file->conn_fd >= 0)
 		link_down(file);
-	rc = wire_file_offer(file, fd);
+	rc = wire_file_send_memory_offer(file, fd);
 	if (rc != 0) {
 		vma_log_warn("nic: wire %s: cannot link: %s", file->address.sun_path, strerror(-rc));
 		close(fd);
@@ -262,14 +262,14 @@ static void wire_file_welcome(struct wire_file *file)
 }
 
 /* Becomes joiner or listener. */
-static int find_peer(struct wire_file *file)
+static int wire_find_peer_process(struct wire_file *file)
 {
 	int rc;
 
 	if (own_file(file))
 		return 0;
 	wire_close_fd(&file->listen_fd);
-	rc = wire_file_join(file);
+	rc = wire_file_connect_to_listener(file);
 	return rc == -ENOENT || rc == -ECONNREFUSED ? wire_file_listen(file) : rc;
 }
 
@@ -294,9 +294,9 @@ static void *wire_file_thread(void *arg)
 			link_down(file);
 		}
 		if (fds[1].revents != 0)
-			wire_file_welcome(file);
+			wire_file_accept_peer(file);
 		if (file->conn_fd < 0) {
-			int rc = find_peer(file);
+			int rc = wire_find_peer_process(file);
 			if (rc != 0)
 				vma_log_once(VMA_LOG_WARN, "nic: wire %s: no link: %s", file->address.sun_path,
 				             strerror(-rc));
@@ -313,7 +313,7 @@ static int wire_file_start(struct wire_file *file)
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	rc = find_peer(file);
+	rc = wire_find_peer_process(file);
 	if (rc == 0)
 		rc = -pthread_create(&file->thread, NULL, wire_file_thread, file);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -63,7 +63,7 @@ int wire_hello_recv(int fd, struct wire_hello *hello, int fds[WIRE_HELLO_FDS])
 }
 
 /* Sealed, of our size, and ordinary shared memory: a page of a hugetlbfs file may be impossible to have (SIGBUS). */
-static int memory_check(int fd, size_t bytes)
+static int wire_check_received_memory(int fd, size_t bytes)
 {
 	struct stat st;
 	struct statfs fs;
@@ -87,7 +87,7 @@ int wire_hello_check(const struct wire_hello *hello, const int fds[WIRE_HELLO_FD
 	socklen_t len = sizeof(type);
 	if (getsockopt(fds[1], SOL_SOCKET, SO_TYPE, &type, &len) != 0 || type != SOCK_STREAM)
 		return -EPROTO;
-	return memory_check(fds[0], bytes);
+	return wire_check_received_memory(fds[0], bytes);
 }
 
 int wire_memfd(size_t bytes)

@@ -51,16 +51,16 @@ struct wire_slot {
 };
 _Static_assert(sizeof(struct wire_slot) == 16, "48 bytes of the frame in the first line");
 
-struct wire_index {
+struct wire_consumed_index {
 	_Atomic uint64_t value; /* nonce << 32 | consumer index */
 } __attribute__((aligned(WIRE_LINE)));
 
-struct wire_page {
-	struct wire_index consumed[WIRE_LANES];
+struct wire_side_page {
+	struct wire_consumed_index consumed[WIRE_LANES];
 	_Atomic uint64_t arm_seq __attribute__((aligned(WIRE_LINE)));      /* moves when a queue pair goes to sleep */
 	_Atomic uint32_t lanes_in_use __attribute__((aligned(WIRE_LINE))); /* bit per sending queue pair */
 };
-_Static_assert(sizeof(struct wire_page) <= WIRE_PAGE, "one page per end");
+_Static_assert(sizeof(struct wire_side_page) <= WIRE_PAGE, "one page per end");
 
 /* Where things are: computed by each side for itself, never read from shared memory. */
 struct wire_layout {
@@ -80,15 +80,15 @@ static inline void wire_layout_init(struct wire_layout *layout, uint32_t slots, 
 	layout->lane_bytes = ((size_t)slots * layout->slot_bytes + WIRE_PAGE - 1) / WIRE_PAGE * WIRE_PAGE;
 	layout->bytes = 2 * WIRE_PAGE + 2 * WIRE_LANES * layout->lane_bytes;
 }
-static inline struct wire_page *wire_page(char *memory, int side)
+static inline struct wire_side_page *wire_side_page(char *memory, int side)
 {
-	return (struct wire_page *)(void *)(memory + (size_t)side * WIRE_PAGE);
+	return (struct wire_side_page *)(void *)(memory + (size_t)side * WIRE_PAGE);
 }
 static inline char *wire_lane(char *memory, const struct wire_layout *layout, int side, uint32_t lane)
 {
 	return memory + 2 * WIRE_PAGE + ((size_t)side * WIRE_LANES + lane) * layout->lane_bytes;
 }
-static inline uint64_t wire_tagged_index(uint32_t nonce, uint32_t index)
+static inline uint64_t wire_index_with_nonce(uint32_t nonce, uint32_t index)
 {
 	return (uint64_t)nonce << 32 | index;
 }
@@ -111,7 +111,7 @@ static inline struct wire_slot *wire_slot_at(char *slots, uint32_t index, uint32
 }
 
 /* Looks where the consumer is. False: what it wrote makes no sense. */
-static inline bool wire_producer_refresh(struct wire_producer *p)
+static inline bool wire_producer_read_consumed(struct wire_producer *p)
 {
 	uint64_t word = atomic_load_explicit(p->consumed, memory_order_acquire);
 
@@ -136,15 +136,16 @@ static inline void wire_producer_push(struct wire_producer *p, struct wire_slot 
 {
 	atomic_store_explicit(&slot->len, len, memory_order_relaxed);
 	if (p->produced != p->kicked)
-		atomic_store_explicit(&slot->seq, wire_tagged_index(p->nonce, p->produced + 1), memory_order_release);
+		atomic_store_explicit(&slot->seq, wire_index_with_nonce(p->nonce, p->produced + 1),
+		                      memory_order_release);
 	p->produced++;
 }
 /* Shows the burst. seq_cst: the caller next loads the peer's arm_seq, see engine.c. */
-static inline void wire_producer_kick(struct wire_producer *p)
+static inline void wire_producer_publish(struct wire_producer *p)
 {
 	struct wire_slot *first = wire_slot_at(p->slots, p->kicked, p->mask, p->slot_bytes);
 
-	atomic_store_explicit(&first->seq, wire_tagged_index(p->nonce, p->kicked + 1), memory_order_seq_cst);
+	atomic_store_explicit(&first->seq, wire_index_with_nonce(p->nonce, p->kicked + 1), memory_order_seq_cst);
 	p->kicked = p->produced;
 }
 
@@ -167,8 +168,8 @@ static inline struct wire_slot *wire_consumer_slot(const struct wire_consumer *c
 	uint32_t nonce = atomic_load_explicit(&c->nonce, memory_order_relaxed);
 	struct wire_slot *slot = wire_slot_at(c->slots, index, c->mask, c->slot_bytes);
 
-	return atomic_load_explicit(&slot->seq, memory_order_acquire) == wire_tagged_index(nonce, index + 1) ? slot
-	                                                                                                     : NULL;
+	return atomic_load_explicit(&slot->seq, memory_order_acquire) == wire_index_with_nonce(nonce, index + 1) ? slot
+	                                                                                                         : NULL;
 }
 static inline void wire_consumer_pop(struct wire_consumer *c)
 {
@@ -177,7 +178,7 @@ static inline void wire_consumer_pop(struct wire_consumer *c)
 	atomic_store_explicit(&c->consumed, index + 1, memory_order_relaxed);
 }
 /* Gives the slots read so far back to the producer: once per burst. */
-static inline void wire_consumer_publish(struct wire_consumer *c)
+static inline void wire_consumer_release_slots(struct wire_consumer *c)
 {
 	uint32_t index = atomic_load_explicit(&c->consumed, memory_order_relaxed);
 
@@ -185,7 +186,7 @@ static inline void wire_consumer_publish(struct wire_consumer *c)
 		return;
 	c->published = index;
 	atomic_store_explicit(c->consumed_at,
-	                      wire_tagged_index(atomic_load_explicit(&c->nonce, memory_order_relaxed), index),
+	                      wire_index_with_nonce(atomic_load_explicit(&c->nonce, memory_order_relaxed), index),
 	                      memory_order_release);
 }
 

@@ -26,7 +26,7 @@
 /* ---- transmit half ---- */
 
 /* The link is another one than before (or gone): what was not kicked is lost with it. */
-static void follow_link(struct wire_qp *qp, uint32_t nonce)
+static void qp_restart_on_new_link(struct wire_qp *qp, uint32_t nonce)
 {
 	struct wire_producer *tx = &qp->tx;
 
@@ -38,7 +38,8 @@ static void follow_link(struct wire_qp *qp, uint32_t nonce)
 }
 
 /* The number of segments of the packet that starts at segs[0], its length in *len; 0: it can never be sent. */
-static unsigned measure_packet(const struct wire_qp *qp, const struct vma_nic_seg *segs, unsigned n, uint32_t *len)
+static unsigned packet_segments_and_length(const struct wire_qp *qp, const struct vma_nic_seg *segs, unsigned n,
+                                           uint32_t *len)
 {
 	uint32_t lane_space = 1U << qp->qp.arena->frame_shift;
 	uint16_t refused = VMA_NIC_SEG_TSO | VMA_NIC_SEG_DUMMY | (qp->end->checksum_offload ? 0 : VMA_NIC_SEG_CSUM);
@@ -64,21 +65,21 @@ static void wire_gather(const struct wire_qp *qp, const struct vma_nic_seg *segs
 }
 
 /* Over the MTU? Only a tagged frame may use the four bytes of the tag. */
-static bool too_long(const struct wire_qp *qp, const char *frame, uint32_t len)
+static bool frame_exceeds_mtu(const struct wire_qp *qp, const char *frame, uint32_t len)
 {
 	return len > qp->end->layout.frame_max - 4 && !((uint8_t)frame[12] == 0x81 && frame[13] == 0);
 }
 
 enum lane_space { LANE_HAS_SPACE, LANE_FULL, LANE_CLOSED };
 
-static enum lane_space lane_space_of(struct wire_qp *qp)
+static enum lane_space lane_space_state(struct wire_qp *qp)
 {
 	struct wire_producer *tx = &qp->tx;
 	uint32_t seen = tx->consumed_cached;
 
 	if (!wire_producer_full(tx))
 		return LANE_HAS_SPACE;
-	if (!wire_producer_refresh(tx))
+	if (!wire_producer_read_consumed(tx))
 		vma_stats_add(&qp->count_bad, 1);
 	if (!wire_producer_full(tx)) {
 		qp->full_since_ns = 0;
@@ -98,11 +99,11 @@ static bool wire_send_one(struct wire_qp *qp, const struct vma_nic_seg *segs, un
 	struct wire_slot *slot = wire_producer_slot(tx);
 
 	wire_gather(qp, segs, n, slot->bytes);
-	if (too_long(qp, slot->bytes, len))
+	if (frame_exceeds_mtu(qp, slot->bytes, len))
 		return false;
 	if ((segs[0].flags & VMA_NIC_SEG_CSUM) != 0)
 		wire_checksum_fill(slot->bytes, len);
-	struct wire_end *other = wire_other(qp->end);
+	struct wire_end *other = wire_other_end(qp->end);
 	if (other != NULL && other->engine.delay.active)
 		qp->end->sent_ns[qp->lane][tx->produced & tx->mask] = wire_now_ns(qp->end);
 	wire_producer_push(tx, slot, len);
@@ -118,11 +119,11 @@ unsigned wire_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsign
 	unsigned taken = 0, nsegs;
 
 	if (qp->tx.nonce != nonce)
-		follow_link(qp, nonce);
-	while (taken < n && (nsegs = measure_packet(qp, segs + taken, n - taken, &len)) != 0) {
+		qp_restart_on_new_link(qp, nonce);
+	while (taken < n && (nsegs = packet_segments_and_length(qp, segs + taken, n - taken, &len)) != 0) {
 		if (qp->sent_queued - qp->sent_reaped + nsegs > qp->qp.tx_depth)
 			break;
-		enum lane_space lane_space = nonce == 0 ? LANE_CLOSED : lane_space_of(qp);
+		enum lane_space lane_space = nonce == 0 ? LANE_CLOSED : lane_space_state(qp);
 		if (lane_space == LANE_FULL ||
 		    (lane_space == LANE_HAS_SPACE && !wire_send_one(qp, segs + taken, nsegs, len)))
 			break;
@@ -136,16 +137,16 @@ unsigned wire_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsign
 }
 
 /* The other end may sleep: see the argument in engine.c. */
-static void wake_other(struct wire_qp *qp)
+static void wake_other_end_if_sleeping(struct wire_qp *qp)
 {
-	struct wire_end *end = qp->end, *other = wire_other(end);
+	struct wire_end *end = qp->end, *other = wire_other_end(end);
 
 	if (other != NULL) {
 		if (atomic_load_explicit(&other->engine.sleepers, memory_order_seq_cst) != 0)
-			wire_engine_poke(other);
+			wire_engine_run_or_request(other);
 		return;
 	}
-	uint64_t seq = atomic_load_explicit(&wire_page(end->memory, 1 - end->side)->arm_seq, memory_order_seq_cst);
+	uint64_t seq = atomic_load_explicit(&wire_side_page(end->memory, 1 - end->side)->arm_seq, memory_order_seq_cst);
 	int bell = atomic_load_explicit(&end->doorbell_fd, memory_order_relaxed);
 	if (seq == qp->answered_arm_seq || bell < 0)
 		return;
@@ -162,13 +163,13 @@ int wire_kick(struct vma_nic_qp *base)
 
 	qp->sent_kicked = qp->sent_queued;
 	if (tx->nonce != nonce)
-		follow_link(qp, nonce);
+		qp_restart_on_new_link(qp, nonce);
 	if (tx->produced == tx->kicked)
 		return 0;
 	vma_stats_add(&qp->count_sent, tx->produced - tx->kicked);
 	vma_stats_add(&qp->stats->kicks, 1);
-	wire_producer_kick(tx);
-	wake_other(qp);
+	wire_producer_publish(tx);
+	wake_other_end_if_sleeping(qp);
 	return 0;
 }
 
@@ -192,7 +193,7 @@ bool wire_tx_is_idle(struct vma_nic_qp *base)
 
 	if (tx->nonce != atomic_load_explicit(&qp->end->nonce, memory_order_acquire))
 		return true;
-	wire_producer_refresh(tx);
+	wire_producer_read_consumed(tx);
 	return tx->produced == tx->consumed_cached;
 }
 
@@ -216,7 +217,7 @@ unsigned wire_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n
 }
 
 /* The buffers are the user's: from_nic makes them new, what the engine said of the frames is kept. */
-static void wire_adopt_bufs(struct wire_qp *qp, struct vma_buf **bufs, unsigned n)
+static void wire_hand_received_to_user(struct wire_qp *qp, struct vma_buf **bufs, unsigned n)
 {
 	struct vma_bufpool *pool = atomic_load_explicit(&qp->qp.rx_pool, memory_order_relaxed);
 	uint16_t flags[ADOPT_BURST];
@@ -252,12 +253,12 @@ unsigned wire_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n
 	if (got == 0)
 		return 0;
 	qp->rx_outstanding -= got;
-	wire_adopt_bufs(qp, bufs, got);
+	wire_hand_received_to_user(qp, bufs, got);
 	return got;
 }
 
 /* Takes back what an earlier arm was told. Bounded: one read each; what is left only wakes once more for nothing. */
-static void clear_own_events(struct wire_qp *qp)
+static void qp_clear_own_wakeup_event(struct wire_qp *qp)
 {
 	uint64_t count;
 
@@ -266,12 +267,12 @@ static void clear_own_events(struct wire_qp *qp)
 		(void)!read(qp->timer_fd, &count, sizeof(count));
 }
 
-static void clear_events(struct wire_qp *qp)
+static void qp_clear_wakeup_events(struct wire_qp *qp)
 {
 	char bytes[256];
 	int bell = atomic_load_explicit(&qp->end->doorbell_fd, memory_order_relaxed);
 
-	clear_own_events(qp);
+	qp_clear_own_wakeup_event(qp);
 	if (bell >= 0)
 		(void)!recv(bell, bytes, sizeof(bytes), MSG_DONTWAIT);
 }
@@ -287,13 +288,13 @@ int wire_arm(struct vma_nic_qp *base)
 	struct wire_qp *qp = wire_qp_of(base);
 	struct wire_end *end = qp->end;
 
-	clear_events(qp);
+	qp_clear_wakeup_events(qp);
 	atomic_store_explicit(&qp->starved, false, memory_order_relaxed);
 	if (atomic_exchange_explicit(&qp->armed, 1, memory_order_seq_cst) == 0)
 		atomic_fetch_add_explicit(&end->engine.sleepers, 1, memory_order_seq_cst);
 	if (end->pair == NULL)
-		atomic_fetch_add_explicit(&wire_page(end->memory, end->side)->arm_seq, 1, memory_order_seq_cst);
-	wire_engine_poke(end);
+		atomic_fetch_add_explicit(&wire_side_page(end->memory, end->side)->arm_seq, 1, memory_order_seq_cst);
+	wire_engine_run_or_request(end);
 	if (wire_ring_count(&qp->done) == 0 && !atomic_load_explicit(&qp->starved, memory_order_relaxed))
 		return 0;
 	wire_disarm(qp);
@@ -309,7 +310,7 @@ void wire_unarm(struct vma_nic_qp *base)
 	struct wire_qp *qp = wire_qp_of(base);
 
 	wire_disarm(qp);
-	clear_own_events(qp);
+	qp_clear_own_wakeup_event(qp);
 }
 
 /* ---- making and ending ---- */
@@ -320,7 +321,7 @@ struct range {
 	uint32_t first, count;
 };
 
-static void range_drained(void *arg)
+static void pool_unmap_drained_range(void *arg)
 {
 	struct range *range = arg;
 
@@ -347,7 +348,7 @@ static int pool_create(struct wire_qp *qp, const char *name, uint32_t count, str
 	rc = vma_bufpool_create(&attr, &pool);
 	if (rc != 0)
 		goto fail_map;
-	rc = vma_bufpool_add(pool, range->first, count);
+	rc = vma_bufpool_add_frames(pool, range->first, count);
 	if (rc != 0)
 		goto fail_pool;
 	atomic_store_explicit(out, pool, memory_order_release);
@@ -367,10 +368,10 @@ static void pool_retire(struct vma_bufpool *_Atomic *pool, struct range *range)
 	struct vma_bufpool *old = atomic_exchange_explicit(pool, NULL, memory_order_acq_rel);
 
 	if (old != NULL)
-		vma_bufpool_retire(old, range_drained, range);
+		vma_bufpool_retire(old, pool_unmap_drained_range, range);
 }
 
-static int events_create(struct wire_qp *qp)
+static int qp_create_wakeup_eventfds(struct wire_qp *qp)
 {
 	struct epoll_event event = {.events = EPOLLIN};
 	bool timers = qp->end->pair != NULL && qp->end->virtual_now_ns == NULL;
@@ -404,7 +405,7 @@ static void qp_free(struct wire_qp *qp)
 	wire_ring_fini(&qp->posted);
 	wire_ring_fini(&qp->done);
 	free(qp->sent);
-	vma_stats_drop(qp->end->stats, qp->stats);
+	vma_stats_block_free(qp->end->stats, qp->stats);
 	free(qp);
 }
 
@@ -420,7 +421,7 @@ static uint32_t wire_depth(const struct wire_end *end, uint32_t wanted)
 	return size;
 }
 
-static int qp_fill(struct wire_qp *qp, const struct vma_nic_qp_attr *attr)
+static int wire_qp_init(struct wire_qp *qp, const struct vma_nic_qp_attr *attr)
 {
 	struct wire_end *end = qp->end;
 	const char *name = attr->name != NULL ? attr->name : end->nic.info.name;
@@ -432,7 +433,7 @@ static int qp_fill(struct wire_qp *qp, const struct vma_nic_qp_attr *attr)
 	        qp->qp.rx_depth / 2; /* beyond it the user gets copies, or nothing would be left to receive into */
 	qp->sent_mask = qp->qp.tx_depth - 1;
 	qp->sent = calloc(qp->qp.tx_depth, sizeof(*qp->sent));
-	qp->stats = vma_stats_grab(end->stats, VMA_STATS_TYPE_NIC, name);
+	qp->stats = vma_stats_block_alloc(end->stats, VMA_STATS_TYPE_NIC, name);
 	if (qp->sent == NULL || qp->stats == NULL)
 		return -ENOMEM;
 	if (wire_ring_init(&qp->posted, qp->qp.rx_depth, end->index_start) != 0 ||
@@ -441,11 +442,11 @@ static int qp_fill(struct wire_qp *qp, const struct vma_nic_qp_attr *attr)
 	rc = pool_create(qp, "wire rx", qp->qp.rx_depth * 2 + POOL_SPARE, &qp->qp.rx_pool, &qp->rx_range);
 	if (rc == 0)
 		rc = pool_create(qp, "wire tx", qp->qp.tx_depth * 2 + POOL_SPARE, &qp->qp.tx_pool, &qp->tx_range);
-	return rc != 0 ? rc : events_create(qp);
+	return rc != 0 ? rc : qp_create_wakeup_eventfds(qp);
 }
 
 /* Control lock held: a free lane, its producer where the former user stopped. */
-static int lane_take(struct wire_qp *qp)
+static int qp_take_free_lane(struct wire_qp *qp)
 {
 	struct wire_end *end = qp->end;
 	struct wire_engine *engine = &end->engine;
@@ -469,7 +470,7 @@ static int lane_take(struct wire_qp *qp)
 	/* After sent_ns: the engine of the other end looks there for every lane in use. The bit stays for good, so that
 	 * frames of a queue pair that has gone still arrive. */
 	end->lanes_in_use |= 1U << lane;
-	atomic_store_explicit(&wire_page(end->memory, end->side)->lanes_in_use, end->lanes_in_use,
+	atomic_store_explicit(&wire_side_page(end->memory, end->side)->lanes_in_use, end->lanes_in_use,
 	                      memory_order_release);
 	return 0;
 }
@@ -490,9 +491,9 @@ int wire_qp_create(struct vma_nic *nic, const struct vma_nic_qp_attr *attr, stru
 	qp->first_done_ns = UINT64_MAX;
 	qp->event_fd = qp->timer_fd = qp->epoll_fd = -1;
 	pthread_mutex_lock(&end->control);
-	rc = qp_fill(qp, attr);
+	rc = wire_qp_init(qp, attr);
 	if (rc == 0)
-		rc = lane_take(qp);
+		rc = qp_take_free_lane(qp);
 	pthread_mutex_unlock(&end->control);
 	if (rc != 0) {
 		qp_free(qp);
@@ -502,7 +503,7 @@ int wire_qp_create(struct vma_nic *nic, const struct vma_nic_qp_attr *attr, stru
 	return 0;
 }
 
-static void put_home(struct vma_bufpool *pool, struct wire_ring *ring)
+static void ring_put_bufs_to_pool(struct vma_bufpool *pool, struct wire_ring *ring)
 {
 	struct vma_bufarena *arena = vma_bufpool_arena(pool);
 	struct vma_buf *buf;
@@ -542,8 +543,8 @@ void wire_qp_destroy(struct vma_nic_qp *base)
 	end->idle_lanes[qp->lane] = qp->tx;
 	pthread_mutex_unlock(&end->control);
 
-	put_home(atomic_load(&base->rx_pool), &qp->posted);
-	put_home(atomic_load(&base->rx_pool), &qp->done);
+	ring_put_bufs_to_pool(atomic_load(&base->rx_pool), &qp->posted);
+	ring_put_bufs_to_pool(atomic_load(&base->rx_pool), &qp->done);
 	while (qp->sent_reaped != qp->sent_queued)
 		vma_buf_put(base->arena, qp->sent[qp->sent_reaped++ & qp->sent_mask]);
 	qp_free(qp);

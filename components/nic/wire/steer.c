@@ -72,7 +72,7 @@ static uint32_t key_hash(const struct vma_flow_key *key)
 }
 
 /* The slot that holds `key`, or the free one where it would go. The table is never more than half full. */
-static struct wire_flow *wire_flow_probe(const struct wire_flows *flows, const struct vma_flow_key *key)
+static struct wire_flow *wire_flow_find_slot(const struct wire_flows *flows, const struct vma_flow_key *key)
 {
 	uint32_t i = key_hash(key) & flows->mask;
 
@@ -104,7 +104,7 @@ static int flows_grow(struct wire_flows *flows)
 		return -ENOMEM;
 	for (uint32_t i = 0; i <= flows->mask; i++)
 		if (flows->slots[i].qp != NULL)
-			*wire_flow_probe(&bigger, &flows->slots[i].key) = flows->slots[i];
+			*wire_flow_find_slot(&bigger, &flows->slots[i].key) = flows->slots[i];
 	free(flows->slots);
 	*flows = bigger;
 	return 0;
@@ -112,7 +112,7 @@ static int flows_grow(struct wire_flows *flows)
 
 int wire_flows_add(struct wire_flows *flows, struct wire_qp *qp, const struct vma_flow_rule *rule)
 {
-	struct wire_flow *flow = wire_flow_probe(flows, &rule->key);
+	struct wire_flow *flow = wire_flow_find_slot(flows, &rule->key);
 
 	if (flow->qp != NULL)
 		return flow->qp == qp ? -EEXIST : -EADDRINUSE;
@@ -122,7 +122,7 @@ int wire_flows_add(struct wire_flows *flows, struct wire_qp *qp, const struct vm
 		int rc = flows_grow(flows);
 		if (rc != 0)
 			return rc;
-		flow = wire_flow_probe(flows, &rule->key);
+		flow = wire_flow_find_slot(flows, &rule->key);
 	}
 	*flow = (struct wire_flow){.key = rule->key, .qp = qp, .tag = rule->tag};
 	flows->used++;
@@ -130,7 +130,7 @@ int wire_flows_add(struct wire_flows *flows, struct wire_qp *qp, const struct vm
 }
 
 /* Empties a slot and moves up those behind it that probed past it. */
-static void slot_clear(struct wire_flows *flows, struct wire_flow *flow)
+static void flow_table_clear_slot(struct wire_flows *flows, struct wire_flow *flow)
 {
 	uint32_t hole = (uint32_t)(flow - flows->slots);
 
@@ -148,18 +148,18 @@ static void slot_clear(struct wire_flows *flows, struct wire_flow *flow)
 
 int wire_flows_del(struct wire_flows *flows, struct wire_qp *qp, const struct vma_flow_key *key)
 {
-	struct wire_flow *flow = wire_flow_probe(flows, key);
+	struct wire_flow *flow = wire_flow_find_slot(flows, key);
 
 	if (flow->qp != qp)
 		return -ENOENT;
-	slot_clear(flows, flow);
+	flow_table_clear_slot(flows, flow);
 	return 0;
 }
 
 int wire_flows_move(struct wire_flows *flows, const struct wire_qp *from, struct wire_qp *to,
                     const struct vma_flow_key *key)
 {
-	struct wire_flow *flow = wire_flow_probe(flows, key);
+	struct wire_flow *flow = wire_flow_find_slot(flows, key);
 
 	if (flow->qp != from)
 		return -ENOENT;
@@ -171,8 +171,8 @@ void wire_flows_del_qp(struct wire_flows *flows, const struct wire_qp *qp)
 {
 	for (uint32_t i = 0; i <= flows->mask;) {
 		if (flows->slots[i].qp == qp)
-			slot_clear(flows,
-			           &flows->slots[i]); /* another may have moved here, from further on: look again */
+			flow_table_clear_slot(
+			        flows, &flows->slots[i]); /* another may have moved here, from further on: look again */
 		else
 			i++;
 	}
@@ -181,12 +181,12 @@ void wire_flows_del_qp(struct wire_flows *flows, const struct wire_qp *qp)
 const struct wire_flow *wire_flows_find(const struct wire_flows *flows, const struct wire_headers *headers)
 {
 	struct vma_flow_key any_peer = headers->key;
-	const struct wire_flow *flow = wire_flow_probe(flows, &headers->key);
+	const struct wire_flow *flow = wire_flow_find_slot(flows, &headers->key);
 
 	if (flow->qp != NULL)
 		return flow;
 	any_peer.peer_port_be = 0;
 	memset(any_peer.peer, 0, sizeof(any_peer.peer));
-	flow = wire_flow_probe(flows, &any_peer);
+	flow = wire_flow_find_slot(flows, &any_peer);
 	return flow->qp != NULL ? flow : NULL;
 }

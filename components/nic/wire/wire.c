@@ -41,13 +41,13 @@ static void lanes_init(struct wire_end *end, uint32_t bound)
 	for (uint32_t i = 0; i < WIRE_LANES; i++) {
 		struct wire_producer *tx = &end->idle_lanes[i];
 		tx->slots = wire_lane(end->memory, layout, end->side, i);
-		tx->consumed = &wire_page(end->memory, 1 - end->side)->consumed[i].value;
+		tx->consumed = &wire_side_page(end->memory, 1 - end->side)->consumed[i].value;
 		tx->mask = layout->slots - 1;
 		tx->slot_bytes = layout->slot_bytes;
 		tx->bound = bound;
 		struct wire_consumer *rx = &end->engine.lanes[i];
 		rx->slots = wire_lane(end->memory, layout, 1 - end->side, i);
-		rx->consumed_at = &wire_page(end->memory, end->side)->consumed[i].value;
+		rx->consumed_at = &wire_side_page(end->memory, end->side)->consumed[i].value;
 		rx->mask = layout->slots - 1;
 		rx->slot_bytes = layout->slot_bytes;
 	}
@@ -80,7 +80,7 @@ int wire_end_init(struct wire_end *end, int side, char *memory, const struct wir
 void wire_end_fini(struct wire_end *end)
 {
 	wire_flows_fini(&end->engine.flows);
-	wire_delay_fini(&end->engine.delay);
+	wire_fault_delay_fini(&end->engine.delay);
 	for (uint32_t i = 0; i < WIRE_LANES; i++)
 		free(end->sent_ns[i]);
 	pthread_mutex_destroy(&end->control);
@@ -90,9 +90,9 @@ void wire_end_fini(struct wire_end *end)
  * Own page first, then the nonce: a thread that sees the nonce may use the page. arm_seq starts at one, unanswered, so
  * that queue pairs that were armed before hear of the first frame.
  */
-void wire_end_link(struct wire_end *end, uint32_t nonce)
+void wire_end_set_link(struct wire_end *end, uint32_t nonce)
 {
-	struct wire_page *page = wire_page(end->memory, end->side);
+	struct wire_side_page *page = wire_side_page(end->memory, end->side);
 
 	atomic_store_explicit(&page->lanes_in_use, end->lanes_in_use, memory_order_release);
 	atomic_store_explicit(&page->arm_seq, 1, memory_order_seq_cst);
@@ -116,7 +116,7 @@ static void wire_pair_close(struct wire_end *end)
 	bool last;
 
 	pthread_mutex_lock(&pair->lock);
-	wire_end_link(&pair->end[1 - end->side], 0); /* what the other end sends from now on is lost */
+	wire_end_set_link(&pair->end[1 - end->side], 0); /* what the other end sends from now on is lost */
 	last = --pair->open == 0;
 	pthread_mutex_unlock(&pair->lock);
 	if (last)
@@ -136,7 +136,7 @@ static int pair_end_init(struct wire_pair *pair, int side, char *memory, const s
 	end->nic.info.caps |= VMA_NIC_CAP_MODERATION | (attr->memory_link ? VMA_NIC_CAP_MEMORY_LINK : 0) |
 	                      (attr->checksum_offload ? VMA_NIC_CAP_TX_CSUM | VMA_NIC_CAP_RX_CSUM : 0);
 	snprintf(end->nic.info.name, sizeof(end->nic.info.name), "wire-pair.%d", side);
-	wire_end_link(end, 1);
+	wire_end_set_link(end, 1);
 	return rc;
 }
 
@@ -186,38 +186,38 @@ int vma_wire_pair(const struct vma_wire_pair_attr *attr, struct vma_nic *out[2])
 
 int vma_wire_set_faults(struct vma_nic *nic, const struct vma_wire_faults *faults)
 {
-	struct wire_end *end = wire_end_of(nic), *other = wire_other(end);
+	struct wire_end *end = wire_end_of(nic), *other = wire_other_end(end);
 	int rc = 0;
 
 	if (other == NULL)
 		return -EOPNOTSUPP;
 	wire_engine_lock(other);
-	if (wire_faults_any(faults))
-		rc = wire_delay_init(&other->engine.delay, end->queue_frames, other->layout.frame_max);
+	if (wire_faults_are_set(faults))
+		rc = wire_fault_delay_init(&other->engine.delay, end->queue_frames, other->layout.frame_max);
 	if (rc == 0)
-		wire_delay_plan(&other->engine.delay, faults);
+		wire_fault_delay_set_plan(&other->engine.delay, faults);
 	wire_engine_unlock(other);
 	return rc;
 }
 
-void vma_wire_tick(struct vma_nic *nic)
+void vma_wire_drive_both_ends(struct vma_nic *nic)
 {
-	struct wire_end *end = wire_end_of(nic), *other = wire_other(end);
+	struct wire_end *end = wire_end_of(nic), *other = wire_other_end(end);
 
-	wire_engine_poke(end);
+	wire_engine_run_or_request(end);
 	if (other != NULL)
-		wire_engine_poke(other);
+		wire_engine_run_or_request(other);
 }
 
-uint64_t vma_wire_due(struct vma_nic *nic)
+uint64_t vma_wire_next_arrival_ns(struct vma_nic *nic)
 {
-	struct wire_end *other = wire_other(wire_end_of(nic));
+	struct wire_end *other = wire_other_end(wire_end_of(nic));
 	uint64_t due;
 
 	if (other == NULL)
 		return UINT64_MAX;
 	wire_engine_lock(other);
-	due = wire_delay_due(&other->engine.delay);
+	due = wire_fault_delay_next_due_ns(&other->engine.delay);
 	wire_engine_unlock(other);
 	return due;
 }
@@ -234,7 +234,7 @@ static uint64_t wire_stats_total(const struct wire_end *end, uint64_t gone, size
 
 void vma_wire_counts(const struct vma_nic *nic, struct vma_wire_counts *out)
 {
-	struct wire_end *end = wire_end_of(nic), *receiver = end->pair != NULL ? wire_other(end) : end;
+	struct wire_end *end = wire_end_of(nic), *receiver = end->pair != NULL ? wire_other_end(end) : end;
 
 #define X(name, text) out->name = vma_stats_read(&receiver->engine.counts[WIRE_COUNT_##name]);
 	VMA_WIRE_COUNTS(X)
@@ -315,7 +315,7 @@ static unsigned wire_rx_waiting(struct vma_nic_qp *base)
 {
 	struct wire_qp *qp = wire_qp_of(base);
 
-	wire_engine_poke(qp->end);
+	wire_engine_run_or_request(qp->end);
 	return wire_ring_count(&qp->done);
 }
 

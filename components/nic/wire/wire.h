@@ -89,18 +89,18 @@ void wire_checksum_fill(char *frame, uint32_t len);
 uint16_t wire_checksum_flags(const char *frame, uint32_t len, bool memory_link);
 
 /* faults.c */
-struct wire_held {
+struct wire_held_frame {
 	uint64_t due_ns, serial;
 	uint32_t len, lane;
 	uint32_t overtake; /* later frames of its lane that go first; 0: none (left) */
 	char *bytes;
 };
-struct wire_delay {
+struct wire_fault_delay {
 	struct vma_wire_faults plan;
-	bool active;               /* the plan does something */
-	uint32_t bound;            /* of the heap */
-	struct wire_held *heap;    /* by (due, serial) */
-	struct wire_held *waiting; /* were due, wait to be overtaken; now due at the latest */
+	bool active;                     /* the plan does something */
+	uint32_t bound;                  /* of the heap */
+	struct wire_held_frame *heap;    /* by (due, serial) */
+	struct wire_held_frame *waiting; /* were due, wait to be overtaken; now due at the latest */
 	uint32_t heap_count, waiting_count;
 	uint64_t serial;
 	char *memory;
@@ -109,15 +109,15 @@ struct wire_delay {
 	char **spare; /* frame memory not in use */
 };
 /* Memory for `bound` frames; a second call does nothing. fini accepts zeros. */
-int wire_delay_init(struct wire_delay *delay, uint32_t bound, uint32_t frame_bytes);
-void wire_delay_fini(struct wire_delay *delay);
-static inline bool wire_faults_any(const struct vma_wire_faults *plan)
+int wire_fault_delay_init(struct wire_fault_delay *delay, uint32_t bound, uint32_t frame_bytes);
+void wire_fault_delay_fini(struct wire_fault_delay *delay);
+static inline bool wire_faults_are_set(const struct vma_wire_faults *plan)
 {
 	return (plan->loss_ppm | plan->duplicate_ppm | plan->reorder_ppm | plan->corrupt_ppm) != 0 ||
 	       (plan->delay_ns | plan->jitter_ns) != 0;
 }
-void wire_delay_plan(struct wire_delay *delay, const struct vma_wire_faults *plan);
-static inline bool wire_delay_empty(const struct wire_delay *delay)
+void wire_fault_delay_set_plan(struct wire_fault_delay *delay, const struct vma_wire_faults *plan);
+static inline bool wire_fault_delay_is_empty(const struct wire_fault_delay *delay)
 {
 	return delay->heap_count + delay->waiting_count == 0;
 }
@@ -139,7 +139,7 @@ struct wire_engine {
 	struct wire_qp *qps[WIRE_LANES];
 	uint32_t nqps;
 	struct wire_flows flows;
-	struct wire_delay delay; /* of the frames that arrive here */
+	struct wire_fault_delay delay; /* of the frames that arrive here */
 	_Atomic uint64_t counts[WIRE_COUNTS];
 };
 
@@ -184,7 +184,7 @@ static inline struct wire_qp *wire_qp_of(const struct vma_nic_qp *qp)
 	return (struct wire_qp *)(uintptr_t)qp;
 }
 /* The other end of a pair, or NULL. */
-static inline struct wire_end *wire_other(struct wire_end *end)
+static inline struct wire_end *wire_other_end(struct wire_end *end)
 {
 	return end->pair != NULL ? &end->pair->end[1 - end->side] : NULL;
 }
@@ -200,7 +200,7 @@ int wire_end_init(struct wire_end *end, int side, char *memory, const struct wir
                   uint32_t index_start, struct vma_bufarena *arena);
 void wire_end_fini(struct wire_end *end);
 /* The link in end->memory is up under this nonce, or, with 0, down. Control lock held or not yet shared. */
-void wire_end_link(struct wire_end *end, uint32_t nonce);
+void wire_end_set_link(struct wire_end *end, uint32_t nonce);
 int wire_pair_create(const struct vma_wire_pair_attr *attr, uint32_t index_start, struct vma_nic *out[2]);
 /* Reserves the memory of a link, all zero, nothing resident. */
 char *wire_memory_map(size_t bytes);
@@ -211,18 +211,19 @@ char *wire_memory_map(size_t bytes);
 unsigned wire_engine_poll(struct wire_end *end, struct wire_qp *self, struct vma_buf **bufs, unsigned n);
 /* A run that begins after this call will see everything that is visible now: by this thread, or by the one that holds
  * the engine. */
-void wire_engine_poke(struct wire_end *end);
+void wire_engine_run_or_request(struct wire_end *end);
 void wire_engine_lock(struct wire_end *end); /* control path: waits */
 void wire_engine_unlock(struct wire_end *end);
 /* Tells queue pair `qp`'s sleeper. */
 void wire_qp_wake(struct wire_qp *qp);
 
 /* faults.c, engine held: a frame from a lane enters the plan; the next frame that is due, NULL: none. */
-void wire_delay_enter(struct wire_end *end, uint32_t lane, uint32_t number, const char *bytes, uint32_t len,
-                      uint64_t sent_ns);
-struct wire_held *wire_delay_next(struct wire_delay *delay, uint64_t now_ns);
-void wire_delay_done(struct wire_delay *delay, struct wire_held *held); /* it was delivered or dropped */
-uint64_t wire_delay_due(const struct wire_delay *delay);                /* UINT64_MAX: nothing waits */
+void wire_fault_delay_add_frame(struct wire_end *end, uint32_t lane, uint32_t number, const char *bytes, uint32_t len,
+                                uint64_t sent_ns);
+struct wire_held_frame *wire_fault_delay_next_due_frame(struct wire_fault_delay *delay, uint64_t now_ns);
+void wire_fault_delay_remove(struct wire_fault_delay *delay,
+                             struct wire_held_frame *held);                  /* it was delivered or dropped */
+uint64_t wire_fault_delay_next_due_ns(const struct wire_fault_delay *delay); /* UINT64_MAX: nothing waits */
 
 /* qp.c */
 int wire_qp_create(struct vma_nic *nic, const struct vma_nic_qp_attr *attr, struct vma_nic_qp **out);

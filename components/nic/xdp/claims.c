@@ -11,7 +11,7 @@
 _Static_assert(XDP_SLOTS_MAX < 1 << 16, "a slot's number is no name");
 
 /* The program's structure has plain words; here they are atomics of the same shape. */
-static _Atomic uint64_t *claim_atomic(__u64 *at)
+static _Atomic uint64_t *claim_word_as_atomic(__u64 *at)
 {
 	_Static_assert(sizeof(_Atomic uint64_t) == sizeof(__u64), "one and the same");
 	return (_Atomic uint64_t *)at;
@@ -40,50 +40,50 @@ void xdp_claims_unmap(struct xdp_claim_bucket *claims)
 
 /* ---- clients ---- */
 
-static uint64_t claim_name_of(const struct vma_flow_key *key, struct xdp_claim_bucket **bucket)
+static uint64_t claim_name_and_bucket(const struct vma_flow_key *key, struct xdp_claim_bucket **bucket)
 {
 	uint32_t local;
 
 	memcpy(&local, key->local, sizeof(local));
 	*bucket += xdp_claim_bucket_of(local, key->local_port_be);
-	return xdp_claim_name(local, key->local_port_be, key->vlan);
+	return xdp_claim_pack_local_name(local, key->local_port_be, key->vlan);
 }
 
-static uint64_t claim_peer_and_slot(const struct vma_flow_key *key, uint32_t slot)
+static uint64_t claim_pack_peer_and_slot(const struct vma_flow_key *key, uint32_t slot)
 {
 	uint32_t peer;
 
 	memcpy(&peer, key->peer, sizeof(peer));
-	return xdp_claim_peer_and_slot(peer, key->peer_port_be, (uint16_t)slot);
+	return xdp_claim_pack_peer_and_slot(peer, key->peer_port_be, (uint16_t)slot);
 }
 
 /* A dead client's that nobody has swept yet would be found in the place of ours. */
-static bool claim_is_anothers(struct xdp_claim *claim, uint64_t name, uint32_t slot)
+static bool claim_has_other_slot(struct xdp_claim *claim, uint64_t name, uint32_t slot)
 {
-	return atomic_load(claim_atomic(&claim->name)) == name &&
-	       (uint16_t)atomic_load(claim_atomic(&claim->peer_and_slot)) != slot;
+	return atomic_load(claim_word_as_atomic(&claim->name)) == name &&
+	       (uint16_t)atomic_load(claim_word_as_atomic(&claim->peer_and_slot)) != slot;
 }
 
-struct xdp_claim *xdp_claims_take(struct xdp_claim_bucket *claims, struct xdp_shared *shared, uint32_t slot,
-                                  const struct vma_flow_key *key)
+struct xdp_claim *xdp_claims_add_flow(struct xdp_claim_bucket *claims, struct xdp_shared *shared, uint32_t slot,
+                                      const struct vma_flow_key *key)
 {
-	const uint64_t name = claim_name_of(key, &claims);
+	const uint64_t name = claim_name_and_bucket(key, &claims);
 
 	for (unsigned i = 0; i < XDP_CLAIM_WAYS; i++)
-		if (claim_is_anothers(&claims->way[i], name, slot))
+		if (claim_has_other_slot(&claims->way[i], name, slot))
 			return NULL;
 	for (unsigned i = 0; i < XDP_CLAIM_WAYS; i++) {
 		struct xdp_claim *claim = &claims->way[i];
 		uint64_t expected = 0;
 
-		if (!atomic_compare_exchange_strong(claim_atomic(&claim->name), &expected, slot + 1))
+		if (!atomic_compare_exchange_strong(claim_word_as_atomic(&claim->name), &expected, slot + 1))
 			continue;
-		atomic_store_explicit(claim_atomic(&claim->peer_and_slot), claim_peer_and_slot(key, slot),
+		atomic_store_explicit(claim_word_as_atomic(&claim->peer_and_slot), claim_pack_peer_and_slot(key, slot),
 		                      memory_order_relaxed);
-		atomic_store(claim_atomic(&claim->name),
+		atomic_store(claim_word_as_atomic(&claim->name),
 		             name); /* after `peer_and_slot`, for the program; before `open`, for the owner */
 		if (!atomic_load(&shared->claims_open)) {
-			xdp_claims_release(claim);
+			xdp_claims_remove_flow(claim);
 			return NULL;
 		}
 		atomic_fetch_add_explicit(&shared->claims_made, 1, memory_order_relaxed);
@@ -93,16 +93,17 @@ struct xdp_claim *xdp_claims_take(struct xdp_claim_bucket *claims, struct xdp_sh
 }
 
 /* The peer's half stays. Nobody else writes the word of a claim that has a name, while its client lives. */
-void xdp_claims_move(struct xdp_claim *claim, uint32_t slot)
+void xdp_claims_move_to_slot(struct xdp_claim *claim, uint32_t slot)
 {
-	const uint64_t peer_and_slot = atomic_load_explicit(claim_atomic(&claim->peer_and_slot), memory_order_relaxed);
+	const uint64_t peer_and_slot =
+	        atomic_load_explicit(claim_word_as_atomic(&claim->peer_and_slot), memory_order_relaxed);
 
-	atomic_store(claim_atomic(&claim->peer_and_slot), (peer_and_slot & ~(uint64_t)UINT16_MAX) | slot);
+	atomic_store(claim_word_as_atomic(&claim->peer_and_slot), (peer_and_slot & ~(uint64_t)UINT16_MAX) | slot);
 }
 
-void xdp_claims_release(struct xdp_claim *claim)
+void xdp_claims_remove_flow(struct xdp_claim *claim)
 {
-	atomic_store(claim_atomic(&claim->name), 0);
+	atomic_store(claim_word_as_atomic(&claim->name), 0);
 }
 
 /* ---- the owner ---- */
@@ -116,7 +117,7 @@ static bool claims_any(struct xdp_claim_bucket *claims)
 {
 	for (unsigned b = 0; b < XDP_CLAIM_BUCKETS; b++)
 		for (unsigned i = 0; i < XDP_CLAIM_WAYS; i++)
-			if (atomic_load(claim_atomic(&claims[b].way[i].name)) != 0)
+			if (atomic_load(claim_word_as_atomic(&claims[b].way[i].name)) != 0)
 				return true;
 	return false;
 }
@@ -131,29 +132,30 @@ bool xdp_claims_close(struct xdp_claim_bucket *claims, struct xdp_shared *shared
 }
 
 /* `name` was read from it. */
-static bool claim_is_of(struct xdp_claim *claim, uint64_t name, uint32_t slot)
+static bool claim_is_of_slot(struct xdp_claim *claim, uint64_t name, uint32_t slot)
 {
 	return name == slot + 1 ||
-	       (name > UINT16_MAX && (uint16_t)atomic_load(claim_atomic(&claim->peer_and_slot)) == slot);
+	       (name > UINT16_MAX && (uint16_t)atomic_load(claim_word_as_atomic(&claim->peer_and_slot)) == slot);
 }
 
-uint32_t xdp_claims_used(struct xdp_claim_bucket *claims)
+uint32_t xdp_claims_count_all(struct xdp_claim_bucket *claims)
 {
 	uint32_t n = 0;
 
 	for (unsigned b = 0; b < XDP_CLAIM_BUCKETS; b++)
 		for (unsigned i = 0; i < XDP_CLAIM_WAYS; i++)
-			n += atomic_load(claim_atomic(&claims[b].way[i].name)) != 0;
+			n += atomic_load(claim_word_as_atomic(&claims[b].way[i].name)) != 0;
 	return n;
 }
 
-uint32_t xdp_claims_count(struct xdp_claim_bucket *claims, uint32_t slot)
+uint32_t xdp_claims_count_of_slot(struct xdp_claim_bucket *claims, uint32_t slot)
 {
 	uint32_t n = 0;
 
 	for (unsigned b = 0; b < XDP_CLAIM_BUCKETS; b++)
 		for (unsigned i = 0; i < XDP_CLAIM_WAYS; i++)
-			n += claim_is_of(&claims[b].way[i], atomic_load(claim_atomic(&claims[b].way[i].name)), slot);
+			n += claim_is_of_slot(&claims[b].way[i],
+			                      atomic_load(claim_word_as_atomic(&claims[b].way[i].name)), slot);
 	return n;
 }
 
@@ -162,17 +164,17 @@ uint32_t xdp_claims_count(struct xdp_claim_bucket *claims, uint32_t slot)
  * it: with a name behind it, it is that name's. A dead slot's word is changed by nobody but the owner; what another
  * client takes meanwhile has another name, or another slot.
  */
-static void claim_sweep(struct xdp_claim *claim, uint32_t slot)
+static void claim_free_if_of_slot(struct xdp_claim *claim, uint32_t slot)
 {
-	uint64_t name = atomic_load(claim_atomic(&claim->name));
+	uint64_t name = atomic_load(claim_word_as_atomic(&claim->name));
 
-	if (claim_is_of(claim, name, slot))
-		atomic_compare_exchange_strong(claim_atomic(&claim->name), &name, 0);
+	if (claim_is_of_slot(claim, name, slot))
+		atomic_compare_exchange_strong(claim_word_as_atomic(&claim->name), &name, 0);
 }
 
-void xdp_claims_sweep(struct xdp_claim_bucket *claims, uint32_t slot)
+void xdp_claims_free_of_slot(struct xdp_claim_bucket *claims, uint32_t slot)
 {
 	for (unsigned b = 0; b < XDP_CLAIM_BUCKETS; b++)
 		for (unsigned i = 0; i < XDP_CLAIM_WAYS; i++)
-			claim_sweep(&claims[b].way[i], slot);
+			claim_free_if_of_slot(&claims[b].way[i], slot);
 }

@@ -42,17 +42,17 @@ struct xdp_claim_bucket *xdp_claims_map(int fd);
 void xdp_claims_unmap(struct xdp_claim_bucket *claims);
 
 /* The flow's place, which the slot has now; NULL: both are taken, or it is closed. `key` is UDP. */
-struct xdp_claim *xdp_claims_take(struct xdp_claim_bucket *claims, struct xdp_shared *shared, uint32_t slot,
-                                  const struct vma_flow_key *key);
+struct xdp_claim *xdp_claims_add_flow(struct xdp_claim_bucket *claims, struct xdp_shared *shared, uint32_t slot,
+                                      const struct vma_flow_key *key);
 /* It is another slot's of this client from now on: a packet that comes meanwhile goes to one of the two. */
-void xdp_claims_move(struct xdp_claim *claim, uint32_t slot);
-void xdp_claims_release(struct xdp_claim *claim);
+void xdp_claims_move_to_slot(struct xdp_claim *claim, uint32_t slot);
+void xdp_claims_remove_flow(struct xdp_claim *claim);
 
 /* The owner. close: false, some are taken, and it stays open. sweep: the slot's client is dead, or has left. */
 void xdp_claims_open(struct xdp_shared *shared);
 bool xdp_claims_close(struct xdp_claim_bucket *claims, struct xdp_shared *shared);
-uint32_t xdp_claims_used(struct xdp_claim_bucket *claims);                 /* by any slot */
-uint32_t xdp_claims_count(struct xdp_claim_bucket *claims, uint32_t slot); /* those of the slot */
-void xdp_claims_sweep(struct xdp_claim_bucket *claims, uint32_t slot);
+uint32_t xdp_claims_count_all(struct xdp_claim_bucket *claims);                    /* by any slot */
+uint32_t xdp_claims_count_of_slot(struct xdp_claim_bucket *claims, uint32_t slot); /* those of the slot */
+void xdp_claims_free_of_slot(struct xdp_claim_bucket *claims, uint32_t slot);
 
 #endif

@@ -72,8 +72,8 @@ struct xdp_group {
 #define XDP_RECENT_WAYS 8
 #define XDP_RECENT_LINES 4096
 #define XDP_FLOW_SLOTS 64
-struct xdp_recents {
-	__u64 at[XDP_RECENT_WAYS]; /* xdp_recent(); 0: free */
+struct xdp_recent_connections {
+	__u64 at[XDP_RECENT_WAYS]; /* xdp_recent_pack(); 0: free */
 };
 
 static inline __attribute__((always_inline)) __u64 xdp_group_hash(const struct xdp_flow_key *key)
@@ -86,7 +86,7 @@ static inline __attribute__((always_inline)) __u64 xdp_group_hash(const struct x
 	return hash ^ hash >> 32;
 }
 
-static inline __attribute__((always_inline)) __u32 xdp_recent_line(__u64 hash)
+static inline __attribute__((always_inline)) __u32 xdp_recent_line_of_hash(__u64 hash)
 {
 	return (__u32)hash % XDP_RECENT_LINES;
 }
@@ -96,42 +96,43 @@ static inline __attribute__((always_inline)) __u32 xdp_group_bucket(__u64 hash)
 	return hash >> 16 & (XDP_GROUP_BUCKETS - 1);
 }
 
-/* Hash 32 bits, time 16, rental 10, slot 6. rental: counts how often the slot was rented; time: see xdp_recent_now. */
-static inline __attribute__((always_inline)) __u64 xdp_recent(__u64 hash, __u32 rental, __u32 slot, __u32 now)
+/* Hash 32 bits, time 16, rental 10, slot 6. rental: counts how often the slot was rented; time: see
+ * xdp_recent_time_units. */
+static inline __attribute__((always_inline)) __u64 xdp_recent_pack(__u64 hash, __u32 rental, __u32 slot, __u32 now)
 {
 	return hash >> 32 << 32 | (__u64)(now & 0xffff) << 16 | (rental & 0x3ff) << 6 | slot;
 }
 
 /* Units of 4 ms, which come again after four minutes: what is as old as that looks young, and makes way later. */
-static inline __attribute__((always_inline)) __u32 xdp_recent_now(__u64 monotonic_ns)
+static inline __attribute__((always_inline)) __u32 xdp_recent_time_units(__u64 monotonic_ns)
 {
 	return monotonic_ns >> 22 & 0xffff;
 }
 
-static inline __attribute__((always_inline)) int xdp_recent_is_of(__u64 recent, __u64 hash)
+static inline __attribute__((always_inline)) int xdp_recent_has_hash(__u64 recent, __u64 hash)
 {
 	return recent != 0 && recent >> 32 == hash >> 32;
 }
 
-static inline __attribute__((always_inline)) __u32 xdp_recent_age(__u64 recent, __u32 now)
+static inline __attribute__((always_inline)) __u32 xdp_recent_connection_age(__u64 recent, __u32 now)
 {
 	return recent == 0 ? 0x10000 : (now - (__u32)(recent >> 16)) & 0xffff;
 }
 
-static inline __attribute__((always_inline)) __u32 xdp_recent_slot(__u64 recent)
+static inline __attribute__((always_inline)) __u32 xdp_recent_unpack_slot(__u64 recent)
 {
 	return recent & (XDP_FLOW_SLOTS - 1);
 }
 
 /* The place for a connection: its own, or the oldest. */
-static inline __attribute__((always_inline)) __u32 xdp_recent_place(const volatile struct xdp_recents *line, __u64 hash,
-                                                                    __u32 now)
+static inline __attribute__((always_inline)) __u32
+xdp_recent_find_or_oldest(const volatile struct xdp_recent_connections *line, __u64 hash, __u32 now)
 {
 	__u32 place = 0, oldest = 0;
 
 	for (__u32 i = 0; i < XDP_RECENT_WAYS; i++) {
 		const __u64 recent = line->at[i];
-		const __u32 age = xdp_recent_is_of(recent, hash) ? 0x20000 : xdp_recent_age(recent, now);
+		const __u32 age = xdp_recent_has_hash(recent, hash) ? 0x20000 : xdp_recent_connection_age(recent, now);
 
 		if (age > oldest) {
 			oldest = age;
@@ -201,12 +202,12 @@ struct xdp_claim_bucket {
 };
 
 /* Addresses and ports in network order. The address is never 0. */
-static inline __attribute__((always_inline)) __u64 xdp_claim_name(__u32 local, __u16 local_port, __u16 vlan)
+static inline __attribute__((always_inline)) __u64 xdp_claim_pack_local_name(__u32 local, __u16 local_port, __u16 vlan)
 {
 	return (__u64)local << 32 | (__u64)local_port << 16 | vlan;
 }
 
-static inline __attribute__((always_inline)) __u64 xdp_claim_peer_and_slot(__u32 peer, __u16 peer_port, __u16 slot)
+static inline __attribute__((always_inline)) __u64 xdp_claim_pack_peer_and_slot(__u32 peer, __u16 peer_port, __u16 slot)
 {
 	return (__u64)peer << 32 | (__u64)peer_port << 16 | slot;
 }
@@ -223,7 +224,7 @@ static inline __attribute__((always_inline)) __u32 xdp_claim_bucket_of(__u32 loc
  * the same twice; a reader that finds it unchanged after its look has read one entry whole. That takes loads in program
  * order, which a BPF program cannot ask for: so user space fills it in on x86 only.
  */
-struct xdp_flow_front {
+struct xdp_single_flow_fast_path {
 	__u64 version;
 	__u32 local;
 	__u16 local_port;

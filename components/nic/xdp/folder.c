@@ -28,7 +28,7 @@
 #define LOCK_PAUSE_MS 10
 #define SWEPT_MAX 4096 /* files that are looked at in a sweep */
 
-static int lock_names(void)
+static int lock_vmad_socket_folder(void)
 {
 	const struct timespec pause = {.tv_nsec = LOCK_PAUSE_MS * 1000000};
 	const int fd = open(LOCK, O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
@@ -44,78 +44,79 @@ static int lock_names(void)
 	return -ETIMEDOUT;
 }
 
-static socklen_t folder_length_of(const struct sockaddr_un *address)
+static socklen_t sockaddr_un_length(const struct sockaddr_un *address)
 {
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(address->sun_path) + 1);
 }
 
 /* The file is there, and no socket. */
-static bool folder_is_stale(const struct sockaddr_un *address)
+static bool folder_has_no_listener(const struct sockaddr_un *address)
 {
 	const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	bool refused;
 
 	if (fd < 0)
 		return false;
-	refused = connect(fd, (const struct sockaddr *)address, folder_length_of(address)) < 0 && errno == ECONNREFUSED;
+	refused =
+	        connect(fd, (const struct sockaddr *)address, sockaddr_un_length(address)) < 0 && errno == ECONNREFUSED;
 	close(fd);
 	return refused;
 }
 
 /* A file mode mask must not close the folder to clients. */
-static void create_folder(void)
+static void create_vmad_folder(void)
 {
 	if (mkdir(VMAD_FOLDER, 0755) == 0 && chmod(VMAD_FOLDER, 0755) < 0)
 		vma_log_debug("vmad: %s stays closed to other users: %s", VMAD_FOLDER, strerror(errno));
 }
 
-int vmad_folder_bind(int fd, unsigned ifindex, const char *kind, mode_t mode)
+int vmad_bind_in_own_folder(int fd, unsigned ifindex, const char *kind, mode_t mode)
 {
 	struct sockaddr_un address;
 	int lock, rc;
 
-	create_folder();
-	rc = vmad_folder_address(fd, ifindex, kind, &address);
+	create_vmad_folder();
+	rc = vmad_socket_path_address(fd, ifindex, kind, &address);
 	if (rc < 0)
 		return rc;
-	lock = lock_names();
+	lock = lock_vmad_socket_folder();
 	if (lock < 0)
 		return lock;
-	if (folder_is_stale(&address))
+	if (folder_has_no_listener(&address))
 		unlink(address.sun_path);
-	rc = bind(fd, (const struct sockaddr *)&address, folder_length_of(&address)) < 0 ? -errno : 0;
+	rc = bind(fd, (const struct sockaddr *)&address, sockaddr_un_length(&address)) < 0 ? -errno : 0;
 	if (rc == 0 && chmod(address.sun_path, mode) < 0)
 		rc = -errno;
 	close(lock);
 	return rc;
 }
 
-void vmad_folder_clear(unsigned ifindex, const char *kind)
+void vmad_remove_own_folder(unsigned ifindex, const char *kind)
 {
 	struct sockaddr_un address;
 	const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-	const int rc = fd < 0 ? -errno : vmad_folder_address(fd, ifindex, kind, &address);
-	const int lock = rc < 0 ? rc : lock_names();
+	const int rc = fd < 0 ? -errno : vmad_socket_path_address(fd, ifindex, kind, &address);
+	const int lock = rc < 0 ? rc : lock_vmad_socket_folder();
 
 	if (fd >= 0)
 		close(fd);
 	if (lock < 0)
 		return;
-	if (folder_is_stale(&address))
+	if (folder_has_no_listener(&address))
 		unlink(address.sun_path);
 	close(lock);
 }
 
-static bool folder_is_ours(const char *name)
+static bool folder_is_vmad_or_fdstore(const char *name)
 {
 	const char *kind = strrchr(name, '.');
 
 	return kind != NULL && (strcmp(kind, ".vmad") == 0 || strcmp(kind, ".fdstore") == 0);
 }
 
-void vmad_folder_sweep(void)
+void vmad_remove_stale_folders(void)
 {
-	const int lock = lock_names();
+	const int lock = lock_vmad_socket_folder();
 	DIR *folder = lock >= 0 ? opendir(VMAD_FOLDER) : NULL;
 	const struct dirent *entry;
 	struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -123,10 +124,10 @@ void vmad_folder_sweep(void)
 	for (int n = 0; folder != NULL && n < SWEPT_MAX && (entry = readdir(folder)) != NULL; n++) {
 		const size_t room = sizeof(address.sun_path);
 
-		if (!folder_is_ours(entry->d_name) ||
+		if (!folder_is_vmad_or_fdstore(entry->d_name) ||
 		    (size_t)snprintf(address.sun_path, room, "%s/%s", VMAD_FOLDER, entry->d_name) >= room)
 			continue;
-		if (folder_is_stale(&address))
+		if (folder_has_no_listener(&address))
 			unlink(address.sun_path);
 	}
 	if (folder != NULL)

@@ -22,13 +22,13 @@ struct xdp_owner_attr {
 int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out);
 void xdp_owner_destroy(struct xdp_owner *owner);
 /* What create would refuse that can be seen without owning anything: 0, or -errno with create's line in the log. */
-int xdp_owner_look(unsigned ifindex);
+int xdp_owner_probe(unsigned ifindex);
 
 /* ---- owner/record.c, owner/adopt.c: from one vmad to the next ---- */
 
 struct fdstore;
 struct fdstore_fds;
-struct owner_tenant;
+struct owner_slot_tenant;
 /* The fdstore gets everything that the owner has, and from now on what changes. */
 void xdp_owner_keep(struct xdp_owner *owner, struct fdstore *fdstore);
 /*
@@ -37,9 +37,9 @@ void xdp_owner_keep(struct xdp_owner *owner, struct fdstore *fdstore);
 int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct fdstore *fdstore, struct fdstore_fds *hand,
                     struct xdp_owner **out);
 /* The slot's client, from now on (pidfd: a copy is kept), and for who adopts: false, the slot is free. */
-void xdp_owner_name_tenant(struct xdp_owner *owner, uint32_t slot, const struct owner_tenant *tenant, int pidfd);
+void xdp_owner_name_tenant(struct xdp_owner *owner, uint32_t slot, const struct owner_slot_tenant *tenant, int pidfd);
 int xdp_owner_tenant_process(const struct xdp_owner *owner, uint32_t slot); /* its pidfd, the owner's; -1 */
-bool xdp_owner_tenant(const struct xdp_owner *owner, uint32_t slot, struct owner_tenant *tenant, bool *leaves);
+bool xdp_owner_tenant(const struct xdp_owner *owner, uint32_t slot, struct owner_slot_tenant *tenant, bool *leaves);
 /* The slot's client has named all flows that it has: the others end. */
 void xdp_owner_flows_reannounced(struct xdp_owner *owner, uint32_t slot);
 /* The slot's client has come on another connection: what it was told on the one before may be lost. */
@@ -70,14 +70,14 @@ void xdp_owner_return(struct xdp_owner *owner, uint32_t slot, bool frames_too);
 int xdp_owner_flow_add(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule);
 /* What a client of vmad has shown: CAP_NET_RAW; a socket of this network namespace and of the flow's protocol (its
  * cookie, 0: none; and its family). */
-struct xdp_proof {
+struct xdp_proof_socket {
 	bool raw;
 	uint8_t family;
 	uint64_t cookie;
 };
 /* For such a client: -EPERM, -EADDRNOTAVAIL, -EADDRINUSE besides, as owner/entitled.c says. */
 int xdp_owner_flow_request(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_rule *rule,
-                           const struct xdp_proof *proof);
+                           const struct xdp_proof_socket *proof);
 /* Kernel sockets that shadow a flow of this slot besides the one that flow_add names; before or after it. They have
  * been shown. -EPERM: before it, and none of them is bound to its port. */
 int xdp_owner_flow_shadows(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key,
@@ -86,12 +86,12 @@ bool xdp_owner_generic(const struct xdp_owner *owner); /* known once a flow was 
 int xdp_owner_flow_del(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 /*
  * A flow goes from one slot of a client to another: no packet meets neither. -ENOENT: `from` has no such flow;
- * -EINVAL: neither UDP nor a connection (vma_flow_may_move), or a slot that is not rented; -EBUSY: several slots have it (SO_REUSEPORT); else the map's error. It
- * stays where it is then.
+ * -EINVAL: neither UDP nor a connection (vma_flow_may_move), or a slot that is not rented; -EBUSY: several slots have
+ * it (SO_REUSEPORT); else the map's error. It stays where it is then.
  */
 int xdp_owner_flow_move(struct xdp_owner *owner, uint32_t from, uint32_t to, const struct vma_flow_key *key);
 /* A listener's flow that the slot shares with others: they get what begins anew. -ENOENT: it shares none. */
-int xdp_owner_flow_retire(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+int xdp_owner_flow_stop_new_conns(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 /* It is a TCP connection that the slot has a flow for, or a listener's flow, or a block. */
 bool xdp_owner_flow_is_of(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 /* A connection of the slot's, with a flow or covered by a listener's or a block, is the owner's from now on.

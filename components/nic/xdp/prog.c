@@ -44,7 +44,7 @@ struct xdp_prog {
 	struct xdp_steer__bss *shared;           /* the program's variables */
 	struct xdp_claim_bucket *claims;         /* NULL: clients take none by themselves */
 	struct xdp_group *groups;                /* XDP_GROUPS */
-	struct xdp_recents *recents;             /* XDP_RECENT_LINES */
+	struct xdp_recent_connections *recents;  /* XDP_RECENT_LINES */
 	struct ring_buffer *segments;            /* as this process reads them; NULL: it does not */
 	bool generic;
 	uint64_t front_version;  /* of the last flow at the front; never used again */
@@ -53,7 +53,7 @@ struct xdp_prog {
 };
 
 /* libbpf writes to stderr by default; a library must not. Its texts matter when the verifier refuses, so: debug. */
-static int to_log(enum libbpf_print_level level, const char *fmt, va_list args)
+static int libbpf_log_callback(enum libbpf_print_level level, const char *fmt, va_list args)
 {
 	char text[512];
 
@@ -90,7 +90,7 @@ static int prog_load(uint32_t queues, bool frags, struct xdp_steer **out)
 }
 
 /* Only where loads keep their order, see the program. */
-static void map_claims(struct xdp_prog *prog)
+static void prog_mmap_claims(struct xdp_prog *prog)
 {
 #ifdef __x86_64__
 	if (prog->claims_fd >= 0)
@@ -112,19 +112,19 @@ static void *map_array(int fd, size_t bytes)
 }
 
 #define GROUPS_BYTES (XDP_GROUPS * sizeof(struct xdp_group))
-#define RECENTS_BYTES (XDP_RECENT_LINES * sizeof(struct xdp_recents))
+#define RECENTS_BYTES (XDP_RECENT_LINES * sizeof(struct xdp_recent_connections))
 
 /* Of what the descriptors name. */
-static int map_all(struct xdp_prog *prog)
+static int prog_mmap_all_maps(struct xdp_prog *prog)
 {
 	struct timespec now;
 
 	if (prog->prog_fd < 0 || prog->flows_fd < 0 || prog->sockets_fd < 0 || prog->segments_fd < 0 ||
 	    prog->variables_fd < 0 || prog->groups_fd < 0 || prog->recents_fd < 0)
 		return errno != 0 ? -errno : -EBADF;
-	prog->ioctl_fd = nic_fd_keep(os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+	prog->ioctl_fd = nic_fd_move_high(os_socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
 	prog->shared = map_array(prog->variables_fd, sizeof(*prog->shared));
-	map_claims(prog);
+	prog_mmap_claims(prog);
 	prog->groups = map_array(prog->groups_fd, GROUPS_BYTES);
 	prog->recents = map_array(prog->recents_fd, RECENTS_BYTES);
 	/* Never a version that an earlier process has used: fewer flows come than nanoseconds go by. */
@@ -144,7 +144,7 @@ static int prog_adopt_skeleton(struct xdp_prog *prog, struct xdp_steer *skel)
 	prog->variables_fd = nic_fd_dup(bpf_map__fd(skel->maps.bss));
 	prog->groups_fd = nic_fd_dup(bpf_map__fd(skel->maps.groups));
 	prog->recents_fd = nic_fd_dup(bpf_map__fd(skel->maps.recents));
-	return map_all(prog);
+	return prog_mmap_all_maps(prog);
 }
 
 static struct xdp_prog *new_prog(unsigned ifindex, uint32_t queues)
@@ -173,7 +173,7 @@ int xdp_prog_load(unsigned ifindex, uint32_t queues, struct xdp_prog **out)
 	prog = new_prog(ifindex, queues);
 	if (prog == NULL)
 		return -ENOMEM;
-	print_before = libbpf_set_print(to_log);
+	print_before = libbpf_set_print(libbpf_log_callback);
 	rc = prog_load(queues, true, &skel);
 	if (rc == -EINVAL) /* a kernel before 5.18 */
 		rc = prog_load(queues, false, &skel);
@@ -221,14 +221,14 @@ int xdp_prog_adopt(unsigned ifindex, uint32_t queues, int fds[XDP_PROG_FDS], int
 	if (prog == NULL)
 		return -ENOMEM;
 	for (unsigned i = 0; i < XDP_PROG_FDS; i++) {
-		*places[i] = nic_fd_keep(fds[i]);
+		*places[i] = nic_fd_move_high(fds[i]);
 		fds[i] = -1;
 	}
-	prog->link_fd = nic_fd_keep(*link_fd);
+	prog->link_fd = nic_fd_move_high(*link_fd);
 	prog->generic = generic;
 	*link_fd = -1;
 	errno = 0;
-	rc = map_all(prog);
+	rc = prog_mmap_all_maps(prog);
 	if (rc < 0) {
 		xdp_prog_destroy(prog);
 		return rc;
@@ -271,7 +271,7 @@ void xdp_prog_destroy(struct xdp_prog *prog)
 	free(prog);
 }
 
-static int link_create(const struct xdp_prog *prog, uint32_t mode)
+static int prog_create_xdp_link(const struct xdp_prog *prog, uint32_t mode)
 {
 	LIBBPF_OPTS(bpf_link_create_opts, opts, .flags = mode);
 
@@ -300,16 +300,16 @@ int xdp_prog_attach(struct xdp_prog *prog, bool *generic)
 	if (prog->link_fd < 0) {
 		xdp_prog_refresh_mac(prog);
 		prog->generic = false;
-		fd = link_create(prog, XDP_FLAGS_DRV_MODE);
+		fd = prog_create_xdp_link(prog, XDP_FLAGS_DRV_MODE);
 		native_error = fd;
 		/* Busy or forbidden is so in either mode; anything else is the driver's refusal. */
 		if (fd < 0 && fd != -EBUSY && fd != -EEXIST && fd != -EPERM && fd != -ENODEV) {
-			fd = link_create(prog, XDP_FLAGS_SKB_MODE);
+			fd = prog_create_xdp_link(prog, XDP_FLAGS_SKB_MODE);
 			prog->generic = true;
 		}
 		if (fd < 0)
 			return fd == -EEXIST ? -EBUSY : fd;
-		prog->link_fd = nic_fd_keep(fd);
+		prog->link_fd = nic_fd_move_high(fd);
 		if (prog->generic)
 			vma_log_once(
 			        VMA_LOG_WARN,
@@ -387,7 +387,7 @@ static struct xdp_flow_key to_map_key(const struct vma_flow_key *key)
 
 /* The program reads the counters while this thread writes them. Off by one for a moment is harmless: a new flow's first
  * packets go to the kernel as they did before, or one lookup finds nothing. */
-static void count_flow(struct xdp_flow_counts *counts, const struct vma_flow_key *key, int change)
+static void prog_adjust_flow_count(struct xdp_flow_counts *counts, const struct vma_flow_key *key, int change)
 {
 	uint32_t *count = key->peer_port_be != 0 ? counts->exact : counts->wildcard;
 
@@ -409,7 +409,7 @@ void xdp_prog_publish_claims(struct xdp_prog *prog)
 	__atomic_store_n(&prog->shared->counts.claims, prog->claims != NULL, __ATOMIC_RELEASE);
 }
 
-void xdp_prog_name_ports(struct xdp_prog *prog, _Atomic uint64_t *named)
+void xdp_prog_set_port_bitmap(struct xdp_prog *prog, _Atomic uint64_t *named)
 {
 	prog->named = named;
 }
@@ -418,7 +418,7 @@ void xdp_prog_name_ports(struct xdp_prog *prog, _Atomic uint64_t *named)
  * Before an entry comes, and after one has gone. Sequentially consistent, as is the look of a client that has bound a
  * kernel socket to the port: who had an entry made first has its bit seen, and who comes later finds the port taken.
  */
-static void name_port(struct xdp_prog *prog, const struct vma_flow_key *key, int change)
+static void prog_mark_port_in_use(struct xdp_prog *prog, const struct vma_flow_key *key, int change)
 {
 	const uint16_t port = ntohs(key->local_port_be);
 	const uint64_t bit = UINT64_C(1) << port % 64;
@@ -433,10 +433,10 @@ static void name_port(struct xdp_prog *prog, const struct vma_flow_key *key, int
 }
 
 /* Takes the place at the front for a UDP 3-tuple if it is free. */
-static void front_set(struct xdp_prog *prog, const struct xdp_flow_key *key, uint32_t slot)
+static void fast_path_flow_set(struct xdp_prog *prog, const struct xdp_flow_key *key, uint32_t slot)
 {
 #ifdef __x86_64__
-	volatile struct xdp_flow_front *front = &prog->shared->front;
+	volatile struct xdp_single_flow_fast_path *front = &prog->shared->front;
 
 	if (key->proto != IPPROTO_UDP || key->peer_port != 0 || front->version != 0)
 		return;
@@ -451,9 +451,9 @@ static void front_set(struct xdp_prog *prog, const struct xdp_flow_key *key, uin
 }
 
 /* A packet that the program is just steering may still go there: it came before the end of the flow. */
-static void front_clear(struct xdp_prog *prog, const struct xdp_flow_key *key)
+static void fast_path_flow_clear(struct xdp_prog *prog, const struct xdp_flow_key *key)
 {
-	volatile struct xdp_flow_front *front = &prog->shared->front;
+	volatile struct xdp_single_flow_fast_path *front = &prog->shared->front;
 
 	if (key->proto == IPPROTO_UDP && key->peer_port == 0 && front->local == key->local &&
 	    front->local_port == key->local_port && front->vlan == key->vlan)
@@ -468,18 +468,19 @@ static int prog_put_flow(struct xdp_prog *prog, const struct vma_flow_key *key, 
 	int rc;
 
 	if (mode == BPF_NOEXIST)
-		name_port(prog, key, 1);
+		prog_mark_port_in_use(prog, key, 1);
 	rc = bpf_map_update_elem(prog->flows_fd, &map_key, value, mode);
 	if (mode == BPF_NOEXIST && rc == 0)
-		count_flow(&prog->shared->counts, key, 1);
+		prog_adjust_flow_count(&prog->shared->counts, key, 1);
 	else if (mode == BPF_NOEXIST)
-		name_port(prog, key, -1);
+		prog_mark_port_in_use(prog, key, -1);
 	if (rc == 0 && value->flags == 0)
-		front_set(prog, &map_key, value->slot);
+		fast_path_flow_set(prog, &map_key, value->slot);
 	return rc == -E2BIG ? -ENOSPC : rc;
 }
 
-static int put_flow(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags, uint64_t mode)
+static int prog_put_flow_of_slot(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags,
+                                 uint64_t mode)
 {
 	const struct xdp_flow_value value = {
 	        .slot = slot,
@@ -492,12 +493,12 @@ static int put_flow(struct xdp_prog *prog, const struct vma_flow_key *key, uint3
 
 int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
 {
-	return put_flow(prog, key, slot, flags, BPF_NOEXIST);
+	return prog_put_flow_of_slot(prog, key, slot, flags, BPF_NOEXIST);
 }
 
 int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
 {
-	return put_flow(prog, key, slot, flags, BPF_EXIST);
+	return prog_put_flow_of_slot(prog, key, slot, flags, BPF_EXIST);
 }
 
 /*
@@ -519,8 +520,8 @@ int xdp_prog_flow_move(struct xdp_prog *prog, const struct vma_flow_key *key, ui
 	rc = prog_put_flow(prog, key, &value, BPF_EXIST);
 	if (rc < 0)
 		return rc;
-	front_clear(prog, &map_key);
-	front_set(prog, &map_key, slot);
+	fast_path_flow_clear(prog, &map_key);
+	fast_path_flow_set(prog, &map_key, slot);
 	return 0;
 }
 
@@ -550,7 +551,7 @@ int xdp_prog_flow_spread(struct xdp_prog *prog, const struct vma_flow_key *key, 
 		return -EINVAL;
 	rc = prog_put_flow(prog, key, &value, BPF_EXIST);
 	if (rc == 0)
-		front_clear(prog, &map_key);
+		fast_path_flow_clear(prog, &map_key);
 	return rc;
 }
 
@@ -569,11 +570,11 @@ void xdp_prog_add_recent(struct xdp_prog *prog, const struct vma_flow_key *key, 
 	const struct xdp_flow_key map_key = to_map_key(key);
 	const uint64_t hash = xdp_group_hash(&map_key);
 
-	struct xdp_recents *line = &prog->recents[xdp_recent_line(hash)];
-	const uint32_t now = xdp_recent_now(os_now_ns());
+	struct xdp_recent_connections *line = &prog->recents[xdp_recent_line_of_hash(hash)];
+	const uint32_t now = xdp_recent_time_units(os_now_ns());
 
-	__atomic_store_n(&line->at[xdp_recent_place(line, hash, now)],
-	                 xdp_recent(hash, prog->shared->rentals[slot], slot, now), __ATOMIC_RELEASE);
+	__atomic_store_n(&line->at[xdp_recent_find_or_oldest(line, hash, now)],
+	                 xdp_recent_pack(hash, prog->shared->rentals[slot], slot, now), __ATOMIC_RELEASE);
 }
 
 int xdp_prog_flow_begin_grace(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t group)
@@ -593,9 +594,9 @@ int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key)
 	int rc = bpf_map_delete_elem(prog->flows_fd, &map_key);
 
 	if (rc == 0) {
-		count_flow(&prog->shared->counts, key, -1);
-		name_port(prog, key, -1);
-		front_clear(prog, &map_key);
+		prog_adjust_flow_count(&prog->shared->counts, key, -1);
+		prog_mark_port_in_use(prog, key, -1);
+		fast_path_flow_clear(prog, &map_key);
 	}
 	return rc;
 }
@@ -632,7 +633,7 @@ static void from_map_key(const struct xdp_flow_key *from, struct vma_flow_key *k
 }
 
 /* What the vmad before, killed between two steps, may have left wrong: stores of whole words, while packets come. */
-static void set_counts(struct xdp_prog *prog, const struct xdp_flow_counts *found)
+static void prog_set_flow_counts(struct xdp_prog *prog, const struct xdp_flow_counts *found)
 {
 	struct xdp_flow_counts *counts = &prog->shared->counts;
 
@@ -647,7 +648,7 @@ static void set_counts(struct xdp_prog *prog, const struct xdp_flow_counts *foun
 }
 
 /* Nobody else changes which keys there are, so the walk ends; the bound is for a kernel that says otherwise. */
-int xdp_prog_each(struct xdp_prog *prog, int (*see)(void *arg, const struct xdp_prog_entry *entry), void *arg)
+int xdp_prog_each(struct xdp_prog *prog, int (*see)(void *arg, const struct xdp_flow_map_entry *entry), void *arg)
 {
 	struct xdp_flow_counts counts = {0};
 	struct xdp_flow_key at, next;
@@ -655,7 +656,7 @@ int xdp_prog_each(struct xdp_prog *prog, int (*see)(void *arg, const struct xdp_
 
 	for (uint32_t n = 0; rc == 0 && n <= XDP_PROG_ENTRIES; n++) {
 		struct xdp_flow_value value;
-		struct xdp_prog_entry entry = {0};
+		struct xdp_flow_map_entry entry = {0};
 
 		if (bpf_map_get_next_key(prog->flows_fd, n == 0 ? NULL : &at, &next) < 0)
 			break;
@@ -669,11 +670,11 @@ int xdp_prog_each(struct xdp_prog *prog, int (*see)(void *arg, const struct xdp_
 		entry.in_grace = (value.flags & XDP_FLOW_IN_GRACE) != 0;
 		entry.group = value.flags & XDP_FLOW_GROUP ? value.group : 0;
 		entry.spread = value.flags & XDP_FLOW_SPREAD ? value.group : 0;
-		count_flow(&counts, &entry.key, 1);
-		name_port(prog, &entry.key, 1);
+		prog_adjust_flow_count(&counts, &entry.key, 1);
+		prog_mark_port_in_use(prog, &entry.key, 1);
 		rc = see(arg, &entry);
 	}
 	if (rc == 0)
-		set_counts(prog, &counts);
+		prog_set_flow_counts(prog, &counts);
 	return rc;
 }

@@ -35,7 +35,7 @@ static int check_folder(const char *path, mode_t sticky)
 	return (st.st_mode & (S_IWGRP | S_IWOTH)) == 0 || (st.st_mode & sticky) != 0 ? 0 : -EPERM;
 }
 
-int vmad_folder_address(int fd, unsigned ifindex, const char *kind, struct sockaddr_un *out)
+int vmad_socket_path_address(int fd, unsigned ifindex, const char *kind, struct sockaddr_un *out)
 {
 	uint64_t cookie = 0;
 	socklen_t len = sizeof(cookie);

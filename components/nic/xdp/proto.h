@@ -55,7 +55,7 @@
 #define VMAD_FDS_MAX (XDP_QUEUES_MAX + 4)
 #define VMAD_FDS_CAPACITY 253 /* the kernel's SCM_MAX_FD */
 
-enum vmad_type {
+enum vmad_msg_type {
 	VMAD_HELLO = 1,
 	VMAD_RENT,
 	VMAD_RETURN,
@@ -73,54 +73,54 @@ enum vmad_type {
 	VMAD_REPAIR = 32
 };
 
-struct vmad_rent {
+struct vmad_msg_rent_slot {
 	uint32_t rx_wre, tx_wre;
 };
 
 /* struct xdp_rental without its fds, which travel beside it: memory, shared, sockets, and ports and the end of a pipe
  * if it has them. */
-struct vmad_rental {
+struct vmad_msg_rental {
 	uint32_t slot, queues, nframes, rx_size, tx_size, tx_first, tx_count, rx_quota, mtu;
 	uint32_t generic, multi_buffer, tx_csum;
 	uint32_t has_claims, has_alive;
 	uint64_t ticket;
 };
 
-struct vmad_resume {
+struct vmad_msg_resume_slot {
 	uint32_t slot, reserved;
 	uint64_t ticket;
 };
 
 /* Between vmad and its fdstore: owner/fdstore.c. */
-struct vmad_keep {
+struct vmad_msg_fdstore_keep {
 	uint32_t place;
 };
 
-struct vmad_return {
+struct vmad_msg_return_slot {
 	uint32_t slot, frames_too;
 };
 
-struct vmad_flow {
+struct vmad_msg_flow {
 	uint32_t slot, flags;
 	uint64_t shadow_cookie;
 	struct vma_flow_key key;
 };
 
-struct vmad_move {
+struct vmad_msg_move_flow {
 	uint32_t from, to;
 	struct vma_flow_key key;
 };
 
 #define VMAD_SHADOWS_MAX 8
 _Static_assert(VMAD_SHADOWS_MAX <= VMAD_FDS_MAX, "each is shown");
-struct vmad_shadows {
+struct vmad_msg_flow_shadows {
 	uint32_t slot, count;
 	struct vma_flow_key key;
 	uint64_t cookie[VMAD_SHADOWS_MAX];
 };
 
 /* struct vma_flow_minisock of IPv4, TCP */
-struct vmad_minisock {
+struct vmad_msg_minisock {
 	uint8_t local[4], peer[4];
 	uint16_t local_port_be, peer_port_be;
 	uint16_t vlan, state;
@@ -128,19 +128,19 @@ struct vmad_minisock {
 };
 
 #define VMAD_MINISOCKS_MAX 4
-struct vmad_minisocks {
+struct vmad_msg_minisocks {
 	uint32_t slot;
 	uint16_t count, more; /* more: no answer */
-	struct vmad_minisock minisock[VMAD_MINISOCKS_MAX];
+	struct vmad_msg_minisock minisock[VMAD_MINISOCKS_MAX];
 };
 
-struct vmad_adopt {
+struct vmad_msg_adopt {
 	uint32_t slot, reserved;
 	struct vma_pending pending;
 };
 
 #define VMAD_STATE_PLACES (1 + VMA_VMAD_CLIENTS_MAX + VMA_VMAD_QUEUE_PAIRS_MAX)
-struct vmad_state {
+struct vmad_msg_state {
 	uint32_t place, reserved;
 	union { /* by place */
 		struct vma_vmad_interface interface;
@@ -155,17 +155,17 @@ struct vmad_msg {
 	uint32_t seq;   /* an answer carries that of its request */
 	int32_t result; /* of an answer: 0 or -errno */
 	union {
-		struct vmad_rent rent;
-		struct vmad_rental rental;
-		struct vmad_return ret;
-		struct vmad_flow flow;
-		struct vmad_move move;
-		struct vmad_shadows shadows;
-		struct vmad_minisocks minisocks;
-		struct vmad_adopt adopt;
-		struct vmad_resume resume;
-		struct vmad_keep keep;
-		struct vmad_state state;
+		struct vmad_msg_rent_slot rent;
+		struct vmad_msg_rental rental;
+		struct vmad_msg_return_slot ret;
+		struct vmad_msg_flow flow;
+		struct vmad_msg_move_flow move;
+		struct vmad_msg_flow_shadows shadows;
+		struct vmad_msg_minisocks minisocks;
+		struct vmad_msg_adopt adopt;
+		struct vmad_msg_resume_slot resume;
+		struct vmad_msg_fdstore_keep keep;
+		struct vmad_msg_state state;
 		uint8_t bytes[112];
 	};
 };
@@ -180,12 +180,12 @@ socklen_t vmad_address(unsigned ifindex, struct sockaddr_un *out);
  * The file of this socket's network namespace, "vmad" or "fdstore": the length, or -errno. -ENOENT: there is no folder;
  * -EPERM: it is not root's, or a symlink, or others may write there.
  */
-int vmad_folder_address(int fd, unsigned ifindex, const char *kind, struct sockaddr_un *out);
+int vmad_socket_path_address(int fd, unsigned ifindex, const char *kind, struct sockaddr_un *out);
 /* ---- folder.c, of vmad ---- */
 /* Binds the socket there: 0, -EADDRINUSE: another one lives, or -errno. Makes the folder, and replaces a dead one. */
-int vmad_folder_bind(int fd, unsigned ifindex, const char *kind, mode_t mode);
-void vmad_folder_clear(unsigned ifindex, const char *kind); /* removes the file, unless a socket lives */
-void vmad_folder_sweep(void);                               /* the same of all network namespaces */
+int vmad_bind_in_own_folder(int fd, unsigned ifindex, const char *kind, mode_t mode);
+void vmad_remove_own_folder(unsigned ifindex, const char *kind); /* removes the file, unless a socket lives */
+void vmad_remove_stale_folders(void);                            /* the same of all network namespaces */
 
 /* 0 or -errno; whole messages only. */
 int vmad_send(int fd, const struct vmad_msg *msg, const int *fds, unsigned nfds);

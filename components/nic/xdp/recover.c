@@ -9,10 +9,10 @@
 #include "shared.h"
 
 /*
- * See xdp_shared_publish_fill. Ring entries that name a frame which was not the dead client's to fill are left out.
- * Where it is not known who had the lock (XDP_HOLDER_NONE), frames that are still held stay with who holds them.
+ * See xdp_shared_publish_fill_producer. Ring entries that name a frame which was not the dead client's to fill are left
+ * out. Where it is not known who had the lock (XDP_HOLDER_NONE), frames that are still held stay with who holds them.
  */
-static void recover_fill(struct xdp_driver *driver, uint16_t dead)
+static void recover_fill_ring(struct xdp_shared_rings_user *driver, uint16_t dead)
 {
 	struct xdp_shared *shared = driver->shared;
 	struct xdp_shared_fill_side *side = &shared->queue[driver->queue].fill;
@@ -31,13 +31,13 @@ static void recover_fill(struct xdp_driver *driver, uint16_t dead)
 			ring->addrs[(producer + kept++) & ring->mask] = addr;
 	}
 	if (kept > 0)
-		xdp_shared_publish_fill(driver, producer, kept);
+		xdp_shared_publish_fill_producer(driver, producer, kept);
 	xdp_store(&side->redo, 0);
 	xdp_store(&side->lock, 0);
 }
 
 /* See drain. */
-static void recover_complete(struct xdp_driver *driver)
+static void recover_completion_ring(struct xdp_shared_rings_user *driver)
 {
 	struct xdp_shared *shared = driver->shared;
 	struct xdp_shared_comp_side *side = &shared->queue[driver->queue].comp;
@@ -60,19 +60,19 @@ static void recover_complete(struct xdp_driver *driver)
 	xdp_store(&side->lock, 0);
 }
 
-void xdp_shared_recover(struct xdp_driver *drivers, uint32_t queues, uint32_t slot)
+void xdp_shared_release_dead_locks(struct xdp_shared_rings_user *drivers, uint32_t queues, uint32_t slot)
 {
 	for (uint32_t i = 0; i < queues; i++) {
 		struct xdp_shared_queue *queue = &drivers[i].shared->queue[drivers[i].queue];
 
 		if (xdp_load(&queue->fill.lock) == slot + 1)
-			recover_fill(&drivers[i], (uint16_t)(slot + 1));
+			recover_fill_ring(&drivers[i], (uint16_t)(slot + 1));
 		if (xdp_load(&queue->comp.lock) == slot + 1)
-			recover_complete(&drivers[i]);
+			recover_completion_ring(&drivers[i]);
 	}
 }
 
-unsigned xdp_shared_claim_rx(struct xdp_shared *shared, uint32_t slot, struct xdp_ring *rx)
+unsigned xdp_shared_hold_frames_in_rx_ring(struct xdp_shared *shared, uint32_t slot, struct xdp_ring *rx)
 {
 	const uint32_t producer = xdp_load(rx->producer), consumer = xdp_load(rx->consumer);
 	unsigned n = producer - consumer;
@@ -91,7 +91,7 @@ unsigned xdp_shared_claim_rx(struct xdp_shared *shared, uint32_t slot, struct xd
 	return n;
 }
 
-bool xdp_shared_free_lock(struct xdp_driver *driver, enum xdp_lock_kind which, uint32_t nobody)
+bool xdp_shared_break_lock(struct xdp_shared_rings_user *driver, enum xdp_lock_kind which, uint32_t nobody)
 {
 	struct xdp_shared_queue *queue = &driver->shared->queue[driver->queue];
 	_Atomic uint32_t *lock = which == XDP_LOCK_FILL ? &queue->fill.lock : &queue->comp.lock;
@@ -99,13 +99,14 @@ bool xdp_shared_free_lock(struct xdp_driver *driver, enum xdp_lock_kind which, u
 	if (!atomic_compare_exchange_strong(lock, &nobody, XDP_HOLDER_OWNER))
 		return false;
 	if (which == XDP_LOCK_FILL)
-		recover_fill(driver, XDP_HOLDER_NONE);
+		recover_fill_ring(driver, XDP_HOLDER_NONE);
 	else
-		recover_complete(driver);
+		recover_completion_ring(driver);
 	return true;
 }
 
-void xdp_shared_settle_tx(struct xdp_shared *shared, uint32_t first, uint32_t count, uint32_t queue, uint32_t taken)
+void xdp_shared_end_untaken_tx(struct xdp_shared *shared, uint32_t first, uint32_t count, uint32_t queue,
+                               uint32_t taken)
 {
 	for (uint32_t f = first; f < first + count && f < XDP_FRAMES_MAX; f++) {
 		const uint64_t state = xdp_load(&shared->state[f]);
@@ -115,7 +116,7 @@ void xdp_shared_settle_tx(struct xdp_shared *shared, uint32_t first, uint32_t co
 	}
 }
 
-uint32_t xdp_shared_held_by(const struct xdp_shared *shared, uint32_t slot, uint32_t end)
+uint32_t xdp_shared_count_held_by(const struct xdp_shared *shared, uint32_t slot, uint32_t end)
 {
 	uint32_t n = 0;
 
@@ -124,8 +125,8 @@ uint32_t xdp_shared_held_by(const struct xdp_shared *shared, uint32_t slot, uint
 	return n;
 }
 
-unsigned xdp_shared_seize(struct xdp_shared *shared, uint32_t slot, uint32_t *at, uint32_t end, uint32_t *frames,
-                          unsigned n)
+unsigned xdp_shared_take_frames_of_slot(struct xdp_shared *shared, uint32_t slot, uint32_t *at, uint32_t end,
+                                        uint32_t *frames, unsigned n)
 {
 	unsigned got = 0;
 

@@ -5,7 +5,7 @@
  * The kernel marks sockets only for a process with CAP_NET_RAW or CAP_NET_ADMIN over the namespace (CAP_NET_RAW from
  * 5.17 on). Such a process has the right to receive and send raw packets there anyway, and every holder of the fd has
  * it from such a process. So vmad need not read /proc (racy, and blind to user namespaces, where every user is root). A
- * right can be inherited by fork if the parent wants that (vma_nic_inherit). It also outlives vmad: the next one
+ * right can be inherited by fork if the parent wants that (vma_nic_inherit_right). It also outlives vmad: the next one
  * accepts it, too.
  *
  * The right is good for nothing else: no route leads anywhere from a unix socket. The kernel keeps with it the process
@@ -44,7 +44,7 @@
 #define MARK_ANY_USER 0x00800000u
 #define MARK_IFINDEX_MAX 0x007fffffu
 
-static uint32_t vmad_mark_of(unsigned ifindex, bool any_user)
+static uint32_t vmad_right_mark(unsigned ifindex, bool any_user)
 {
 	return MARK_VMAD | (any_user ? MARK_ANY_USER : 0) | ifindex;
 }
@@ -54,7 +54,7 @@ static int set_mark(int fd, uint32_t mark)
 	return os_setsockopt(fd, SOL_SOCKET, SO_MARK, &mark, sizeof(mark)) == 0 ? 0 : -errno;
 }
 
-static int create_raw(const char *ifname)
+static int create_raw_socket_bound_to(const char *ifname)
 {
 	int fd = os_socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_RAW);
 	int rc;
@@ -76,11 +76,11 @@ int vmad_right_create(unsigned ifindex, const char *ifname)
 		return -errno;
 	os_close(pair[1]);
 	if (ifindex <= MARK_IFINDEX_MAX)
-		rc = set_mark(pair[0], vmad_mark_of(ifindex, false));
+		rc = set_mark(pair[0], vmad_right_mark(ifindex, false));
 	if (rc == 0)
 		return pair[0];
 	os_close(pair[0]);
-	return create_raw(ifname);
+	return create_raw_socket_bound_to(ifname);
 }
 
 static bool socket_option_is(int fd, int option, int wanted)
@@ -112,12 +112,12 @@ static bool socket_is_marked(int fd, uint32_t mark)
 	return socket_option_is(fd, SO_MARK, (int)mark);
 }
 
-static bool is_right_socket(int fd)
+static bool is_right_socket_type(int fd)
 {
 	return socket_option_is(fd, SO_DOMAIN, AF_UNIX) && socket_option_is(fd, SO_TYPE, SOCK_DGRAM);
 }
 
-static bool is_made_by(int fd, const struct ucred *who)
+static bool socket_is_made_by_process(int fd, const struct ucred *who)
 {
 	struct ucred maker = {0};
 	socklen_t len = sizeof(maker);
@@ -128,21 +128,21 @@ static bool is_made_by(int fd, const struct ucred *who)
 
 int vmad_right_share(int fd, unsigned ifindex, bool any_user)
 {
-	if (fd < 0 || !is_right_socket(fd))
+	if (fd < 0 || !is_right_socket_type(fd))
 		return -EPERM;
-	if (socket_is_marked(fd, vmad_mark_of(ifindex, any_user)))
+	if (socket_is_marked(fd, vmad_right_mark(ifindex, any_user)))
 		return 0;
-	return set_mark(fd, vmad_mark_of(ifindex, any_user));
+	return set_mark(fd, vmad_right_mark(ifindex, any_user));
 }
 
 void vmad_right_revoke(int fd)
 {
-	if (fd >= 0 && is_right_socket(fd))
+	if (fd >= 0 && is_right_socket_type(fd))
 		set_mark(fd, 0);
 }
 
 /* It has ended, so its number may be another's by now. A kernel before 6.5 does not say. */
-static bool maker_has_ended(int fd)
+static bool right_maker_has_ended(int fd)
 {
 	struct pollfd process = {.fd = -1, .events = POLLIN};
 	socklen_t len = sizeof(process.fd);
@@ -161,19 +161,20 @@ bool vmad_right_is_own(int fd, const struct ucred *who)
 	struct ucred maker = {0};
 	socklen_t len = sizeof(maker);
 
-	if (!is_right_socket(fd))
+	if (!is_right_socket_type(fd))
 		return true;
 	return os_getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &maker, &len) == 0 && maker.pid != 0 &&
-	       maker.pid == who->pid && !maker_has_ended(fd);
+	       maker.pid == who->pid && !right_maker_has_ended(fd);
 }
 
 int vmad_right_check(int fd, unsigned ifindex, const struct ucred *who)
 {
 	bool is_right = false;
 
-	if (is_right_socket(fd))
-		is_right = socket_is_marked(fd, vmad_mark_of(ifindex, true)) ||
-		           (socket_is_marked(fd, vmad_mark_of(ifindex, false)) && is_made_by(fd, who));
+	if (is_right_socket_type(fd))
+		is_right =
+		        socket_is_marked(fd, vmad_right_mark(ifindex, true)) ||
+		        (socket_is_marked(fd, vmad_right_mark(ifindex, false)) && socket_is_made_by_process(fd, who));
 	else
 		is_right = socket_option_is(fd, SO_DOMAIN, AF_INET) && socket_option_is(fd, SO_TYPE, SOCK_RAW) &&
 		           socket_option_is(fd, SO_BINDTOIFINDEX, (int)ifindex);

@@ -58,7 +58,7 @@ static inline bool try_lock(_Atomic uint32_t *lock, uint32_t self)
  * frames of (b), (c) in the ring. holder[] is FILL before the kernel can see the frame: a later hold by whoever
  * receives it is never overwritten by us.
  */
-void xdp_shared_publish_fill(struct xdp_driver *driver, uint32_t producer, uint32_t count)
+void xdp_shared_publish_fill_producer(struct xdp_shared_rings_user *driver, uint32_t producer, uint32_t count)
 {
 	struct xdp_shared *shared = driver->shared;
 	struct xdp_shared_fill_side *side = &shared->queue[driver->queue].fill;
@@ -79,7 +79,7 @@ void xdp_shared_publish_fill(struct xdp_driver *driver, uint32_t producer, uint3
 	xdp_store(&side->redo, 0);
 }
 
-unsigned xdp_shared_fill(struct xdp_driver *driver, const uint32_t *frames, unsigned n)
+unsigned xdp_shared_put_in_fill_ring(struct xdp_shared_rings_user *driver, const uint32_t *frames, unsigned n)
 {
 	struct xdp_shared *shared = driver->shared;
 	struct xdp_shared_fill_side *side = &shared->queue[driver->queue].fill;
@@ -104,29 +104,29 @@ unsigned xdp_shared_fill(struct xdp_driver *driver, const uint32_t *frames, unsi
 			ring->addrs[(producer + count++) & ring->mask] = (uint64_t)f << XDP_FRAME_SHIFT;
 	}
 	if (count > 0)
-		xdp_shared_publish_fill(driver, producer, count);
+		xdp_shared_publish_fill_producer(driver, producer, count);
 	XDP_SHARED_STEP();
 	xdp_store(&side->lock, 0);
 	return n;
 }
 
-void xdp_shared_hold(struct xdp_driver *driver, uint32_t frame)
+void xdp_shared_set_frame_holder(struct xdp_shared_rings_user *driver, uint32_t frame)
 {
 	if (frame < XDP_FRAMES_MAX)
-		xdp_hold(driver->shared, frame, driver->self);
+		xdp_set_frame_holder(driver->shared, frame, driver->self);
 }
 
 /* ---- completing ---- */
 
 /*
  * The truth about a TX frame is state[frame]; a hint only says where to look. A hint too many is harmless, because
- * xdp_shared_returned takes COMPLETED frames only. A missing one would lose the frame: so it is given after the state,
- * and where the ring is full, or a dead drainer may not have given it, the slot is told to look everywhere.
+ * xdp_shared_take_completed_tx takes COMPLETED frames only. A missing one would lose the frame: so it is given after
+ * the state, and where the ring is full, or a dead drainer may not have given it, the slot is told to look everywhere.
  */
-static inline void push_hint(struct xdp_shared *shared, uint32_t queue, uint64_t f)
+static inline void push_completed_frame_hint(struct xdp_shared *shared, uint32_t queue, uint64_t f)
 {
 	const uint32_t slot = atomic_load_explicit(&shared->route[f], memory_order_relaxed) - 1u;
-	struct xdp_shared_hints *hints;
+	struct xdp_completed_frame_hints *hints;
 	uint32_t producer;
 
 	if (slot >= XDP_SLOTS_MAX)
@@ -159,7 +159,7 @@ static inline void push_hint(struct xdp_shared *shared, uint32_t queue, uint64_t
  *
  * An entry that names no frame of ours in flight on this queue is skipped: nobody waits for it.
  */
-static unsigned drain_completions(struct xdp_driver *driver, struct xdp_shared_comp_side *side)
+static unsigned drain_completions(struct xdp_shared_rings_user *driver, struct xdp_shared_comp_side *side)
 {
 	struct xdp_shared *shared = driver->shared;
 	struct xdp_ring *ring = driver->comp;
@@ -186,7 +186,7 @@ static unsigned drain_completions(struct xdp_driver *driver, struct xdp_shared_c
 		XDP_SHARED_STEP();
 		xdp_store(&shared->state[f], state ^ XDP_TX_IN_FLIGHT ^ XDP_TX_COMPLETED);
 		XDP_SHARED_STEP();
-		push_hint(shared, driver->queue, f);
+		push_completed_frame_hint(shared, driver->queue, f);
 	}
 	XDP_SHARED_STEP();
 	xdp_store(ring->consumer, consumer + n);
@@ -195,7 +195,7 @@ static unsigned drain_completions(struct xdp_driver *driver, struct xdp_shared_c
 	return n;
 }
 
-unsigned xdp_shared_complete(struct xdp_driver *driver)
+unsigned xdp_shared_drain_completion_ring(struct xdp_shared_rings_user *driver)
 {
 	struct xdp_shared_comp_side *side = &driver->shared->queue[driver->queue].comp;
 	unsigned n;
@@ -212,7 +212,7 @@ unsigned xdp_shared_complete(struct xdp_driver *driver)
 
 /* ---- a slot's TX frames ---- */
 
-void xdp_shared_rent(struct xdp_shared *shared, uint32_t slot, uint32_t tx_first, uint32_t tx_count)
+void xdp_shared_set_tx_range_of_slot(struct xdp_shared *shared, uint32_t slot, uint32_t tx_first, uint32_t tx_count)
 {
 	struct xdp_tx_range range;
 
@@ -227,13 +227,13 @@ void xdp_shared_rent(struct xdp_shared *shared, uint32_t slot, uint32_t tx_first
 	}
 }
 
-void xdp_shared_in_flight(struct xdp_shared *shared, uint32_t frame, uint32_t queue, uint32_t tx_index)
+void xdp_shared_set_in_flight(struct xdp_shared *shared, uint32_t frame, uint32_t queue, uint32_t tx_index)
 {
 	if (frame < XDP_FRAMES_MAX)
-		xdp_put_in_flight(shared, frame, queue, tx_index);
+		xdp_set_in_flight(shared, frame, queue, tx_index);
 }
 
-static inline bool tx_frame_take(struct xdp_shared *shared, struct xdp_tx_range range, uint32_t f)
+static inline bool take_completed_tx_frame(struct xdp_shared *shared, struct xdp_tx_range range, uint32_t f)
 {
 	uint64_t state;
 
@@ -246,10 +246,10 @@ static inline bool tx_frame_take(struct xdp_shared *shared, struct xdp_tx_range 
 	return true;
 }
 
-static unsigned pop_hints(struct xdp_shared *shared, struct xdp_tx_range range, uint32_t slot, uint32_t queue,
-                          uint32_t *frames, unsigned n)
+static unsigned pop_completed_frame_hints(struct xdp_shared *shared, struct xdp_tx_range range, uint32_t slot,
+                                          uint32_t queue, uint32_t *frames, unsigned n)
 {
-	struct xdp_shared_hints *hints = &shared->hints[slot][queue];
+	struct xdp_completed_frame_hints *hints = &shared->hints[slot][queue];
 	uint32_t producer = xdp_load(&hints->producer);
 	uint32_t consumer = atomic_load_explicit(&hints->consumer, memory_order_relaxed);
 	unsigned got = 0;
@@ -263,7 +263,7 @@ static unsigned pop_hints(struct xdp_shared *shared, struct xdp_tx_range range, 
 	while (consumer != producer && got < n) {
 		const uint32_t f = atomic_load_explicit(&hints->frame[consumer++ % XDP_HINTS], memory_order_relaxed);
 
-		if (tx_frame_take(shared, range, f))
+		if (take_completed_tx_frame(shared, range, f))
 			frames[got++] = f;
 	}
 	xdp_store(&hints->consumer, consumer);
@@ -271,8 +271,9 @@ static unsigned pop_hints(struct xdp_shared *shared, struct xdp_tx_range range, 
 }
 
 /* The flag is taken by an exchange: it reads the last of those who set it, so the states they wrote before are seen. */
-static __attribute__((cold, noinline)) unsigned tx_frames_take_all(struct xdp_shared *shared, struct xdp_tx_range range,
-                                                                   uint32_t slot, uint32_t *frames, unsigned n)
+static __attribute__((cold, noinline)) unsigned take_all_completed_tx_frames(struct xdp_shared *shared,
+                                                                             struct xdp_tx_range range, uint32_t slot,
+                                                                             uint32_t *frames, unsigned n)
 {
 	unsigned got = 0;
 
@@ -282,26 +283,26 @@ static __attribute__((cold, noinline)) unsigned tx_frames_take_all(struct xdp_sh
 			xdp_store(&shared->slot[slot].rescan, 1);
 			break;
 		}
-		if (tx_frame_take(shared, range, f))
+		if (take_completed_tx_frame(shared, range, f))
 			frames[got++] = f;
 	}
 	return got;
 }
 
-unsigned xdp_shared_returned(struct xdp_shared *shared, uint32_t slot, uint32_t *frames, unsigned n)
+unsigned xdp_shared_take_completed_tx(struct xdp_shared *shared, uint32_t slot, uint32_t *frames, unsigned n)
 {
 	const struct xdp_tx_range range = xdp_tx_range_of(shared, slot);
 	const uint32_t queues = __atomic_load_n(&shared->queues, __ATOMIC_RELAXED);
 	unsigned got = 0;
 
 	if (__builtin_expect(atomic_load_explicit(&shared->slot[slot].rescan, memory_order_relaxed) != 0, 0))
-		got = tx_frames_take_all(shared, range, slot, frames, n);
+		got = take_all_completed_tx_frames(shared, range, slot, frames, n);
 	for (uint32_t q = 0; q < queues && q < XDP_QUEUES_MAX && got < n; q++)
-		got += pop_hints(shared, range, slot, q, frames + got, n - got);
+		got += pop_completed_frame_hints(shared, range, slot, q, frames + got, n - got);
 	return got;
 }
 
-uint32_t xdp_shared_in_flight_among(const struct xdp_shared *shared, uint32_t first, uint32_t count)
+uint32_t xdp_shared_count_in_flight(const struct xdp_shared *shared, uint32_t first, uint32_t count)
 {
 	uint32_t n = 0;
 

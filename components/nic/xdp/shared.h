@@ -94,7 +94,7 @@ struct xdp_shared_slot {
  * that is a constant of the program: either side may be another process, dead or worse.
  */
 #define XDP_HINTS 512
-struct xdp_shared_hints {
+struct xdp_completed_frame_hints {
 	_Atomic uint32_t producer __attribute__((aligned(64)));
 	_Atomic uint32_t frame[XDP_HINTS];
 	_Atomic uint32_t consumer __attribute__((aligned(64)));
@@ -104,7 +104,7 @@ struct xdp_shared {
 	uint32_t magic, version, nframes, queues;
 	struct xdp_shared_queue queue[XDP_QUEUES_MAX];
 	struct xdp_shared_slot slot[XDP_SLOTS_MAX];
-	struct xdp_shared_hints hints[XDP_SLOTS_MAX][XDP_QUEUES_MAX];
+	struct xdp_completed_frame_hints hints[XDP_SLOTS_MAX][XDP_QUEUES_MAX];
 	_Atomic uint64_t state[XDP_FRAMES_MAX];
 	_Atomic uint16_t holder[XDP_FRAMES_MAX];
 	_Atomic uint8_t route[XDP_FRAMES_MAX];
@@ -144,13 +144,13 @@ static inline bool xdp_is_in_flight(uint64_t state, uint32_t queue)
 	       (XDP_TX_IN_FLIGHT | (uint64_t)queue << XDP_TX_QUEUE_SHIFT);
 }
 
-/* xdp_shared_hold and xdp_shared_in_flight for the hot path; `frame` is below XDP_FRAMES_MAX. */
-static inline void xdp_hold(struct xdp_shared *shared, uint32_t frame, uint16_t self)
+/* xdp_shared_set_frame_holder and xdp_shared_set_in_flight for the hot path; `frame` is below XDP_FRAMES_MAX. */
+static inline void xdp_set_frame_holder(struct xdp_shared *shared, uint32_t frame, uint16_t self)
 {
 	xdp_store(&shared->holder[frame], self);
 }
 
-static inline void xdp_put_in_flight(struct xdp_shared *shared, uint32_t frame, uint32_t queue, uint32_t tx_index)
+static inline void xdp_set_in_flight(struct xdp_shared *shared, uint32_t frame, uint32_t queue, uint32_t tx_index)
 {
 	const uint64_t state = atomic_load_explicit(&shared->state[frame], memory_order_relaxed);
 
@@ -173,6 +173,6 @@ static inline struct xdp_tx_range xdp_tx_range_of(const struct xdp_shared *share
 }
 
 /* Under the fill lock: entries [producer, producer + count) of the ring, written before, become the kernel's. */
-void xdp_shared_publish_fill(struct xdp_driver *driver, uint32_t producer, uint32_t count);
+void xdp_shared_publish_fill_producer(struct xdp_shared_rings_user *driver, uint32_t producer, uint32_t count);
 
 #endif

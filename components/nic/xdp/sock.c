@@ -34,7 +34,7 @@ struct umem_reg {
 #define BUSY_PAUSE_NS 2000000
 
 /* It is not there, or nobody may. (Not: for the moment there are no descriptors, or there is no memory.) */
-static bool is_lack(int error)
+static bool error_means_no_xdp_support(int error)
 {
 	return error == EAFNOSUPPORT || error == EPROTONOSUPPORT || error == ENOSYS || error == EPERM ||
 	       error == EACCES;
@@ -48,19 +48,21 @@ int xdp_sock_check_kernel(const char **what)
 
 	*what = "socket(AF_XDP)";
 	if (fd < 0)
-		return is_lack(errno) ? -errno : 0;
+		return error_means_no_xdp_support(errno) ? -errno : 0;
 	os_close(fd);
 	*what = XDP_LACKS_MEMFD;
 	fd = (int)syscall(SYS_memfd_create, "vma-look", MFD_CLOEXEC);
 	if (fd < 0)
-		return is_lack(errno) ? -errno : 0;
+		return error_means_no_xdp_support(errno) ? -errno : 0;
 	os_close(fd);
 	*what = "bpf()";
-	return syscall(SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &attr, sizeof(attr)) < 0 && is_lack(errno) ? -errno : 0;
+	return syscall(SYS_bpf, BPF_OBJ_GET_INFO_BY_FD, &attr, sizeof(attr)) < 0 && error_means_no_xdp_support(errno)
+	               ? -errno
+	               : 0;
 }
 
 /* Bind looks at the flags first, and then for the interface, of which there is none with number 0. */
-bool xdp_sock_takes_frags(void)
+bool xdp_sock_supports_multi_buffer(void)
 {
 	const struct sockaddr_xdp addr = {.sxdp_family = AF_XDP, .sxdp_flags = XDP_USE_SG};
 	const int fd = os_socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
@@ -75,21 +77,21 @@ bool xdp_sock_takes_frags(void)
 
 static int open_xdp_socket(void)
 {
-	int fd = nic_fd_keep(os_socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0));
+	int fd = nic_fd_move_high(os_socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0));
 
 	return fd < 0 ? -errno : fd;
 }
 
-static int set_ring(int fd, int option, uint32_t entries)
+static int xsk_ring_set_size(int fd, int option, uint32_t entries)
 {
 	return os_setsockopt(fd, SOL_XDP, option, &entries, sizeof(entries)) < 0 ? -errno : 0;
 }
 
-static int set_umem_rings(int fd)
+static int xsk_set_umem_ring_sizes(int fd)
 {
-	int rc = set_ring(fd, XDP_UMEM_FILL_RING, XDP_FILL_SIZE);
+	int rc = xsk_ring_set_size(fd, XDP_UMEM_FILL_RING, XDP_FILL_SIZE);
 
-	return rc < 0 ? rc : set_ring(fd, XDP_UMEM_COMPLETION_RING, XDP_COMP_SIZE);
+	return rc < 0 ? rc : xsk_ring_set_size(fd, XDP_UMEM_COMPLETION_RING, XDP_COMP_SIZE);
 }
 
 static int bind_xdp_queue(int fd, unsigned ifindex, uint32_t queue, uint16_t flags, int umem_fd)
@@ -134,7 +136,7 @@ static int register_umem(int fd, void *umem, size_t umem_bytes, bool metadata)
 }
 
 /* A driver that sends the frames itself may know nothing of metadata, and does not say so here. */
-static bool is_copied(int fd)
+static bool xdp_socket_is_in_copy_mode(int fd)
 {
 	struct xdp_options options = {0};
 	socklen_t len = sizeof(options);
@@ -143,7 +145,8 @@ static bool is_copied(int fd)
 	       (options.flags & XDP_OPTIONS_ZEROCOPY) == 0;
 }
 
-int xdp_sock_umem(void *umem, size_t umem_bytes, unsigned ifindex, uint32_t queue, uint16_t bind_flags, bool *tx_csum)
+int xdp_sock_open_with_umem(void *umem, size_t umem_bytes, unsigned ifindex, uint32_t queue, uint16_t bind_flags,
+                            bool *tx_csum)
 {
 	int fd = open_xdp_socket(), rc;
 
@@ -156,38 +159,39 @@ int xdp_sock_umem(void *umem, size_t umem_bytes, unsigned ifindex, uint32_t queu
 		rc = register_umem(fd, umem, umem_bytes, false);
 	if (rc < 0)
 		return close_failed_socket(fd, rc, "XDP_UMEM_REG", ifindex, queue);
-	if ((rc = set_umem_rings(fd)) < 0 || (rc = set_ring(fd, XDP_RX_RING, TOKEN_RX_SIZE)) < 0)
+	if ((rc = xsk_set_umem_ring_sizes(fd)) < 0 || (rc = xsk_ring_set_size(fd, XDP_RX_RING, TOKEN_RX_SIZE)) < 0)
 		return close_failed_socket(fd, rc, "rings of the base socket", ifindex, queue);
 	/* Neither XDP_COPY nor XDP_ZEROCOPY: the kernel takes zero-copy where the driver has it. */
 	rc = bind_xdp_queue(fd, ifindex, queue, bind_flags | XDP_USE_NEED_WAKEUP, -1);
 	if (rc < 0)
 		return close_failed_socket(fd, rc, "bind of the base socket", ifindex, queue);
 	if (tx_csum != NULL && *tx_csum)
-		*tx_csum = is_copied(fd);
+		*tx_csum = xdp_socket_is_in_copy_mode(fd);
 	return fd;
 }
 
-int xdp_sock_base(int umem_fd, unsigned ifindex, uint32_t queue, uint16_t bind_flags)
+int xdp_sock_open_on_shared_umem(int umem_fd, unsigned ifindex, uint32_t queue, uint16_t bind_flags)
 {
 	int fd = open_xdp_socket(), rc;
 
 	(void)bind_flags;
 	if (fd < 0)
 		return fd;
-	if ((rc = set_umem_rings(fd)) < 0 || (rc = set_ring(fd, XDP_RX_RING, TOKEN_RX_SIZE)) < 0)
+	if ((rc = xsk_set_umem_ring_sizes(fd)) < 0 || (rc = xsk_ring_set_size(fd, XDP_RX_RING, TOKEN_RX_SIZE)) < 0)
 		return close_failed_socket(fd, rc, "rings of the base socket", ifindex, queue);
 	/* With XDP_SHARED_UMEM the kernel refuses every other flag and takes over those of the first socket. */
 	rc = bind_xdp_queue(fd, ifindex, queue, XDP_SHARED_UMEM, umem_fd);
 	return rc < 0 ? close_failed_socket(fd, rc, "bind of the base socket", ifindex, queue) : fd;
 }
 
-int xdp_sock_queue(int base_fd, unsigned ifindex, uint32_t queue, uint32_t rx_size, uint32_t tx_size)
+int xdp_sock_open_for_slot(int base_fd, unsigned ifindex, uint32_t queue, uint32_t rx_size, uint32_t tx_size)
 {
 	int fd = open_xdp_socket(), rc;
 
 	if (fd < 0)
 		return fd;
-	if ((rc = set_ring(fd, XDP_RX_RING, rx_size)) < 0 || (rc = set_ring(fd, XDP_TX_RING, tx_size)) < 0)
+	if ((rc = xsk_ring_set_size(fd, XDP_RX_RING, rx_size)) < 0 ||
+	    (rc = xsk_ring_set_size(fd, XDP_TX_RING, tx_size)) < 0)
 		return close_failed_socket(fd, rc, "RX and TX ring", ifindex, queue);
 	rc = bind_xdp_queue(fd, ifindex, queue, XDP_SHARED_UMEM, base_fd);
 	return rc < 0 ? close_failed_socket(fd, rc, "bind of a queue pair's socket", ifindex, queue) : fd;

@@ -135,7 +135,7 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, XDP_RECENT_LINES);
 	__type(key, __u32);
-	__type(value, struct xdp_recents);
+	__type(value, struct xdp_recent_connections);
 } recents SEC(".maps");
 
 /* Segments that met a minisock. When it is full they are lost, as on a wire. */
@@ -149,12 +149,12 @@ enum packet_owner { OURS, OF_KERNEL, OF_NOBODY };
 
 const volatile __u32 queues = 1; /* set before loading: a constant to the verifier and the JIT */
 struct xdp_flow_counts counts;   /* written by user space, and so is */
-volatile struct xdp_flow_front front;
+volatile struct xdp_single_flow_fast_path front;
 __u32 rentals[XDP_FLOW_SLOTS]; /* how often each slot was rented */
 volatile __u64 mac;            /* the interface's, xdp_flow_mac(); 0: not known, everybody's is */
 
 /* To which the kernel would give a segment of this 5-tuple: to be released. */
-static __always_inline struct bpf_sock *socket_of(struct xdp_md *ctx, const struct xdp_flow_key *key)
+static __always_inline struct bpf_sock *kernel_socket_of_key(struct xdp_md *ctx, const struct xdp_flow_key *key)
 {
 	struct bpf_sock_tuple tuple = {
 	        .ipv4.saddr = key->peer,
@@ -169,7 +169,7 @@ static __always_inline struct bpf_sock *socket_of(struct xdp_md *ctx, const stru
 /* Its state; 0: there is none. */
 static __always_inline __u32 kernel_socket_state(struct xdp_md *ctx, const struct xdp_flow_key *key)
 {
-	struct bpf_sock *sk = socket_of(ctx, key);
+	struct bpf_sock *sk = kernel_socket_of_key(ctx, key);
 	__u32 state;
 
 	if (!sk)
@@ -185,7 +185,7 @@ static __always_inline int is_connection_state(__u32 state)
 }
 
 /* The kernel has what a yielding flow is for. Its last one in TIME_WAIT keeps nobody from the next. */
-static __always_inline int is_kernels_connection(struct xdp_md *ctx, const struct xdp_flow_key *key)
+static __always_inline int kernel_has_connection(struct xdp_md *ctx, const struct xdp_flow_key *key)
 {
 	const __u32 state = kernel_socket_state(ctx, key);
 
@@ -197,10 +197,11 @@ static __always_inline int is_kernels_connection(struct xdp_md *ctx, const struc
  * that there is of a request that was answered so while the kernel's listener had the SYNs. Who has sent none for two
  * minutes says no at once; else one segment of ours in some hundred million looks like a cookie, and is lost.
  */
-static __always_inline int is_kernels(struct xdp_md *ctx, const struct xdp_flow_key *key, const struct packet *packet)
+static __always_inline int segment_is_of_kernel_connection(struct xdp_md *ctx, const struct xdp_flow_key *key,
+                                                           const struct packet *packet)
 {
 	const struct tcp_head *tcp = packet->l4;
-	struct bpf_sock *sk = socket_of(ctx, key);
+	struct bpf_sock *sk = kernel_socket_of_key(ctx, key);
 	int is;
 
 	if (!sk)
@@ -214,12 +215,12 @@ static __always_inline int is_kernels(struct xdp_md *ctx, const struct xdp_flow_
 }
 
 /* What becomes of it where no socket is in the map (any more) is `otherwise`. */
-static __always_inline int to_slot(struct xdp_md *ctx, __u32 slot, __u32 otherwise)
+static __always_inline int redirect_to_slot(struct xdp_md *ctx, __u32 slot, __u32 otherwise)
 {
 	return (int)bpf_redirect_map(&sockets, slot * queues + ctx->rx_queue_index, otherwise);
 }
 
-static __always_inline int match_front(const struct xdp_flow_key *key, __u32 *slot)
+static __always_inline int match_fast_path_flow(const struct xdp_flow_key *key, __u32 *slot)
 {
 	const __u64 version = front.version;
 
@@ -235,10 +236,10 @@ static __always_inline int match_front(const struct xdp_flow_key *key, __u32 *sl
  * the front, that takes loads in program order). A slot that was there a moment ago may be the answer; it drops what it
  * has no flow for.
  */
-static __always_inline int match_claim(const struct xdp_flow_key *key, __u32 *slot)
+static __always_inline int match_claimed_flow(const struct xdp_flow_key *key, __u32 *slot)
 {
-	const __u64 name = xdp_claim_name(key->local, key->local_port, key->vlan);
-	const __u64 peer = xdp_claim_peer_and_slot(key->peer, key->peer_port, 0);
+	const __u64 name = xdp_claim_pack_local_name(key->local, key->local_port, key->vlan);
+	const __u64 peer = xdp_claim_pack_peer_and_slot(key->peer, key->peer_port, 0);
 	const __u32 index = xdp_claim_bucket_of(key->local, key->local_port);
 	const volatile struct xdp_claim_bucket *bucket;
 
@@ -262,7 +263,7 @@ static __always_inline int match_claim(const struct xdp_flow_key *key, __u32 *sl
 }
 
 /* The flow that takes what no flow of one peer does. */
-static __always_inline struct xdp_flow_value *wildcard_flow(struct xdp_flow_key *key, int is_tcp)
+static __always_inline struct xdp_flow_value *find_flow_of_any_peer(struct xdp_flow_key *key, int is_tcp)
 {
 	const __u32 peer = key->peer;
 	const __u16 peer_port = key->peer_port;
@@ -278,7 +279,7 @@ static __always_inline struct xdp_flow_value *wildcard_flow(struct xdp_flow_key 
 	return flow;
 }
 
-static __always_inline struct xdp_flow_value *port_block_of(const struct xdp_flow_key *key)
+static __always_inline struct xdp_flow_value *find_port_block_flow(const struct xdp_flow_key *key)
 {
 	struct xdp_flow_key first = {
 	        .local = key->local,
@@ -298,7 +299,7 @@ static __always_inline int is_initial_syn(const struct tcp_head *tcp)
 }
 
 /* The same of a segment that may be cut. */
-static __always_inline int may_be_initial_syn(const struct packet *packet)
+static __always_inline int may_be_syn_or_truncated(const struct packet *packet)
 {
 	const struct tcp_head *tcp = packet->l4;
 
@@ -343,15 +344,15 @@ static __always_inline void report_minisock_segment(const struct xdp_flow_key *k
 }
 
 /* A connection of the kernel's, or a SYN for one who listens, in the kernel or here. */
-static __always_inline int is_anothers_connection(struct xdp_md *ctx, struct xdp_flow_key *key,
-                                                  const struct tcp_head *tcp)
+static __always_inline int segment_belongs_to_other_socket(struct xdp_md *ctx, struct xdp_flow_key *key,
+                                                           const struct tcp_head *tcp)
 {
 	const __u32 state = kernel_socket_state(ctx, key);
 	const struct xdp_flow_value *wildcard;
 
 	if (!is_initial_syn(tcp) || state != 0)
 		return is_initial_syn(tcp) || is_connection_state(state);
-	wildcard = wildcard_flow(key, 1);
+	wildcard = find_flow_of_any_peer(key, 1);
 	return wildcard && !(wildcard->flags & XDP_FLOW_MINISOCK);
 }
 
@@ -374,7 +375,7 @@ static __always_inline int match_minisock(struct xdp_md *ctx, struct xdp_flow_ke
 		return 0;
 	if ((const void *)(tcp + 1) > packet->end)
 		return 1; /* and cut: nobody is told */
-	if (is_anothers_connection(ctx, key, tcp)) {
+	if (segment_belongs_to_other_socket(ctx, key, tcp)) {
 		flow->over = number;
 		report_minisock_segment(key, number, packet, 0);
 		return 0;
@@ -389,8 +390,9 @@ static __always_inline int match_minisock(struct xdp_md *ctx, struct xdp_flow_ke
  * too, and comes at once; what the owner is told of would be lost if a new listener took the minisock's place
  * meanwhile.
  */
-static __always_inline int is_of_listeners_minisock(struct xdp_md *ctx, const struct xdp_flow_key *key,
-                                                    const struct xdp_flow_value *flow, const struct packet *packet)
+static __always_inline int segment_is_of_listener_minisock(struct xdp_md *ctx, const struct xdp_flow_key *key,
+                                                           const struct xdp_flow_value *flow,
+                                                           const struct packet *packet)
 {
 	const struct tcp_head *tcp = packet->l4;
 
@@ -405,24 +407,24 @@ static __always_inline int is_of_listeners_minisock(struct xdp_md *ctx, const st
 /* ---- listener groups ---- */
 
 /* The slot that got the connection's SYN, or XDP_NO_SLOT. */
-static __always_inline __u32 recents_find(const volatile struct xdp_recents *line, __u64 hash)
+static __always_inline __u32 recent_connections_find(const volatile struct xdp_recent_connections *line, __u64 hash)
 {
 	for (int i = 0; i < XDP_RECENT_WAYS; i++) {
 		const __u64 recent = line->at[i];
-		const __u32 slot = xdp_recent_slot(recent);
+		const __u32 slot = xdp_recent_unpack_slot(recent);
 
-		if (xdp_recent_is_of(recent, hash) && (recent >> 6 & 0x3ff) == (rentals[slot] & 0x3ff))
+		if (xdp_recent_has_hash(recent, hash) && (recent >> 6 & 0x3ff) == (rentals[slot] & 0x3ff))
 			return slot;
 	}
 	return XDP_NO_SLOT;
 }
 
-static __always_inline void recents_add(volatile struct xdp_recents *line, __u64 hash, __u32 slot)
+static __always_inline void recent_connections_add(volatile struct xdp_recent_connections *line, __u64 hash, __u32 slot)
 {
-	const __u32 now = xdp_recent_now(bpf_ktime_get_ns());
-	const __u32 place = xdp_recent_place(line, hash, now) & (XDP_RECENT_WAYS - 1);
+	const __u32 now = xdp_recent_time_units(bpf_ktime_get_ns());
+	const __u32 place = xdp_recent_find_or_oldest(line, hash, now) & (XDP_RECENT_WAYS - 1);
 
-	line->at[place] = xdp_recent(hash, rentals[slot & (XDP_FLOW_SLOTS - 1)], slot, now);
+	line->at[place] = xdp_recent_pack(hash, rentals[slot & (XDP_FLOW_SLOTS - 1)], slot, now);
 }
 
 /*
@@ -431,31 +433,31 @@ static __always_inline void recents_add(volatile struct xdp_recents *line, __u64
  * that is the same slot, because the owner has not heard of its end yet, a SYN is the kernel's listener's. Any other
  * segment is dropped and comes again: the kernel has no connection for it, and would answer with RST.
  */
-static __noinline int to_group(struct xdp_md *ctx, const struct xdp_flow_key *key, __u32 index, int begins)
+static __noinline int steer_to_group_member(struct xdp_md *ctx, const struct xdp_flow_key *key, __u32 index, int begins)
 {
 	const __u64 hash = xdp_group_hash(key);
-	const __u32 at = xdp_recent_line(hash), bucket = xdp_group_bucket(hash);
+	const __u32 at = xdp_recent_line_of_hash(hash), bucket = xdp_group_bucket(hash);
 	const volatile struct xdp_group *group = bpf_map_lookup_elem(&groups, &index);
-	volatile struct xdp_recents *line = bpf_map_lookup_elem(&recents, &at);
+	volatile struct xdp_recent_connections *line = bpf_map_lookup_elem(&recents, &at);
 	__u32 noted, slot;
 
 	if (!group || !line)
 		return XDP_PASS;
-	noted = recents_find(line, hash);
+	noted = recent_connections_find(line, hash);
 	if (noted == XDP_NO_SLOT && !begins)
 		noted = group->default_slot;
 	if (noted < XDP_FLOW_SLOTS && (!begins || (group->eligible >> noted & 1)) &&
-	    to_slot(ctx, noted, XDP_ABORTED) == XDP_REDIRECT)
+	    redirect_to_slot(ctx, noted, XDP_ABORTED) == XDP_REDIRECT)
 		return XDP_REDIRECT;
 	slot = group->slot[bucket] & (XDP_FLOW_SLOTS - 1);
 	if (begins)
-		recents_add(line, hash, slot);
-	return to_slot(ctx, slot, begins ? XDP_PASS : XDP_DROP);
+		recent_connections_add(line, hash, slot);
+	return redirect_to_slot(ctx, slot, begins ? XDP_PASS : XDP_DROP);
 }
 
 /* ---- UDP flows that several slots of one process have ---- */
 
-static __always_inline __u32 slot_of_flow(const struct xdp_flow_key *key, const struct xdp_flow_value *flow)
+static __always_inline __u32 slot_by_flow_hash(const struct xdp_flow_key *key, const struct xdp_flow_value *flow)
 {
 	const volatile struct xdp_group *group;
 	__u32 index = flow->group;
@@ -475,32 +477,32 @@ static __always_inline int steer_packet(struct xdp_md *ctx, struct xdp_flow_key 
 
 	if (counts.exact[packet->is_tcp]) {
 		flow = bpf_map_lookup_elem(&flows, key);
-		if (flow && flow->flags & XDP_FLOW_YIELDS && is_kernels_connection(ctx, key))
+		if (flow && flow->flags & XDP_FLOW_YIELDS && kernel_has_connection(ctx, key))
 			return XDP_PASS;
 		if (flow && !(flow->flags & XDP_FLOW_MINISOCK))
 			/* Of a connection the kernel knows nothing: whose socket goes in this moment has a minisock. */
-			return to_slot(ctx, flow->slot, packet->is_tcp ? XDP_DROP : XDP_PASS);
+			return redirect_to_slot(ctx, flow->slot, packet->is_tcp ? XDP_DROP : XDP_PASS);
 		if (flow && match_minisock(ctx, key, flow, packet))
 			return XDP_DROP;
 	}
-	if (!packet->is_tcp && (match_front(key, &slot) || match_claim(key, &slot)))
-		return to_slot(ctx, slot, XDP_PASS);
-	flow = wildcard_flow(key, packet->is_tcp);
+	if (!packet->is_tcp && (match_fast_path_flow(key, &slot) || match_claimed_flow(key, &slot)))
+		return redirect_to_slot(ctx, slot, XDP_PASS);
+	flow = find_flow_of_any_peer(key, packet->is_tcp);
 	if (!flow && packet->is_tcp) {
-		flow = port_block_of(key);
-		return flow && !kernel_socket_state(ctx, key) ? to_slot(ctx, flow->slot, XDP_PASS) : XDP_PASS;
+		flow = find_port_block_flow(key);
+		return flow && !kernel_socket_state(ctx, key) ? redirect_to_slot(ctx, flow->slot, XDP_PASS) : XDP_PASS;
 	}
 	if (!flow)
 		return XDP_PASS;
 	if (flow->flags & XDP_FLOW_MINISOCK)
-		return is_of_listeners_minisock(ctx, key, flow, packet) ? XDP_DROP : XDP_PASS;
-	if (flow->flags & XDP_FLOW_IN_GRACE && may_be_initial_syn(packet))
+		return segment_is_of_listener_minisock(ctx, key, flow, packet) ? XDP_DROP : XDP_PASS;
+	if (flow->flags & XDP_FLOW_IN_GRACE && may_be_syn_or_truncated(packet))
 		return XDP_PASS;
-	if (flow->flags & XDP_FLOW_LISTENER && is_kernels(ctx, key, packet))
+	if (flow->flags & XDP_FLOW_LISTENER && segment_is_of_kernel_connection(ctx, key, packet))
 		return XDP_PASS;
 	if (flow->flags & XDP_FLOW_GROUP)
-		return to_group(ctx, key, flow->group, may_be_initial_syn(packet));
-	return to_slot(ctx, slot_of_flow(key, flow), XDP_PASS);
+		return steer_to_group_member(ctx, key, flow->group, may_be_syn_or_truncated(packet));
+	return redirect_to_slot(ctx, slot_by_flow_hash(key, flow), XDP_PASS);
 }
 
 /* ---- what is nobody's, whatever its ports ---- */
@@ -516,7 +518,7 @@ static __always_inline __u64 dest_mac(const struct ethhdr *eth)
 }
 
 /* What nearly all packets are. */
-static __always_inline int is_plain_frame(const struct ethhdr *eth, const struct iphdr *ip)
+static __always_inline int frame_has_usual_addresses(const struct ethhdr *eth, const struct iphdr *ip)
 {
 	const __u32 first = first_byte(ip->saddr);
 
@@ -535,7 +537,7 @@ static __always_inline int is_martian(const struct iphdr *ip)
  * The kernel drops source routes, unless accept_source_route is set, and answers what it cannot read by ICMP. Byte
  * after byte, and not option after option: with each at a place that it knows, the verifier is soon through.
  */
-static __always_inline enum packet_owner by_options(const struct iphdr *ip, const void *end)
+static __always_inline enum packet_owner packet_owner_by_ip_options(const struct iphdr *ip, const void *end)
 {
 	const __u32 total = ip->ihl * 4;
 	__u32 next = 0;
@@ -584,27 +586,27 @@ __noinline int packet_owner_of(struct xdp_md *ctx, __u32 ip_off)
 	} else if (ip_off == sizeof(*eth) && mac && dest_mac(eth) != mac) {
 		return OF_NOBODY;
 	}
-	return by_options(ip, end);
+	return packet_owner_by_ip_options(ip, end);
 }
 
 /* ---- fragments of datagrams ---- */
 
 /* As steer_packet(), of what carries no segment. */
-static __always_inline int slot_of_datagram(struct xdp_flow_key *key, __u32 *slot)
+static __always_inline int find_slot_of_datagram(struct xdp_flow_key *key, __u32 *slot)
 {
 	struct xdp_flow_value *flow = counts.exact[0] ? bpf_map_lookup_elem(&flows, key) : 0;
 
-	if (!flow && (match_front(key, slot) || match_claim(key, slot)))
+	if (!flow && (match_fast_path_flow(key, slot) || match_claimed_flow(key, slot)))
 		return 1;
 	if (!flow)
-		flow = wildcard_flow(key, 0);
+		flow = find_flow_of_any_peer(key, 0);
 	if (flow)
-		*slot = slot_of_flow(key, flow);
+		*slot = slot_by_flow_hash(key, flow);
 	return flow != 0;
 }
 
 /* The first fragment: its ports are looked for as a whole datagram's. */
-static __always_inline int slot_of_first(const struct iphdr *ip, const void *end, __u16 vlan, __u32 *slot)
+static __always_inline int slot_of_first_fragment(const struct iphdr *ip, const void *end, __u16 vlan, __u32 *slot)
 {
 	struct xdp_flow_key key = {.peer = ip->saddr, .local = ip->daddr, .vlan = vlan, .proto = IPPROTO_UDP};
 	const __u32 ip_bytes = ip->ihl * 4;
@@ -617,7 +619,7 @@ static __always_inline int slot_of_first(const struct iphdr *ip, const void *end
 		return 0;
 	key.peer_port = ports->source;
 	key.local_port = ports->dest;
-	return slot_of_datagram(&key, slot);
+	return find_slot_of_datagram(&key, slot);
 }
 
 /*
@@ -636,7 +638,7 @@ static __noinline int steer_fragment(struct xdp_md *ctx, __u32 ip_off, __u16 vla
 	if ((const void *)(eth + 1) > end || (const void *)(ip + 1) > end || ip->protocol != IPPROTO_UDP ||
 	    !(counts.exact[0] | counts.wildcard[0] | counts.claims))
 		return XDP_PASS;
-	if (!is_plain_frame(eth, ip) && packet_owner_of(ctx, ip_off) != OURS)
+	if (!frame_has_usual_addresses(eth, ip) && packet_owner_of(ctx, ip_off) != OURS)
 		return XDP_PASS;
 	key.peer = ip->saddr;
 	key.local = ip->daddr;
@@ -649,25 +651,25 @@ static __noinline int steer_fragment(struct xdp_md *ctx, __u32 ip_off, __u16 vla
 		return XDP_PASS;
 	if (ip->frag_off & bpf_htons(0x1fff)) {
 		if (known)
-			return to_slot(ctx, known->slot, XDP_PASS);
-	} else if (!slot_of_first(ip, end, vlan, &fresh.slot)) {
+			return redirect_to_slot(ctx, known->slot, XDP_PASS);
+	} else if (!slot_of_first_fragment(ip, end, vlan, &fresh.slot)) {
 		if (!known)
 			return XDP_PASS; /* and the rest finds nothing */
 		fresh.slot = XDP_FRAGMENT_KERNELS;
 	}
 	if (bpf_map_update_elem(&fragments, &key, &fresh, BPF_ANY) != 0 || fresh.slot == XDP_FRAGMENT_KERNELS)
 		return XDP_PASS;
-	return to_slot(ctx, fresh.slot, XDP_PASS);
+	return redirect_to_slot(ctx, fresh.slot, XDP_PASS);
 }
 
 /* A segment that neither is to have: the kernel gets what no flow has to do with. */
-static __noinline int lose_ours(struct xdp_md *ctx, struct xdp_flow_key *key)
+static __noinline int drop_if_flow_exists(struct xdp_md *ctx, struct xdp_flow_key *key)
 {
 	const struct xdp_flow_value *flow = bpf_map_lookup_elem(&flows, key);
 
 	if (flow && !(flow->flags & XDP_FLOW_YIELDS))
 		return XDP_DROP;
-	if (!flow && !wildcard_flow(key, 1) && !port_block_of(key))
+	if (!flow && !find_flow_of_any_peer(key, 1) && !find_port_block_flow(key))
 		return XDP_PASS;
 	return is_connection_state(kernel_socket_state(ctx, key)) ? XDP_PASS : XDP_DROP;
 }
@@ -720,11 +722,11 @@ int vma_steer(struct xdp_md *ctx)
 	packet.end = end;
 	packet.l4_bytes = total_bytes > ip_bytes ? total_bytes - ip_bytes : 0;
 	packet.is_tcp = ip->protocol == IPPROTO_TCP;
-	if (!is_plain_frame(eth, ip)) {
+	if (!frame_has_usual_addresses(eth, ip)) {
 		const enum packet_owner packet_owner = packet_owner_of(ctx, (const void *)ip - data);
 
 		if (packet_owner == OF_NOBODY && packet.is_tcp)
-			return lose_ours(ctx, &key);
+			return drop_if_flow_exists(ctx, &key);
 		if (packet_owner != OURS)
 			return XDP_PASS;
 	}

@@ -72,7 +72,7 @@ struct xdp_ring {
  * call; 0: all is there. What the capabilities of the process do not cover is told as EPERM, too. */
 int xdp_sock_check_kernel(const char **what);
 /* Whether frames of several buffers can be had (Linux 6.6). Needs CAP_NET_RAW, and says no without. */
-bool xdp_sock_takes_frags(void);
+bool xdp_sock_supports_multi_buffer(void);
 #define XDP_LACKS_MEMFD "memfd_create()"
 /*
  * The first device queue's base socket: registers `umem` and binds with `bind_flags` (XDP_USE_SG where the MTU needs
@@ -80,7 +80,8 @@ bool xdp_sock_takes_frags(void);
  * becomes whether a frame to send may have struct xdp_tx_metadata before it; then every one needs the room for it, be
  * it asked for anything or not. NULL: not wanted.
  */
-int xdp_sock_umem(void *umem, size_t umem_bytes, unsigned ifindex, uint32_t queue, uint16_t bind_flags, bool *tx_csum);
+int xdp_sock_open_with_umem(void *umem, size_t umem_bytes, unsigned ifindex, uint32_t queue, uint16_t bind_flags,
+                            bool *tx_csum);
 
 /* As the kernel has it (linux/if_xdp.h, Linux 6.8), without what only later ones know. */
 struct xdp_tx_metadata {
@@ -94,10 +95,10 @@ struct xdp_tx_metadata {
 _Static_assert(sizeof(struct xdp_tx_metadata) == XDP_TX_METADATA_BYTES, "registered with this length");
 /* Base socket of another device queue, sharing the UMEM of `umem_fd`, with fill and completion rings of its own. The
  * kernel takes the mode from the first one; `bind_flags` is accepted for symmetry and not passed on. */
-int xdp_sock_base(int umem_fd, unsigned ifindex, uint32_t queue, uint16_t bind_flags);
+int xdp_sock_open_on_shared_umem(int umem_fd, unsigned ifindex, uint32_t queue, uint16_t bind_flags);
 /* A queue pair's socket on a device queue whose base socket is `base_fd`: RX and TX ring of its own. fd or -errno;
  * EBUSY is retried for 100 ms. */
-int xdp_sock_queue(int base_fd, unsigned ifindex, uint32_t queue, uint32_t rx_size, uint32_t tx_size);
+int xdp_sock_open_for_slot(int base_fd, unsigned ifindex, uint32_t queue, uint32_t rx_size, uint32_t tx_size);
 /* Map what is behind fd; 0 or -errno. Mappings are MADV_DONTFORK. */
 int xdp_sock_map_umem_rings(int fd, struct xdp_ring *fill, struct xdp_ring *comp);
 int xdp_sock_map_queue_rings(int fd, uint32_t rx_size, uint32_t tx_size, struct xdp_ring *rx, struct xdp_ring *tx);
@@ -115,7 +116,7 @@ int xdp_prog_link_fd(const struct xdp_prog *prog);
 size_t xdp_prog_variables_bytes(void); /* of the layout that both sides must have */
 int xdp_prog_adopt(unsigned ifindex, uint32_t queues, int fds[XDP_PROG_FDS], int *link_fd, bool generic,
                    struct xdp_prog **out);
-struct xdp_prog_entry {
+struct xdp_flow_map_entry {
 	struct vma_flow_key key;
 	uint32_t slot; /* of a minisock: its number */
 	bool is_listener, is_minisock, in_grace;
@@ -124,10 +125,10 @@ struct xdp_prog_entry {
 #define XDP_PROG_ENTRIES 65536
 /* Every entry of an adopted program's map, whose counters are right from then on. `see` changes nothing there; not 0:
  * it ends, and that is its result. */
-int xdp_prog_each(struct xdp_prog *prog, int (*see)(void *arg, const struct xdp_prog_entry *entry), void *arg);
+int xdp_prog_each(struct xdp_prog *prog, int (*see)(void *arg, const struct xdp_flow_map_entry *entry), void *arg);
 void xdp_prog_destroy(struct xdp_prog *prog);
 /* From now on, a bit for each local port that an entry of the map has for TCP, blocks left out. */
-void xdp_prog_name_ports(struct xdp_prog *prog, _Atomic uint64_t *named);
+void xdp_prog_set_port_bitmap(struct xdp_prog *prog, _Atomic uint64_t *named);
 /* Where clients put ports that they take (claims.h), and what they map it by; NULL and -1: nowhere. */
 struct xdp_claim_bucket;
 struct xdp_claim_bucket *xdp_prog_claims(const struct xdp_prog *prog, int *fd);
@@ -180,7 +181,7 @@ void xdp_shared_init(struct xdp_shared *shared, uint32_t nframes, uint32_t queue
 int xdp_shared_check(const struct xdp_shared *shared, size_t bytes); /* magic, version, sizes; -EPROTO */
 
 /* Who drives: one per client and device queue. `fill` and `comp` map the same kernel rings in every client. */
-struct xdp_driver {
+struct xdp_shared_rings_user {
 	struct xdp_shared *shared;
 	struct xdp_ring *fill, *comp;
 	uint32_t queue;
@@ -189,46 +190,47 @@ struct xdp_driver {
 
 /* Frames (indices) that `self` holds go into the fill ring; returns how many (0: taken by another, or full). One that
  * `self` does not hold is counted as taken and left alone. */
-unsigned xdp_shared_fill(struct xdp_driver *driver, const uint32_t *frames, unsigned n);
+unsigned xdp_shared_put_in_fill_ring(struct xdp_shared_rings_user *driver, const uint32_t *frames, unsigned n);
 /* Routes completions from the kernel's ring to their slots; returns how many, 0 if taken by another. */
-unsigned xdp_shared_complete(struct xdp_driver *driver);
+unsigned xdp_shared_drain_completion_ring(struct xdp_shared_rings_user *driver);
 /* `self` now holds `frame` that its RX ring gave. Order for crash safety: hold every frame of the batch, publish the RX
  * consumer index (release), and only then fill, hand on or otherwise use them. */
-void xdp_shared_hold(struct xdp_driver *driver, uint32_t frame);
+void xdp_shared_set_frame_holder(struct xdp_shared_rings_user *driver, uint32_t frame);
 /* Completed TX frames of the caller's slot. Single consumer. */
-unsigned xdp_shared_returned(struct xdp_shared *shared, uint32_t slot, uint32_t *frames, unsigned n);
+unsigned xdp_shared_take_completed_tx(struct xdp_shared *shared, uint32_t slot, uint32_t *frames, unsigned n);
 /* TX range of a slot, set by the owner before the slot is rented out. No frame of the range is in flight. */
-void xdp_shared_rent(struct xdp_shared *shared, uint32_t slot, uint32_t tx_first, uint32_t tx_count);
+void xdp_shared_set_tx_range_of_slot(struct xdp_shared *shared, uint32_t slot, uint32_t tx_first, uint32_t tx_count);
 /* The client marks each TX frame before it publishes the TX producer index: `tx_index` is the index (not masked) that
  * the frame's descriptor has in the TX ring of device queue `queue`, by which the owner can tell after a crash whether
  * the kernel has ever seen it. */
-void xdp_shared_in_flight(struct xdp_shared *shared, uint32_t frame, uint32_t queue, uint32_t tx_index);
+void xdp_shared_set_in_flight(struct xdp_shared *shared, uint32_t frame, uint32_t queue, uint32_t tx_index);
 /*
  * Owner, after the client of `slot` is known to be dead: finishes or undoes what it was in the middle of, on every
  * queue, frees locks that it held, puts its slot's completions to rest. Then next_held walks the frames it held.
  */
-void xdp_shared_recover(struct xdp_driver *drivers, uint32_t queues, uint32_t slot);
+void xdp_shared_release_dead_locks(struct xdp_shared_rings_user *drivers, uint32_t queues, uint32_t slot);
 /*
  * Owner: a lock that `nobody` holds, a number of no living client, is free again, as after a death. False: it has
  * another value now. A living client may have stored that number over the one of who holds the lock: so the owner waits
  * until the number has stood there for longer than anybody needs the lock.
  */
 enum xdp_lock_kind { XDP_LOCK_FILL, XDP_LOCK_COMP, XDP_LOCKS };
-bool xdp_shared_free_lock(struct xdp_driver *driver, enum xdp_lock_kind which, uint32_t nobody);
+bool xdp_shared_break_lock(struct xdp_shared_rings_user *driver, enum xdp_lock_kind which, uint32_t nobody);
 /* How many frames below `end` the slot holds, as the record says. */
-uint32_t xdp_shared_held_by(const struct xdp_shared *shared, uint32_t slot, uint32_t end);
+uint32_t xdp_shared_count_held_by(const struct xdp_shared *shared, uint32_t slot, uint32_t end);
 /* Takes up to n frames that `slot` still holds over to the owner (holder becomes OWNER), from *at on and below `end`;
  * *at moves on, so that a living client which goes on writing there cannot keep the owner busy. */
-unsigned xdp_shared_seize(struct xdp_shared *shared, uint32_t slot, uint32_t *at, uint32_t end, uint32_t *frames,
-                          unsigned n);
+unsigned xdp_shared_take_frames_of_slot(struct xdp_shared *shared, uint32_t slot, uint32_t *at, uint32_t end,
+                                        uint32_t *frames, unsigned n);
 /* Owner, for each RX ring of a dead client's sockets (out of the socket map by now): frames that lie in the ring become
  * held by `slot`, to be seized; the ring is left empty. */
-unsigned xdp_shared_claim_rx(struct xdp_shared *shared, uint32_t slot, struct xdp_ring *rx);
+unsigned xdp_shared_hold_frames_in_rx_ring(struct xdp_shared *shared, uint32_t slot, struct xdp_ring *rx);
 /* Owner, for each TX ring of a dead client's sockets: frames of its range marked in flight at an index that the kernel
  * will never take are not in flight. `taken`: the ring's consumer index if nobody will kick that socket any more, else
  * its producer index. Without this call such frames count as in flight for ever. */
-void xdp_shared_settle_tx(struct xdp_shared *shared, uint32_t first, uint32_t count, uint32_t queue, uint32_t taken);
+void xdp_shared_end_untaken_tx(struct xdp_shared *shared, uint32_t first, uint32_t count, uint32_t queue,
+                               uint32_t taken);
 /* Of `count` TX frames those whose completion has not come yet. */
-uint32_t xdp_shared_in_flight_among(const struct xdp_shared *shared, uint32_t first, uint32_t count);
+uint32_t xdp_shared_count_in_flight(const struct xdp_shared *shared, uint32_t first, uint32_t count);
 
 #endif

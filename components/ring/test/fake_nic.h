@@ -83,7 +83,7 @@ static struct vma_bufpool *fake_pool(struct fake_nic *fake, const char *name, ui
 
 	assert_int_equal(vma_bufpool_create(&attr, &pool), 0);
 	assert_int_equal(vma_bufarena_map_memory(fake->arena, count, &first), 0);
-	assert_int_equal(vma_bufpool_add(pool, first, count), 0);
+	assert_int_equal(vma_bufpool_add_frames(pool, first, count), 0);
 	return pool;
 }
 

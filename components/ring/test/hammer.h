@@ -189,7 +189,7 @@ static void *worker_main(void *arg)
 			idle = 0;
 		n = vma_ring_progress(hammer.ring[0]);
 		if (n == -EBUSY) {
-			vma_ring_idle(hammer.ring[0], VMA_RING_RX, &backoff, 100000000);
+			vma_ring_wait_for_holder(hammer.ring[0], VMA_RING_RX, &backoff, 100000000);
 		} else if (n > 0) {
 			idle = 0;
 		} else if (++idle > IDLE_ROUNDS) {

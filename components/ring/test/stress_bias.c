@@ -146,7 +146,7 @@ static void work(uint32_t seed)
 static void *other_main(void *arg)
 {
 	if (stress.helpers)
-		vma_ring_help();
+		vma_ring_thread_is_helper();
 	work((uint32_t)(uintptr_t)arg);
 	return NULL;
 }

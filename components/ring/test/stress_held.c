@@ -128,7 +128,7 @@ static uint32_t stop_the_holder(enum vma_ring_side side)
 	unsigned refusals = 0;
 
 	while (hammer_now_ns() < deadline) {
-		uint32_t tid = vma_ring_holder(hammer.ring[0], side);
+		uint32_t tid = vma_ring_drive_holder_tid(hammer.ring[0], side);
 
 		if (!is_worker(tid))
 			continue;
@@ -139,7 +139,7 @@ static uint32_t stop_the_holder(enum vma_ring_side side)
 			nap_us(1000);
 			continue;
 		}
-		if (vma_ring_holder(hammer.ring[0], side) == tid)
+		if (vma_ring_drive_holder_tid(hammer.ring[0], side) == tid)
 			return tid;
 		release();
 	}
@@ -175,7 +175,7 @@ static void held_hold(enum vma_ring_side side)
 		before[i] = held_cpu_ns(&hammer.workers[i]);
 	nap_us((long)(hold_ns / 1000));
 	elapsed = hammer_now_ns() - start;
-	assert_int_equal(vma_ring_holder(hammer.ring[0], side), held);
+	assert_int_equal(vma_ring_drive_holder_tid(hammer.ring[0], side), held);
 	for (int i = 0; i < WORKERS; i++) {
 		uint64_t used = held_cpu_ns(&hammer.workers[i]) - before[i];
 

@@ -15,7 +15,7 @@ static bool same(struct vma_ring_key a, struct vma_ring_key b)
 /* Two who ask and differ in just one thing; under which of the logics they share. Order of `logics`. */
 static const struct {
 	const char *differ_in;
-	struct vma_ring_where a, b;
+	struct vma_ring_requester a, b;
 	bool share[LOGICS];
 } table[] = {
         {"nothing", {.socket_id = 1}, {.socket_id = 1}, {1, 1, 1, 1, 1, 1, 1}},
@@ -43,7 +43,7 @@ static void test_each_logic_looks_at_its_own_property_only(void **state)
 
 static void test_logics_never_share_with_each_other(void **state)
 {
-	struct vma_ring_where where = {.socket_id = 1, .user_id = 1, .thread_id = 1, .core = 1, .local = {1}};
+	struct vma_ring_requester where = {.socket_id = 1, .user_id = 1, .thread_id = 1, .core = 1, .local = {1}};
 
 	(void)state;
 	for (size_t a = 0; a < LOGICS; a++) {
@@ -54,7 +54,7 @@ static void test_logics_never_share_with_each_other(void **state)
 
 static void test_below_the_limit_each_key_gets_a_ring_of_its_own(void **state)
 {
-	struct vma_ring_where where = {.thread_id = 7};
+	struct vma_ring_requester where = {.thread_id = 7};
 	struct vma_ring_key key = vma_ring_key(VMA_RING_LOGIC_PER_THREAD, &where);
 
 	(void)state;
@@ -71,7 +71,7 @@ static void test_at_the_limit_keys_spread_over_the_rings_and_stay_there(void **s
 
 	(void)state;
 	for (uint64_t thread = 1; thread <= 400; thread++) {
-		struct vma_ring_where where = {.thread_id = thread};
+		struct vma_ring_requester where = {.thread_id = thread};
 		struct vma_ring_key key = vma_ring_key(VMA_RING_LOGIC_PER_THREAD, &where);
 		int n = vma_ring_choose(key, 4, 4);
 

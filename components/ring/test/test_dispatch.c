@@ -492,7 +492,7 @@ static void test_progress_is_busy_within_a_sink(void **state)
 	arrive_udp(frame_dst_ip, 1, 53);
 	assert_int_equal(vma_ring_progress(ring), 2);
 	assert_int_equal(result, -EBUSY);
-	assert_int_equal(vma_ring_holder(ring, VMA_RING_RX), 0);
+	assert_int_equal(vma_ring_drive_holder_tid(ring, VMA_RING_RX), 0);
 	vma_ring_detach(ring, &flow);
 }
 

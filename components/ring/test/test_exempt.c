@@ -29,7 +29,7 @@ int vma_nic_kernel_connections(const struct vma_nic *nic, const struct vma_flow_
 	return kernel.rc;
 }
 
-int vma_nic_kernel_has(const struct vma_nic *nic, const struct vma_flow_key *keys, unsigned n, bool *has)
+int vma_nic_kernel_has_connections(const struct vma_nic *nic, const struct vma_flow_key *keys, unsigned n, bool *has)
 {
 	(void)nic;
 	for (unsigned i = 0; i < n; i++) {

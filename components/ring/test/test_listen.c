@@ -45,23 +45,23 @@ static int teardown(void **state)
 static void test_who_drives_by_progress_tells_by_himself(void **state)
 {
 	(void)state;
-	vma_ring_listen(ring, &listener);
+	vma_ring_set_listener(ring, &listener);
 	arrive();
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(heard, 0);
-	vma_ring_tell(ring);
+	vma_ring_notify_listener(ring);
 	assert_int_equal(heard, 1);
-	assert_int_equal(vma_ring_progress_told(ring), 0);
+	assert_int_equal(vma_ring_progress_and_notify(ring), 0);
 	assert_int_equal(heard, 1);
 	arrive();
-	assert_int_equal(vma_ring_progress_told(ring), 1);
+	assert_int_equal(vma_ring_progress_and_notify(ring), 1);
 	assert_int_equal(heard, 2);
 }
 
 static void test_what_is_drained_is_told_with_the_flag_held(void **state)
 {
 	(void)state;
-	vma_ring_listen(ring, &listener);
+	vma_ring_set_listener(ring, &listener);
 	arrive();
 	assert_true(vma_ring_acquire(ring));
 	vma_ring_drain(ring);
@@ -74,11 +74,11 @@ static void test_what_is_drained_is_told_with_the_flag_held(void **state)
 static void test_nobody_is_told_when_the_listener_has_ended(void **state)
 {
 	(void)state;
-	vma_ring_tell(ring);
-	vma_ring_listen(ring, &listener);
-	vma_ring_listen(ring, NULL);
+	vma_ring_notify_listener(ring);
+	vma_ring_set_listener(ring, &listener);
+	vma_ring_set_listener(ring, NULL);
 	arrive();
-	assert_int_equal(vma_ring_progress_told(ring), 1);
+	assert_int_equal(vma_ring_progress_and_notify(ring), 1);
 	assert_int_equal(heard, 0);
 }
 
@@ -105,7 +105,7 @@ static void test_what_is_read_between_two_runs_of_the_protocol_is_told(void **st
 	struct vma_ring_proto_ops proto_ops = {.run = run_twice, .is_due = is_never_due};
 
 	(void)state;
-	vma_ring_listen(ring, &listener);
+	vma_ring_set_listener(ring, &listener);
 	runs = 2;
 	vma_ring_attach_proto(ring, &proto_ops);
 	runs = 0;

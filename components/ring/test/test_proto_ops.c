@@ -29,7 +29,7 @@ static bool proto_run(struct vma_ring_proto_ops *proto_ops, bool last)
 	protocol->runs++;
 	protocol->last = last;
 	protocol->due = false;
-	protocol->flag_held = vma_ring_holder(ring, VMA_RING_RX) == drive_tid();
+	protocol->flag_held = vma_ring_drive_holder_tid(ring, VMA_RING_RX) == drive_tid();
 	protocol->progress_refused = vma_ring_progress(ring) == -EBUSY;
 	protocol->packets_before = packets;
 	protocol->commands_before = commands;
@@ -104,7 +104,7 @@ static void test_a_burst_is_followed_by_one_run_with_the_flag(void **state)
 	assert_int_equal(p.packets_before, 5);
 	assert_true(p.flag_held);
 	assert_true(p.progress_refused);
-	assert_int_equal(vma_ring_holder(ring, VMA_RING_RX), 0);
+	assert_int_equal(vma_ring_drive_holder_tid(ring, VMA_RING_RX), 0);
 }
 
 static void test_all_that_waits_is_read_before_the_run(void **state)
@@ -158,7 +158,7 @@ static void test_a_run_that_always_breaks_off_is_told_when_it_is_the_last(void *
 	vma_ring_progress(ring);
 	assert_int_equal(p.runs, RUNS_MAX);
 	assert_true(p.last);
-	assert_int_equal(vma_ring_holder(ring, VMA_RING_RX), 0);
+	assert_int_equal(vma_ring_drive_holder_tid(ring, VMA_RING_RX), 0);
 }
 
 static void test_a_posted_command_is_followed_by_a_run(void **state)
@@ -239,7 +239,7 @@ static void test_giving_back_the_flag_is_followed_by_a_run(void **state)
 	assert_int_equal(vma_ring_progress(ring), -EBUSY);
 	vma_ring_release(ring);
 	assert_int_equal(p.runs, 1);
-	assert_int_equal(vma_ring_holder(ring, VMA_RING_RX), 0);
+	assert_int_equal(vma_ring_drive_holder_tid(ring, VMA_RING_RX), 0);
 }
 
 static void test_a_protocol_that_was_ended_does_not_run(void **state)

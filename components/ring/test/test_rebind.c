@@ -431,7 +431,7 @@ static void test_idle_sleeps_through_a_long_hold_and_wakes_at_its_end(void **sta
 	cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	wall = clock_ns(CLOCK_MONOTONIC);
 	while (vma_ring_progress(ring) == -EBUSY)
-		assert_true(vma_ring_idle(ring, VMA_RING_RX, &backoff, 5000000000));
+		assert_true(vma_ring_wait_for_holder(ring, VMA_RING_RX, &backoff, 5000000000));
 	assert_true(clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu < 10000000);
 	assert_true(clock_ns(CLOCK_MONOTONIC) - wall < 4000000000);
 	holder_end(&holder);
@@ -446,7 +446,7 @@ static void test_idle_and_wait_give_up_when_their_time_is_over(void **state)
 	(void)state;
 	holder_start(&holder, true);
 	for (int i = 0; i < 100 && again; i++)
-		again = vma_ring_idle(ring, VMA_RING_RX, &backoff, 1000000);
+		again = vma_ring_wait_for_holder(ring, VMA_RING_RX, &backoff, 1000000);
 	assert_false(again);
 	assert_int_equal(vma_ring_wait(ring, 1000000), 0);
 	holder_end(&holder);

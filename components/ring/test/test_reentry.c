@@ -107,7 +107,7 @@ static void test_handler_that_sends_while_its_thread_sends(void **state)
 	assert_int_equal(fake.sent_count, 1 + (unsigned)next_prepared);
 	assert_int_equal(next_prepared, 256);
 	assert_int_equal(fake.queued_count, 0);
-	assert_int_equal(vma_ring_holder(ring, VMA_RING_TX), 0);
+	assert_int_equal(vma_ring_drive_holder_tid(ring, VMA_RING_TX), 0);
 }
 
 static void test_handler_that_asks_for_progress_while_its_thread_receives(void **state)
@@ -118,7 +118,7 @@ static void test_handler_that_asks_for_progress_while_its_thread_receives(void *
 	assert_int_equal(handler_runs, 1);
 	assert_int_equal(handler_progress, -EBUSY);
 	assert_int_equal(fake.sent_count, 1); /* transmit was free: it left at once */
-	assert_int_equal(vma_ring_holder(ring, VMA_RING_RX), 0);
+	assert_int_equal(vma_ring_drive_holder_tid(ring, VMA_RING_RX), 0);
 }
 
 /* Signals at any instruction: a timer interrupts sends and progress for as long as the prepared frames last. */

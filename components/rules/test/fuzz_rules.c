@@ -51,7 +51,7 @@ static void check_rule(const struct vma_rules *rules, const struct vma_rule *rul
 	}
 	found = vma_rules_match(rules, (enum vma_rules_role)rule->role, &names[0], &names[1]);
 	rules_check(found != NULL && found <= rule && found->role == rule->role);
-	rules_check(!rule->by_os || vma_rules_may_say_os(rules, (enum vma_rules_role)rule->role));
+	rules_check(!rule->by_os || vma_rules_may_leave_to_os(rules, (enum vma_rules_role)rule->role));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -55,9 +55,9 @@ static void test_a_role_does_not_match_another(void **state)
 	assert_int_equal(line_for(VMA_RULES_UDP_RECEIVER, 1, 1), 1);
 	assert_int_equal(line_for(VMA_RULES_UDP_SENDER, 1, 1), 0);
 	assert_int_equal(line_for(VMA_RULES_TCP_SERVER, 1, 1), 0);
-	assert_true(vma_rules_may_say_os(rules, VMA_RULES_UDP_RECEIVER));
-	assert_false(vma_rules_may_say_os(rules, VMA_RULES_UDP_SENDER));
-	assert_false(vma_rules_may_say_os(NULL, VMA_RULES_UDP_RECEIVER));
+	assert_true(vma_rules_may_leave_to_os(rules, VMA_RULES_UDP_RECEIVER));
+	assert_false(vma_rules_may_leave_to_os(rules, VMA_RULES_UDP_SENDER));
+	assert_false(vma_rules_may_leave_to_os(NULL, VMA_RULES_UDP_RECEIVER));
 }
 
 static void test_prefixes_leave_out_the_bits_of_the_host(void **state)

@@ -22,7 +22,8 @@
 #define REFUSED_FOR_NS 2000000000ULL
 
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
-static bool stamps_wanted; /* with the lock; a forked child has its parent's sockets, and so wants them, too */
+static bool
+        hw_timestamps_are_wanted; /* with the lock; a forked child has its parent's sockets, and so wants them, too */
 
 /* ---- what can be offloaded ---- */
 
@@ -44,7 +45,7 @@ static int check_link(const struct vma_conf *conf, const struct vma_net_link *li
 }
 
 /* What owning an interface takes. */
-static bool may_own(void)
+static bool process_may_own_interface(void)
 {
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
 	struct __user_cap_data_struct data[2] = {{0}};
@@ -84,7 +85,7 @@ static int device_open_nic(struct vma_engine *engine, const struct vma_net_link 
 	rc = vma_nic_open(spec, &attr, out);
 	if (rc != -ECONNREFUSED)
 		return rc;
-	if (may_own()) {
+	if (process_may_own_interface()) {
 		attr.owner = VMA_NIC_OWNER_SELF;
 		rc = vma_nic_open(spec, &attr, out);
 		if (rc == 0)
@@ -110,13 +111,13 @@ static int open_device(struct vma_device *device)
 		return rc;
 	/* Workers that are forked later rent for themselves. Who has no right of his own has none to pass on. Who
 	 * starts a set-user-ID program has no say in what its children may do. */
-	rc = vma_nic_inherit(device->nic, engine->conf.children_any_user && getauxval(AT_SECURE) == 0
-	                                          ? VMA_NIC_INHERIT_ANY_USER
-	                                          : VMA_NIC_INHERIT_SAME_USER);
+	rc = vma_nic_inherit_right(device->nic, engine->conf.children_any_user && getauxval(AT_SECURE) == 0
+	                                                ? VMA_NIC_INHERIT_ANY_USER
+	                                                : VMA_NIC_INHERIT_SAME_USER);
 	if (rc < 0)
 		vma_log_debug("%s: forked children need a right of their own: %s", link.name, strerrordesc_np(-rc));
-	if (stamps_wanted)
-		vma_nic_stamp(device->nic);
+	if (hw_timestamps_are_wanted)
+		vma_nic_enable_hw_timestamps(device->nic);
 	vma_log_debug("%s: offloaded", link.name);
 	return 0;
 }
@@ -201,18 +202,18 @@ int vma_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_devic
 /* ---- time stamps ---- */
 
 /* A device without is no error: stamps by software are there, too. */
-void vma_devices_stamp(struct vma_engine *engine)
+void vma_devices_enable_hw_timestamps(struct vma_engine *engine)
 {
 	pthread_mutex_lock(&devices_lock);
-	for (struct vma_device *device = engine->priv->devices; device != NULL && !stamps_wanted;
+	for (struct vma_device *device = engine->priv->devices; device != NULL && !hw_timestamps_are_wanted;
 	     device = device->priv->next)
 		if (device->nic != NULL)
-			vma_nic_stamp(device->nic);
-	stamps_wanted = true;
+			vma_nic_enable_hw_timestamps(device->nic);
+	hw_timestamps_are_wanted = true;
 	pthread_mutex_unlock(&devices_lock);
 }
 
-bool vma_device_stamps(struct vma_engine *engine, uint32_t ifindex)
+bool vma_device_has_hw_timestamps(struct vma_engine *engine, uint32_t ifindex)
 {
 	struct vma_device *device;
 

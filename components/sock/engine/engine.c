@@ -35,7 +35,7 @@ static int start_conf(struct vma_engine *engine)
 	/* A log file that cannot be opened has been warned of and is no reason not to start. */
 	vma_conf_start(&engine->conf, environ);
 	if (vma_log_fd() >= 0)
-		vma_fd_guard_here(vma_log_fd());
+		vma_fd_guard_same_number(vma_log_fd());
 	engine->latency = engine->conf.spec != VMA_SPEC_NONE;
 	return 0;
 }
@@ -46,11 +46,11 @@ static int start_stats(struct vma_engine *engine)
 	unsigned n = rc == 0 ? vma_stats_fds(engine->stats, fds) : 0;
 
 	for (unsigned i = 0; i < n; i++)
-		vma_fd_guard_here(fds[i]);
+		vma_fd_guard_same_number(fds[i]);
 	if (rc == 0) {
-		engine->process_stats = vma_stats_grab(engine->stats, VMA_STATS_TYPE_PROCESS, "process");
-		engine->select_stats = vma_stats_grab(engine->stats, VMA_STATS_TYPE_IOMUX, "select");
-		engine->poll_stats = vma_stats_grab(engine->stats, VMA_STATS_TYPE_IOMUX, "poll");
+		engine->process_stats = vma_stats_block_alloc(engine->stats, VMA_STATS_TYPE_PROCESS, "process");
+		engine->select_stats = vma_stats_block_alloc(engine->stats, VMA_STATS_TYPE_IOMUX, "select");
+		engine->poll_stats = vma_stats_block_alloc(engine->stats, VMA_STATS_TYPE_IOMUX, "poll");
 	}
 	return rc;
 }
@@ -98,12 +98,12 @@ static int start_net(struct vma_engine *engine)
 	unsigned n = rc == 0 ? vma_net_fds(engine->net, fds, FDS_MAX) : 0;
 
 	for (unsigned i = 0; i < n && i < FDS_MAX; i++)
-		vma_fd_guard_here(fds[i]);
+		vma_fd_guard_same_number(fds[i]);
 	return rc;
 }
 
 /* The file that holds this very code. */
-static const char *own_file(void)
+static const char *library_file_path(void)
 {
 	Dl_info info;
 
@@ -115,21 +115,21 @@ static int start_cores(struct vma_engine *engine)
 	cpu_set_t cpus;
 
 	engine->cores = sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? (unsigned)CPU_COUNT(&cpus) : 1;
-	vma_engine_find_vmad(own_file(), engine->priv->vmad_path, sizeof(engine->priv->vmad_path));
+	vma_engine_find_vmad(library_file_path(), engine->priv->vmad_path, sizeof(engine->priv->vmad_path));
 	return 0;
 }
 
-static void guard_of_nic(int fd, bool on)
+static void nic_fd_guard_callback(int fd, bool on)
 {
 	if (on)
-		vma_fd_guard_here(fd);
+		vma_fd_guard_same_number(fd);
 	else
 		vma_fd_remove(fd);
 }
 
 static int start_hooks(struct vma_engine *engine)
 {
-	vma_nic_fd_made = guard_of_nic;
+	vma_nic_fd_hook = nic_fd_guard_callback;
 	vma_signals_tell(engine->conf.handle_sigsegv, engine->conf.handle_sigintr);
 	vma_signals_start();
 	return 0;
@@ -218,7 +218,7 @@ struct vma_engine *vma_engine_start(void)
 
 #define SOCKET_BLOCKS_MAX 1024 /* as many as VMA_STATS_FD_NUM may allow: the rest of the segment is for all else */
 
-static bool take_one(_Atomic uint32_t *taken, uint32_t most)
+static bool counter_take_below_limit(_Atomic uint32_t *taken, uint32_t most)
 {
 	if (atomic_fetch_add_explicit(taken, 1, memory_order_relaxed) < most)
 		return true;
@@ -226,11 +226,11 @@ static bool take_one(_Atomic uint32_t *taken, uint32_t most)
 	return false;
 }
 
-static bool take_block_of_socket(struct vma_engine *engine)
+static bool engine_take_socket_stats_block(struct vma_engine *engine)
 {
-	if (!take_one(&engine->priv->stats_counted, (uint32_t)engine->conf.stats_fd_num))
+	if (!counter_take_below_limit(&engine->priv->stats_counted, (uint32_t)engine->conf.stats_fd_num))
 		return false;
-	if (take_one(&engine->priv->stats_in_use, SOCKET_BLOCKS_MAX))
+	if (counter_take_below_limit(&engine->priv->stats_in_use, SOCKET_BLOCKS_MAX))
 		return true;
 	atomic_fetch_sub_explicit(&engine->priv->stats_counted, 1, memory_order_relaxed);
 	return false;
@@ -241,13 +241,13 @@ struct vma_stats_socket *vma_engine_stats_get(struct vma_engine *engine, int fd,
 	struct vma_stats_socket *block;
 	char name[VMA_STATS_NAME_MAX];
 
-	if (!take_block_of_socket(engine)) {
+	if (!engine_take_socket_stats_block(engine)) {
 		atomic_fetch_add_explicit(&engine->process_stats->sockets_unseen, 1, memory_order_relaxed);
 		return NULL;
 	}
 	atomic_store_explicit(counts, true, memory_order_relaxed);
 	snprintf(name, sizeof(name), "fd %d", fd);
-	block = vma_stats_grab(engine->stats, VMA_STATS_TYPE_SOCKET, name);
+	block = vma_stats_block_alloc(engine->stats, VMA_STATS_TYPE_SOCKET, name);
 	vma_stats_set(&block->fd, (uint64_t)fd);
 	return block;
 }
@@ -264,7 +264,7 @@ void vma_engine_stats_put(struct vma_engine *engine, struct vma_stats_socket *bl
 	if (block == NULL)
 		return;
 	stats_log_socket(engine, block);
-	vma_stats_drop(engine->stats, block);
+	vma_stats_block_free(engine->stats, block);
 	atomic_fetch_sub_explicit(&engine->priv->stats_in_use, 1, memory_order_relaxed);
 	vma_engine_stats_closed(engine, counts);
 }
@@ -278,7 +278,7 @@ static void ring_ctx_flush(struct vma_ring_ctx *ring_ctx, void *arg)
 	(void)arg;
 	vma_ring_flush(ring_ctx->ring);
 	if (tcp != NULL)
-		vma_tcp_leave(tcp);
+		vma_tcp_leave_at_exit(tcp);
 }
 
 /* Nothing is taken down: other threads may be in the middle of anything, and the kernel takes all of it back. */
@@ -294,7 +294,7 @@ void vma_engine_exit(void)
 	ring_ctxs_each(ring_ctx_flush, NULL);
 	vma_leave(self);
 	stats_log_exit(engine);
-	vma_stats_hide(engine->stats);
+	vma_stats_remove_file(engine->stats);
 }
 
 /* ---- fork ---- */
@@ -381,7 +381,7 @@ __attribute__((cold)) void vma_engine_fork_child(void)
 	struct vma_thread *self;
 
 	vma_threads_forked_child();
-	vma_nic_tap_forked();
+	vma_nic_tap_stop_in_child();
 	self = vma_enter();
 	pthread_mutex_init(&start_lock, NULL);
 	atomic_store_explicit(&failed, false, memory_order_relaxed);

@@ -63,7 +63,7 @@ void ring_files_fork_child(void);
 /* maker.c: which logic is the side's */
 enum vma_ring_logic ring_ctx_logic(const struct vma_conf *conf, enum vma_ring_ctx_side side);
 struct vma_ring_key ring_ctx_key(const struct vma_conf *conf, enum vma_ring_ctx_side side,
-                                 const struct vma_ring_where *where);
+                                 const struct vma_ring_requester *where);
 
 /* ring_ctx_tcp.c */
 void ring_ctx_tcp_end(struct vma_ring_ctx *ring_ctx); /* its stack, if it has one */

@@ -28,7 +28,7 @@
 static _Atomic int icmp_fd = -1;
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static int open_raw(void)
+static int open_icmp_raw_socket(void)
 {
 	const uint32_t refused = ~(1U << ICMP_DEST_UNREACH | 1U << ICMP_TIME_EXCEEDED | 1U << ICMP_PARAMETERPROB);
 	const int on = 1;
@@ -50,7 +50,7 @@ void icmp_housekeeping_begin(void)
 
 	pthread_mutex_lock(&open_lock);
 	if (atomic_load(&icmp_fd) == -1) {
-		fd = open_raw();
+		fd = open_icmp_raw_socket();
 		if (fd >= 0 && internal_set_add(fd, EPOLLIN, INTERNAL_NET, INTERNAL_NET_ICMP) < 0) {
 			vma_fd_unguard_close(fd);
 			fd = -ENODEV;

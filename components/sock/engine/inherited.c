@@ -101,7 +101,7 @@ static void inherited_take_line(struct names *names, const char *line, uint64_t 
 }
 
 /* Opened when the program begins: it may be in another root directory when it uses a socket. */
-static int list_fd = -1;
+static int proc_net_unix_fd = -1;
 
 static int inherited_open_list(void)
 {
@@ -110,18 +110,18 @@ static int inherited_open_list(void)
 
 static void inherited_keep_list(void)
 {
-	const int fd = list_fd < 0 ? inherited_open_list() : -1;
+	const int fd = proc_net_unix_fd < 0 ? inherited_open_list() : -1;
 
 	if (fd < 0)
 		return;
-	list_fd = vma_fd_guard(fd);
-	if (list_fd < 0)
+	proc_net_unix_fd = vma_fd_guard(fd);
+	if (proc_net_unix_fd < 0)
 		syscall(SYS_close, fd);
 }
 
 static void inherited_read_names(struct names *names)
 {
-	const int fd = list_fd >= 0 ? list_fd : inherited_open_list();
+	const int fd = proc_net_unix_fd >= 0 ? proc_net_unix_fd : inherited_open_list();
 	const uint64_t now = vma_now_ns();
 	char text[2048];
 	size_t deferred_signals = 0;
@@ -143,7 +143,7 @@ static void inherited_read_names(struct names *names)
 			deferred_signals = 0; /* no line of ours */
 		memmove(text, line, deferred_signals);
 	}
-	if (fd >= 0 && fd != list_fd)
+	if (fd >= 0 && fd != proc_net_unix_fd)
 		syscall(SYS_close, fd);
 }
 
@@ -269,7 +269,7 @@ static struct {
 	uint64_t cookie; /* of the listener */
 	_Atomic int fd;  /* -1: taken */
 } waits[WAITS_MAX];
-static uint32_t n_waits; /* changes before there are threads */
+static uint32_t n_inherited_waits; /* changes before there are threads */
 
 void vma_inherited_register_waits(int fd)
 {
@@ -278,22 +278,22 @@ void vma_inherited_register_waits(int fd)
 	unsigned long long cookie;
 	int guarded;
 
-	if (n_waits == WAITS_MAX || syscall(SYS_getsockname, fd, &name, &len) != 0 || len >= sizeof(name) ||
+	if (n_inherited_waits == WAITS_MAX || syscall(SYS_getsockname, fd, &name, &len) != 0 || len >= sizeof(name) ||
 	    sscanf(name.sun_path + 1, VMA_WAITS_FORMAT, &cookie) != 1)
 		return;
 	guarded = vma_fd_guard(fd);
 	if (guarded < 0)
 		return;
-	waits[n_waits].cookie = cookie;
-	atomic_store(&waits[n_waits].fd, guarded);
-	n_waits++;
+	waits[n_inherited_waits].cookie = cookie;
+	atomic_store(&waits[n_inherited_waits].fd, guarded);
+	n_inherited_waits++;
 }
 
 static int inherited_take_waits(uint64_t cookie)
 {
 	int guarded = -1, fd;
 
-	for (uint32_t i = 0; i < n_waits && guarded < 0; i++)
+	for (uint32_t i = 0; i < n_inherited_waits && guarded < 0; i++)
 		if (waits[i].cookie == cookie)
 			guarded = atomic_exchange(&waits[i].fd, -1);
 	if (guarded < 0)
@@ -420,7 +420,7 @@ void vma_inherited_register(int fd)
 	                      : &ops);
 	pthread_mutex_init(&inherited->request_lock, NULL);
 	inherited->file.os_only = true;
-	atomic_store(&vma_file_touches, true);
+	atomic_store(&vma_any_file_needs_touch, true);
 	if (vma_fd_install(fd, &inherited->file) < 0)
 		vma_file_put(&inherited->file);
 }

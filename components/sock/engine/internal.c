@@ -92,7 +92,7 @@ uint64_t internal_sleeps_until(void)
 	return sleep_time_load(&internal.sleeps);
 }
 
-static void consume_wake(void)
+static void internal_drain_wake_eventfd(void)
 {
 	uint64_t count;
 
@@ -163,21 +163,21 @@ static long wait_for_events(struct epoll_event *events, uint64_t deadline)
 }
 
 enum { WATCHED_MAX = 64 };
-static struct vma_task *_Atomic watched[WATCHED_MAX];
+static struct vma_internal_task *_Atomic watched[WATCHED_MAX];
 
 /* An event of before an unwatch may run the place's next task once in vain. */
-static void run_watched(uint64_t place)
+static void internal_run_watched_task(uint64_t place)
 {
-	struct vma_task *task = place < WATCHED_MAX ? atomic_load(&watched[place]) : NULL;
+	struct vma_internal_task *task = place < WATCHED_MAX ? atomic_load(&watched[place]) : NULL;
 
 	if (task != NULL)
 		task->run(task);
 }
 
-int vma_engine_watch(int fd, uint32_t events, struct vma_task *task)
+int vma_engine_watch(int fd, uint32_t events, struct vma_internal_task *task)
 {
 	for (uint64_t place = 0; place < WATCHED_MAX; place++) {
-		struct vma_task *none = NULL;
+		struct vma_internal_task *none = NULL;
 		int rc;
 
 		if (!atomic_compare_exchange_strong(&watched[place], &none, task))
@@ -190,11 +190,11 @@ int vma_engine_watch(int fd, uint32_t events, struct vma_task *task)
 	return -EBUSY;
 }
 
-void vma_engine_unwatch(int fd, struct vma_task *task)
+void vma_engine_unwatch(int fd, struct vma_internal_task *task)
 {
 	internal_set_remove(fd);
 	for (unsigned place = 0; place < WATCHED_MAX; place++) {
-		struct vma_task *mine = task;
+		struct vma_internal_task *mine = task;
 
 		atomic_compare_exchange_strong(&watched[place], &mine, NULL);
 	}
@@ -213,9 +213,9 @@ static void internal_take_event(const struct epoll_event *event)
 		break;
 	case INTERNAL_WAKE:
 		if (number >= INTERNAL_WAKE_WATCHED)
-			run_watched(number - INTERNAL_WAKE_WATCHED);
+			internal_run_watched_task(number - INTERNAL_WAKE_WATCHED);
 		else
-			consume_wake();
+			internal_drain_wake_eventfd();
 		break;
 	case INTERNAL_RING_CTX:
 		ring_housekeeping_take_event(internal.engine, number);
@@ -305,13 +305,13 @@ static uint64_t publish_sleep_time(uint64_t deadline)
  */
 static _Atomic uint32_t begun; /* a futex */
 
-static void signal_begun(void)
+static void internal_signal_thread_running(void)
 {
 	atomic_store(&begun, 1);
 	syscall(SYS_futex, &begun, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-static void wait_begun(void)
+static void internal_wait_thread_running(void)
 {
 	while (atomic_load(&begun) == 0)
 		syscall(SYS_futex, &begun, FUTEX_WAIT, 0, NULL, NULL, 0);
@@ -324,8 +324,8 @@ static void *internal_thread_main(void *arg)
 
 	(void)arg;
 	vma_thread_self()->is_internal = true;
-	signal_begun();
-	vma_ring_help();
+	internal_signal_thread_running();
+	vma_ring_thread_is_helper();
 	pthread_setname_np(pthread_self(), "vma-internal");
 	join_cpuset(internal.engine->conf.internal_thread_cpuset);
 	set_affinity(internal.engine->conf.internal_thread_affinity);
@@ -352,7 +352,7 @@ static int internal_start_thread(void)
 	atomic_store(&begun, 0);
 	rc = pthread_create(&thread, &attr, internal_thread_main, NULL);
 	if (rc == 0)
-		wait_begun();
+		internal_wait_thread_running();
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	pthread_attr_destroy(&attr);
 	return -rc;
@@ -365,7 +365,7 @@ static void internal_close_fds(void)
 	internal.epoll_fd = internal.wake_fd = -1;
 }
 
-static int open_fd(long fd)
+static int internal_guard_new_fd(long fd)
 {
 	return fd < 0 ? -errno : vma_fd_guard((int)fd);
 }
@@ -379,8 +379,8 @@ int internal_start(struct vma_engine *engine)
 	                                 ? (uint64_t)engine->conf.timer_resolution_msec * MS
 	                                 : 0;
 	notify_init(engine);
-	internal.epoll_fd = open_fd(syscall(SYS_epoll_create1, EPOLL_CLOEXEC));
-	internal.wake_fd = open_fd(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
+	internal.epoll_fd = internal_guard_new_fd(syscall(SYS_epoll_create1, EPOLL_CLOEXEC));
+	internal.wake_fd = internal_guard_new_fd(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
 	rc = internal.epoll_fd < 0 ? internal.epoll_fd : internal.wake_fd;
 	if (rc >= 0)
 		rc = internal_set_add(internal.wake_fd, EPOLLIN, INTERNAL_WAKE, 0);

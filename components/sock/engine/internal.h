@@ -74,7 +74,7 @@ struct vma_conf;
 /* With VMA_TCP_3T_RULES or VMA_TCP_2T_RULES: every connection without a rule of its own gets one. Control path. */
 void tcp_housekeeping_steer_covered(const struct vma_conf *conf);
 void tcp_housekeeping_begin(void);         /* there is a stack */
-void tcp_housekeeping_due(void *ring_ctx); /* struct vma_tcp_host's */
+void tcp_housekeeping_due(void *ring_ctx); /* struct vma_tcp_host_ops's */
 void tcp_housekeeping_retire(struct vma_tcp_conn *conn, void *ring_ctx);
 void tcp_housekeeping_prune(void *ring_ctx);
 void tcp_housekeeping_idle(void *ring_ctx);

@@ -41,7 +41,7 @@ void vma_file_inherit_ring_requests(struct vma_file *file, const struct vma_file
 		                      atomic_load_explicit(&from->ring_requests[side], memory_order_relaxed),
 		                      memory_order_relaxed);
 	if (vma_file_has_ring_request(file))
-		vma_file_made_here(file);
+		vma_file_record_maker(file);
 }
 
 void vma_file_set_ring_request(struct vma_file *file, enum vma_ring_ctx_side side,
@@ -51,12 +51,12 @@ void vma_file_set_ring_request(struct vma_file *file, enum vma_ring_ctx_side sid
 	                      REQUEST_SET | (uint64_t)request->logic << 56 |
 	                              (uint64_t)(request->profile & 0xffffff) << 32 | request->user_id,
 	                      memory_order_relaxed);
-	vma_file_made_here(file);
+	vma_file_record_maker(file);
 }
 
 /* ---- the maker ---- */
 
-static bool has_logic(const struct vma_conf *conf, const struct vma_file *file, enum vma_ring_logic logic)
+static bool file_uses_ring_logic(const struct vma_conf *conf, const struct vma_file *file, enum vma_ring_logic logic)
 {
 	return conf->ring_allocation_logic_rx == (int64_t)logic || conf->ring_allocation_logic_tx == (int64_t)logic ||
 	       (vma_file_has_ring_request(file) && requests_logic(file, logic));
@@ -64,12 +64,12 @@ static bool has_logic(const struct vma_conf *conf, const struct vma_file *file, 
 
 static uint32_t core_of_maker(const struct vma_conf *conf, const struct vma_file *file, struct vma_thread *self)
 {
-	if (has_logic(conf, file, VMA_RING_LOGIC_PER_CORE_ATTACH_THREADS))
+	if (file_uses_ring_logic(conf, file, VMA_RING_LOGIC_PER_CORE_ATTACH_THREADS))
 		return vma_thread_bind_core(self);
-	return has_logic(conf, file, VMA_RING_LOGIC_PER_CORE) ? vma_thread_core() : 0;
+	return file_uses_ring_logic(conf, file, VMA_RING_LOGIC_PER_CORE) ? vma_thread_core() : 0;
 }
 
-void vma_file_made_here(struct vma_file *file)
+void vma_file_record_maker(struct vma_file *file)
 {
 	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 	struct vma_thread *self = vma_thread_self();
@@ -80,7 +80,7 @@ void vma_file_made_here(struct vma_file *file)
 	file->maker_core = core_of_maker(&engine->conf, file, self);
 }
 
-void vma_file_moved(struct vma_file *file, const struct vma_ring_where *where)
+void vma_file_record_ring_move(struct vma_file *file, const struct vma_ring_requester *where)
 {
 	if (where->thread_id != 0)
 		file->maker_thread = (uint32_t)where->thread_id;
@@ -88,9 +88,9 @@ void vma_file_moved(struct vma_file *file, const struct vma_ring_where *where)
 		file->maker_core = where->core;
 }
 
-struct vma_ring_where vma_file_where(const struct vma_file *file, const void *local)
+struct vma_ring_requester vma_file_ring_key_input(const struct vma_file *file, const void *local)
 {
-	struct vma_ring_where where = {
+	struct vma_ring_requester where = {
 	        .socket_id = file->id, .thread_id = file->maker_thread, .core = file->maker_core};
 
 	where.rx = vma_file_ring_request(file, VMA_RING_CTX_RX);
@@ -112,8 +112,8 @@ enum vma_ring_logic ring_ctx_logic(const struct vma_conf *conf, enum vma_ring_ct
 }
 
 /* Of a connection: the request for receiving, else, where nothing is configured for that, the one for sending. */
-static const struct vma_ring_request *request_for(const struct vma_conf *conf, enum vma_ring_ctx_side side,
-                                                  const struct vma_ring_where *where)
+static const struct vma_ring_request *ring_request_for_side(const struct vma_conf *conf, enum vma_ring_ctx_side side,
+                                                            const struct vma_ring_requester *where)
 {
 	if (side == VMA_RING_CTX_TX)
 		return &where->tx;
@@ -124,10 +124,10 @@ static const struct vma_ring_request *request_for(const struct vma_conf *conf, e
 }
 
 struct vma_ring_key ring_ctx_key(const struct vma_conf *conf, enum vma_ring_ctx_side side,
-                                 const struct vma_ring_where *where)
+                                 const struct vma_ring_requester *where)
 {
-	const struct vma_ring_request *request = request_for(conf, side, where);
-	struct vma_ring_where own;
+	const struct vma_ring_request *request = ring_request_for_side(conf, side, where);
+	struct vma_ring_requester own;
 
 	if (!request->is_set)
 		return vma_ring_key(ring_ctx_logic(conf, side), where);
@@ -137,11 +137,11 @@ struct vma_ring_key ring_ctx_key(const struct vma_conf *conf, enum vma_ring_ctx_
 	return vma_ring_key(request->logic, &own);
 }
 
-static struct vma_ring_key key_on(const struct vma_engine *engine, const struct vma_file *file,
-                                  enum vma_ring_ctx_side side)
+static struct vma_ring_key ring_key_for_interface(const struct vma_engine *engine, const struct vma_file *file,
+                                                  enum vma_ring_ctx_side side)
 {
 	const uint32_t same = 0; /* a connection has its listener's address */
-	const struct vma_ring_where where = vma_file_where(file, &same);
+	const struct vma_ring_requester where = vma_file_ring_key_input(file, &same);
 
 	return ring_ctx_key(&engine->conf, side, &where);
 }
@@ -149,8 +149,8 @@ static struct vma_ring_key key_on(const struct vma_engine *engine, const struct 
 bool vma_ring_ctx_may_differ(const struct vma_engine *engine, const struct vma_file *conn,
                              const struct vma_file *listener)
 {
-	const struct vma_ring_key a = key_on(engine, conn, VMA_RING_CTX_TCP),
-	                          b = key_on(engine, listener, VMA_RING_CTX_RX);
+	const struct vma_ring_key a = ring_key_for_interface(engine, conn, VMA_RING_CTX_TCP),
+	                          b = ring_key_for_interface(engine, listener, VMA_RING_CTX_RX);
 
 	return memcmp(&a, &b, sizeof(a)) != 0;
 }

@@ -31,9 +31,9 @@ uint64_t vma_migration_place(const struct vma_migration *migration)
 	return core >= 0 ? (uint64_t)core + 1 : 1;
 }
 
-struct vma_ring_where vma_migration_where(const struct vma_migration *migration, uint64_t place, uint64_t socket_id)
+struct vma_ring_requester vma_migration_where(const struct vma_migration *migration, uint64_t place, uint64_t socket_id)
 {
-	struct vma_ring_where where = {.socket_id = socket_id};
+	struct vma_ring_requester where = {.socket_id = socket_id};
 
 	if (migration->by_core)
 		where.core = (uint32_t)(place - 1);

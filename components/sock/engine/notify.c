@@ -33,7 +33,7 @@ void notify_files(void)
 		internal_wake();
 }
 
-static bool is_refused(struct vma_file *file)
+static bool sock_is_refused_for_now(struct vma_file *file)
 {
 	const enum vma_sock_reason reason = file->ops->reason != NULL ? file->ops->reason(file) : VMA_SOCK_OFFLOADED;
 
@@ -50,10 +50,10 @@ static void file_notify_net_changed(struct vma_file *file, void *arg)
 {
 	struct round *round = arg;
 
-	if (file->ops->net_changed == NULL || (!round->all && !is_refused(file)))
+	if (file->ops->net_changed == NULL || (!round->all && !sock_is_refused_for_now(file)))
 		return;
 	file->ops->net_changed(file);
-	round->again |= is_refused(file);
+	round->again |= sock_is_refused_for_now(file);
 }
 
 static void notify_all_files(bool all)
@@ -135,7 +135,7 @@ struct search {
 	struct vma_file *found;
 };
 
-static void compare_id(struct vma_file *file, void *arg)
+static void find_file_by_id(struct vma_file *file, void *arg)
 {
 	struct search *search = arg;
 
@@ -149,7 +149,7 @@ void notify_take_error(uint64_t number)
 
 	if (search.found == NULL || (search.found->id & ID_MASK) != search.id) {
 		search.found = NULL;
-		vma_file_each(compare_id, &search);
+		vma_file_each(find_file_by_id, &search);
 	}
 	if (search.found != NULL && vma_engine_on_error != NULL)
 		vma_engine_on_error(search.found);

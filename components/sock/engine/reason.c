@@ -67,7 +67,7 @@ static enum vma_sock_reason file_reason_of(struct vma_file *file)
 }
 
 /* There is nothing yet, or for good, that somebody could wonder about. */
-static bool is_no_matter(enum vma_sock_reason reason)
+static bool reason_is_unremarkable(enum vma_sock_reason reason)
 {
 	return reason == VMA_SOCK_OFFLOADED || reason == VMA_SOCK_NEW || reason == VMA_SOCK_DEFERRED ||
 	       reason == VMA_SOCK_INHERITED || reason == VMA_SOCK_TYPE;
@@ -150,7 +150,7 @@ struct reason_message {
 
 enum { PORTS_OF_CLIENTS = 32768 }; /* up to 60999: the kernel's choice, where nobody has changed that */
 
-static bool is_tcp(const struct vma_file *file, int fd)
+static bool sock_protocol_is_tcp(const struct vma_file *file, int fd)
 {
 	int protocol = 0;
 	socklen_t len = sizeof(protocol);
@@ -162,7 +162,7 @@ static bool is_tcp(const struct vma_file *file, int fd)
 
 static void describe_socket(struct reason_message *out, struct vma_file *file, int fd)
 {
-	const char *kind = is_tcp(file, fd) ? "TCP" : "UDP";
+	const char *kind = sock_protocol_is_tcp(file, fd) ? "TCP" : "UDP";
 	union name local, peer;
 	char text[INET6_ADDRSTRLEN];
 	struct vma_net_link link;
@@ -241,7 +241,7 @@ int vma_sock_query(int fd, const char **text)
 		snprintf(answer, sizeof(answer), "%s; the kernel sends what it sends to names of a rule (%s:%u)",
 		         vma_sock_reason_text(reason), engine_rules_file(), atomic_load(&file->rule_line));
 		*text = answer;
-	} else if (text != NULL && is_no_matter(reason)) {
+	} else if (text != NULL && reason_is_unremarkable(reason)) {
 		*text = vma_sock_reason_text(reason);
 	} else if (text != NULL) {
 		describe_reason(&reason_message, file, fd, reason);
@@ -294,7 +294,7 @@ void sock_log_reason_inside(int fd, bool serves)
 	if (file == NULL || (file->kind != VMA_FILE_UDP && file->kind != VMA_FILE_TCP && file->kind != VMA_FILE_EXEC))
 		return;
 	reason = file_reason_of(file);
-	if (!is_no_matter(reason) && (reason != VMA_SOCK_LOCAL || vma_log_on(VMA_LOG_DETAILS)))
+	if (!reason_is_unremarkable(reason) && (reason != VMA_SOCK_LOCAL || vma_log_on(VMA_LOG_DETAILS)))
 		log_reason(file, fd, reason, serves);
 }
 

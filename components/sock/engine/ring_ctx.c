@@ -47,7 +47,7 @@ void ring_ctxs_each(void (*fn)(struct vma_ring_ctx *ring_ctx, void *arg), void *
 }
 
 /* The lowest that is free: as long as there are no more than 64, each has a bit of its own. */
-static uint32_t free_id(void)
+static uint32_t ring_ctx_lowest_free_id(void)
 {
 	uint32_t id = 0;
 
@@ -56,7 +56,7 @@ static uint32_t free_id(void)
 	return id;
 }
 
-static void chain_add(struct vma_ring_ctx *ring_ctx)
+static void ring_ctx_list_add(struct vma_ring_ctx *ring_ctx)
 {
 	struct vma_ring_ctx *_Atomic *head = &vma_ring_ctxs[ring_ctx->id % BITS];
 
@@ -64,7 +64,7 @@ static void chain_add(struct vma_ring_ctx *ring_ctx)
 	atomic_store_explicit(head, ring_ctx, memory_order_release);
 }
 
-static void chain_remove(struct vma_ring_ctx *ring_ctx)
+static void ring_ctx_list_remove(struct vma_ring_ctx *ring_ctx)
 {
 	struct vma_ring_ctx *_Atomic *place = &vma_ring_ctxs[ring_ctx->id % BITS];
 
@@ -117,7 +117,7 @@ static int ring_ctx_create_new(struct vma_device *device, const struct vma_ring_
 	if (ring_ctx == NULL)
 		return -ENOMEM;
 	ring_ctx->device = device;
-	ring_ctx->id = free_id();
+	ring_ctx->id = ring_ctx_lowest_free_id();
 	memcpy(&ring_ctx->key, key, sizeof(*key));
 	/* The ring of the whole interface stays: a program that opens a socket per request does not rent one each time.
 	 */
@@ -130,12 +130,12 @@ static int ring_ctx_create_new(struct vma_device *device, const struct vma_ring_
 		return rc;
 	}
 	ring_ctx->member = vma_ring_qp(ring_ctx->ring)->member;
-	atomic_init(&ring_ctx->hold.is_asked_for, vma_cq_moderates(vma_ring_cq(ring_ctx->ring)));
+	atomic_init(&ring_ctx->hold.is_asked_for, vma_cq_moderation_is_on(vma_ring_cq(ring_ctx->ring)));
 	atomic_init(&ring_ctx->busy_mask, RING_CTX_BUSY_DRIVES - 1);
 	ring_ctx->next_of_device = device->priv->ring_ctxs;
 	device->priv->ring_ctxs = ring_ctx;
 	device->priv->ring_ctxs_made++;
-	chain_add(ring_ctx);
+	ring_ctx_list_add(ring_ctx);
 	*out = ring_ctx;
 	return 0;
 }
@@ -182,7 +182,7 @@ static int ring_ctx_get(struct vma_device *device, const struct vma_ring_key *ke
 	return 0;
 }
 
-int vma_ring_ctx_get(struct vma_device *device, enum vma_ring_ctx_side side, const struct vma_ring_where *where,
+int vma_ring_ctx_get(struct vma_device *device, enum vma_ring_ctx_side side, const struct vma_ring_requester *where,
                      struct vma_ring_ctx **out)
 {
 	const struct vma_ring_key key = ring_ctx_key(&device->engine->conf, side, where);
@@ -201,7 +201,7 @@ int vma_ring_ctx_get(struct vma_device *device, enum vma_ring_ctx_side side, con
 }
 
 bool vma_ring_ctx_is_at(const struct vma_ring_ctx *ring_ctx, enum vma_ring_ctx_side side,
-                        const struct vma_ring_where *where)
+                        const struct vma_ring_requester *where)
 {
 	const struct vma_ring_key key = ring_ctx_key(&ring_ctx->device->engine->conf, side, where);
 	bool is;
@@ -228,13 +228,13 @@ int vma_ring_ctx_moderate(struct vma_ring_ctx *ring_ctx, uint32_t count, uint32_
 {
 	if (!vma_ring_acquire(ring_ctx->ring))
 		return -EDEADLK;
-	vma_cq_modify(vma_ring_cq(ring_ctx->ring), (struct vma_cq_moderation){count, period_usec});
+	vma_cq_set_moderation(vma_ring_cq(ring_ctx->ring), (struct vma_cq_moderation){count, period_usec});
 	atomic_store_explicit(&ring_ctx->hold.is_asked_for, true, memory_order_relaxed);
 	vma_ring_release(ring_ctx->ring);
 	return 0;
 }
 
-static void end_ring_ctx(struct vma_retired *retired)
+static void ring_ctx_free_retired(struct vma_retired *retired)
 {
 	struct vma_ring_ctx *ring_ctx =
 	        (struct vma_ring_ctx *)((char *)retired - offsetof(struct vma_ring_ctx, retired));
@@ -254,7 +254,7 @@ static void unlink_ring_ctx(struct vma_ring_ctx *ring_ctx)
 		place = &(*place)->next_of_device;
 	*place = ring_ctx->next_of_device;
 	ring_ctx->device->priv->ring_ctxs_made--;
-	chain_remove(ring_ctx);
+	ring_ctx_list_remove(ring_ctx);
 }
 
 void ring_ctx_put_last(struct vma_ring_ctx *ring_ctx)
@@ -270,7 +270,7 @@ void ring_ctx_put_last(struct vma_ring_ctx *ring_ctx)
 		return;
 	ring_file_ring_ended(ring_ctx);
 	ring_housekeeping_expect_end();
-	vma_retire(&ring_ctx->retired, end_ring_ctx);
+	vma_retire(&ring_ctx->retired, ring_ctx_free_retired);
 }
 
 /*

@@ -21,7 +21,7 @@
 
 enum { TIMESTAMPS_OFF, TIMESTAMPS_ON, TIMESTAMPS_AS_OS }; /* VMA_TCP_TIMESTAMP_OPTION */
 
-static pthread_mutex_t make_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t tcp_stack_create_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static uint64_t ring_ctx_tcp_now_ns(void *arg)
 {
@@ -47,7 +47,7 @@ static bool read_sysctl(const char *name, char text[96])
 }
 
 /* The kernel's default of all that is asked for here is on. */
-static bool os_has(const char *name)
+static bool sysctl_is_on(const char *name)
 {
 	char text[96];
 
@@ -55,7 +55,7 @@ static bool os_has(const char *name)
 }
 
 /* A bound, at least 1; 0: not known. */
-static uint32_t os_bound(const char *name)
+static uint32_t sysctl_read_limit(const char *name)
 {
 	char text[96];
 	uint32_t value;
@@ -68,7 +68,7 @@ static uint32_t os_bound(const char *name)
 static bool wants_timestamps(const struct vma_conf *conf)
 {
 	return conf->tcp_timestamp_option == TIMESTAMPS_ON ||
-	       (conf->tcp_timestamp_option == TIMESTAMPS_AS_OS && os_has("tcp_timestamps"));
+	       (conf->tcp_timestamp_option == TIMESTAMPS_AS_OS && sysctl_is_on("tcp_timestamps"));
 }
 
 /*
@@ -126,16 +126,16 @@ static int ring_ctx_tcp_create(struct vma_ring_ctx *ring_ctx, struct vma_tcp **o
 	                 .control = engine->conf.tcp_ctl_thread != 0 ? tcp_housekeeping_control : NULL,
 	                 .arg = ring_ctx},
 	        .no_timestamps = !wants_timestamps(&engine->conf),
-	        .no_sack = !os_has("tcp_sack"),
-	        .no_window_scaling = !os_has("tcp_window_scaling"),
-	        .no_idle_restart = !os_has("tcp_slow_start_after_idle"),
-	        .no_rcvbuf_growth = !os_has("tcp_moderate_rcvbuf"),
-	        .orphans_max = os_bound("tcp_max_orphans"),
-	        .time_wait_max = os_bound("tcp_max_tw_buckets"),
+	        .no_sack = !sysctl_is_on("tcp_sack"),
+	        .no_window_scaling = !sysctl_is_on("tcp_window_scaling"),
+	        .no_idle_restart = !sysctl_is_on("tcp_slow_start_after_idle"),
+	        .no_rcvbuf_growth = !sysctl_is_on("tcp_moderate_rcvbuf"),
+	        .orphans_max = sysctl_read_limit("tcp_max_orphans"),
+	        .time_wait_max = sysctl_read_limit("tcp_max_tw_buckets"),
 	        .timer_resolution_ns = engine->conf.given[VMA_CONF_AT_tcp_timer_resolution_msec]
 	                                       ? (uint64_t)engine->conf.tcp_timer_resolution_msec * MS
 	                                       : 0,
-	        .min_snd_mss = os_bound("tcp_min_snd_mss"),
+	        .min_snd_mss = sysctl_read_limit("tcp_min_snd_mss"),
 	        .gro_streams_max = (uint32_t)engine->conf.gro_streams_max,
 	        .quickack = engine->conf.tcp_quickack,
 	        .quickack_threshold = (uint32_t)engine->conf.tcp_quickack_threshold,
@@ -161,13 +161,13 @@ int vma_ring_ctx_tcp(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out)
 	int rc = 0;
 
 	if (tcp == NULL) {
-		pthread_mutex_lock(&make_lock);
+		pthread_mutex_lock(&tcp_stack_create_lock);
 		tcp = atomic_load_explicit(&ring_ctx->tcp, memory_order_relaxed);
 		if (tcp == NULL)
 			rc = ring_ctx_tcp_create(ring_ctx, &tcp);
 		if (rc == 0)
 			atomic_store_explicit(&ring_ctx->tcp, tcp, memory_order_release);
-		pthread_mutex_unlock(&make_lock);
+		pthread_mutex_unlock(&tcp_stack_create_lock);
 		if (rc == 0)
 			tcp_housekeeping_begin(); /* it is looked after in another way from now on */
 	}
@@ -187,7 +187,7 @@ void ring_ctx_tcp_end(struct vma_ring_ctx *ring_ctx)
 
 void ring_ctx_tcp_fork_child(void)
 {
-	pthread_mutex_init(&make_lock, NULL);
+	pthread_mutex_init(&tcp_stack_create_lock, NULL);
 	atomic_store(&memory.used, 0); /* the parent's connections are its own */
 	atomic_store(&memory.frames, 0);
 }

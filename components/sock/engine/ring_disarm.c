@@ -19,7 +19,7 @@
 
 #define DISARM_SENDS_MAX 1024
 
-static struct vma_ring_ctx *of_disarm(struct vma_ring_command *command)
+static struct vma_ring_ctx *ring_ctx_of_disarm_command(struct vma_ring_command *command)
 {
 	return (struct vma_ring_ctx *)((char *)command - offsetof(struct vma_ring_ctx, disarm));
 }
@@ -27,7 +27,7 @@ static struct vma_ring_ctx *of_disarm(struct vma_ring_command *command)
 /* With the receive flag. */
 static void ring_disarm_run(struct vma_ring_command *command)
 {
-	struct vma_ring_ctx *ring_ctx = of_disarm(command);
+	struct vma_ring_ctx *ring_ctx = ring_ctx_of_disarm_command(command);
 
 	atomic_store_explicit(&ring_ctx->disarm_scheduled, false, memory_order_release);
 	if (atomic_load_explicit(&ring_ctx->armed, memory_order_relaxed))
@@ -51,7 +51,7 @@ void ring_ctx_check_busy(struct vma_ring_ctx *ring_ctx, uint32_t busy)
 {
 	const uint32_t arms = atomic_load_explicit(&ring_ctx->arms, memory_order_relaxed);
 
-	vma_ring_tell(ring_ctx->ring);
+	vma_ring_notify_listener(ring_ctx->ring);
 	if (busy % RING_CTX_BUSY_DRIVES != 0)
 		return;
 	if (arms != atomic_exchange_explicit(&ring_ctx->arms_seen, arms, memory_order_relaxed) ||
@@ -72,7 +72,7 @@ void ring_disarm_busy_polled(struct vma_ring_ctx *ring_ctx)
 	ring_disarm_schedule(ring_ctx);
 }
 
-void vma_ring_ctx_sent_armed(struct vma_ring_ctx *ring_ctx)
+void vma_ring_ctx_count_send_armed(struct vma_ring_ctx *ring_ctx)
 {
 	if (atomic_fetch_add_explicit(&ring_ctx->sends, 1, memory_order_relaxed) % DISARM_SENDS_MAX ==
 	    DISARM_SENDS_MAX - 1)

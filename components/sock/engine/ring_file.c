@@ -12,11 +12,11 @@
  *                             the number, as who puts the last reference may hold locks that watchers want
  *   fork                      in the child the file leads nowhere; the number stays until the child closes it
  *
- * No event is missed. Who handles packets has put what they bring into queues (A), then counts them in `heard` (B), then
- * looks for sleepers and epoll sets. Who looks copies `heard` to `seen` (C), then looks into queues (D). If D misses A,
- * then B comes after C, and the two counts differ until the next look. A sleeper stands in the file's queue before it
- * compares the counts; B and the queue's own fences (wait/waitq.c) order that. Of two looks at a time the older count may
- * stay: then the file is readable once too often.
+ * No event is missed. Who handles packets has put what they bring into queues (A), then counts them in `heard` (B),
+ * then looks for sleepers and epoll sets. Who looks copies `heard` to `seen` (C), then looks into queues (D). If D
+ * misses A, then B comes after C, and the two counts differ until the next look. A sleeper stands in the file's queue
+ * before it compares the counts; B and the queue's own fences (wait/waitq.c) order that. Of two looks at a time the
+ * older count may stay: then the file is readable once too often.
  *
  * The first drive that begins after the descriptor was given out is told: the listener and busy_mask are stored before
  * the receive flag is taken once. No lock is held then: who has the flag may be about to take this one.
@@ -33,7 +33,7 @@ struct ring_file {
 	struct vma_file file;
 	struct vma_ring_listener listener;
 	struct vma_ring_ctx *_Atomic ring_ctx; /* NULL: it leads nowhere any more */
-	struct vma_task close_task;            /* posted once, with the ring context's reference */
+	struct vma_internal_task close_task;   /* posted once, with the ring context's reference */
 	_Alignas(64) _Atomic uint64_t heard;
 	_Atomic uint64_t seen;
 };
@@ -80,12 +80,12 @@ static void ring_file_heard(struct vma_ring_listener *listener)
 	ring_file_wake(&ring_file->file, VMA_FILE_READABLE);
 }
 
-uint64_t vma_ring_file_heard(struct vma_file *file)
+uint64_t vma_ring_file_heard_count(struct vma_file *file)
 {
 	return atomic_load(&ring_file_of(file)->heard);
 }
 
-void vma_ring_file_saw(struct vma_file *file, uint64_t heard)
+void vma_ring_file_mark_seen(struct vma_file *file, uint64_t heard)
 {
 	struct ring_file *ring_file = ring_file_of(file);
 
@@ -93,9 +93,9 @@ void vma_ring_file_saw(struct vma_file *file, uint64_t heard)
 		atomic_store(&ring_file->seen, heard);
 }
 
-void vma_ring_file_look(struct vma_file *file)
+void vma_ring_file_mark_all_seen(struct vma_file *file)
 {
-	vma_ring_file_saw(file, vma_ring_file_heard(file));
+	vma_ring_file_mark_seen(file, vma_ring_file_heard_count(file));
 }
 
 /* ---- what is asked of the file ---- */
@@ -137,7 +137,7 @@ static void ring_file_part(struct ring_file *ring_file, struct vma_ring_ctx *rin
 {
 	ring_ctx->file = NULL;
 	atomic_fetch_sub_explicit(&vma_ring_files, 1, memory_order_relaxed);
-	vma_ring_listen(ring_ctx->ring, NULL);
+	vma_ring_set_listener(ring_ctx->ring, NULL);
 	atomic_store_explicit(&ring_ctx->busy_mask, RING_CTX_BUSY_DRIVES - 1, memory_order_relaxed);
 	atomic_store_explicit(&ring_file->ring_ctx, NULL, memory_order_release);
 }
@@ -178,7 +178,7 @@ static const struct vma_file_ops ring_file_ops = {
 /* ---- its life ---- */
 
 /* On the internal thread, inside, with the ring context's reference. */
-static void ring_file_close_number(struct vma_task *task)
+static void ring_file_close_number(struct vma_internal_task *task)
 {
 	struct ring_file *ring_file = (struct ring_file *)((char *)task - offsetof(struct ring_file, close_task));
 	struct vma_file *file = &ring_file->file;
@@ -246,8 +246,8 @@ static int ring_file_number(const struct vma_ring_ctx *ring_ctx)
 
 /*
  * With a reference to the ring context. A file that has ended meanwhile (another thread has closed all descriptors that
- * it does not know) stays without a ring: ring_file_close comes after the mark, and takes the lock. One that has lost its
- * last number, and whose close is on its way, is parted here.
+ * it does not know) stays without a ring: ring_file_close comes after the mark, and takes the lock. One that has lost
+ * its last number, and whose close is on its way, is parted here.
  */
 static int ring_file_join(struct ring_file *ring_file, int fd, struct vma_ring_ctx *ring_ctx)
 {
@@ -267,7 +267,7 @@ static int ring_file_join(struct ring_file *ring_file, int fd, struct vma_ring_c
 		atomic_store_explicit(&ring_ctx->busy_mask, 0, memory_order_relaxed);
 		ring_ctx->file = ring_file;
 		atomic_fetch_add_explicit(&vma_ring_files, 1, memory_order_relaxed);
-		vma_ring_listen(ring_ctx->ring, &ring_file->listener);
+		vma_ring_set_listener(ring_ctx->ring, &ring_file->listener);
 		there = fd;
 	}
 	pthread_mutex_unlock(&ring_files_lock);

@@ -51,11 +51,11 @@ static struct {
  * D after A: the thread sees the frame. Does it not, then the bit is set here, and another C comes: the thread wakes no
  * later than in a millisecond (ring_housekeeping_again looks at the bits, see sleep_time.h), and is woken only if it
  * would sleep longer. The owner of a biased flag (VMA_THREAD_MODE=0) releases it by a plain store. So between C and D
- * stands a barrier in all threads: after it the thread sees A, or the owner's B comes after C and does not find the bit.
- * So a busy sender, for whom the thread looks at its ring context once a millisecond anyway, wakes
+ * stands a barrier in all threads: after it the thread sees A, or the owner's B comes after C and does not find the
+ * bit. So a busy sender, for whom the thread looks at its ring context once a millisecond anyway, wakes
  * nobody.
  */
-void vma_engine_later(uint64_t ring_ctxs)
+void vma_engine_send_later(uint64_t ring_ctxs)
 {
 	uint64_t now;
 
@@ -68,22 +68,22 @@ void vma_engine_later(uint64_t ring_ctxs)
 		internal_wake_by(now + SEND_LATER_NS);
 }
 
-static bool has_stack(const struct vma_ring_ctx *ring_ctx)
+static bool ring_ctx_has_tcp_stack(const struct vma_ring_ctx *ring_ctx)
 {
 	return atomic_load_explicit(&ring_ctx->tcp, memory_order_relaxed) != NULL;
 }
 
-static void flush_bit(struct vma_ring_ctx *ring_ctx, void *arg)
+static void flush_ring_if_in_mask(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	if (!(*(const uint64_t *)arg & vma_ring_ctx_bit(ring_ctx)))
 		return;
 	vma_ring_flush(ring_ctx->ring);
-	if (has_stack(ring_ctx)) /* sends that were queued */
-		vma_ring_progress_told(ring_ctx->ring);
+	if (ring_ctx_has_tcp_stack(ring_ctx)) /* sends that were queued */
+		vma_ring_progress_and_notify(ring_ctx->ring);
 }
 
 /* A time that is another's, by a race of two senders, only has frames leave a little earlier. */
-static uint64_t later_due(uint64_t after_ns)
+static uint64_t later_frames_due_ns(uint64_t after_ns)
 {
 	return atomic_load_explicit(&housekeeping.later_since_ns, memory_order_relaxed) + after_ns;
 }
@@ -95,17 +95,17 @@ static uint64_t housekeeping_send_later(uint64_t now)
 
 	if (atomic_load(&housekeeping.later) == 0)
 		return NO_DEADLINE;
-	if (now < later_due(SEND_LATER_COALESCE_NS))
-		return later_due(SEND_LATER_NS);
+	if (now < later_frames_due_ns(SEND_LATER_COALESCE_NS))
+		return later_frames_due_ns(SEND_LATER_NS);
 	ring_ctxs = atomic_exchange(&housekeeping.later, 0);
 	vma_ring_barrier();
-	ring_ctxs_each(flush_bit, &ring_ctxs);
+	ring_ctxs_each(flush_ring_if_in_mask, &ring_ctxs);
 	return NO_DEADLINE;
 }
 
 uint64_t ring_housekeeping_again(void)
 {
-	uint64_t later = atomic_load(&housekeeping.later) != 0 ? later_due(SEND_LATER_NS) : NO_DEADLINE;
+	uint64_t later = atomic_load(&housekeeping.later) != 0 ? later_frames_due_ns(SEND_LATER_NS) : NO_DEADLINE;
 	uint64_t busy_polled = atomic_load(&housekeeping.busy_polled) ? vma_now_ns() + BUSY_POLL_NS : NO_DEADLINE;
 
 	return later < busy_polled ? later : busy_polled;
@@ -136,7 +136,7 @@ void ring_housekeeping_disarm(struct vma_ring_ctx *ring_ctx)
 }
 
 /* VMA_INTERNAL_THREAD_ARM_CQ */
-static bool stays_armed(void)
+static bool internal_thread_arms_cq(void)
 {
 	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 
@@ -149,7 +149,7 @@ bool ring_housekeeping_drain(struct vma_ring_ctx *ring_ctx, int64_t max)
 	int n;
 
 	do {
-		n = vma_ring_progress_told(ring_ctx->ring);
+		n = vma_ring_progress_and_notify(ring_ctx->ring);
 		total += n;
 	} while (n > 0 && total < max);
 	return n == 0;
@@ -171,13 +171,13 @@ void ring_housekeeping_take_event(struct vma_engine *engine, uint64_t number)
 	vma_cq_count_wakeup(vma_ring_cq(ring_ctx->ring));
 	if (tcp_housekeeping_take_event(ring_ctx, &engine->conf))
 		return;
-	if (stays_armed())
+	if (internal_thread_arms_cq())
 		drain_and_arm_ring_ctx(ring_ctx, engine->conf.progress_engine_wce_max);
 	else
 		ring_housekeeping_disarm(ring_ctx);
 }
 
-static uint64_t sent_since(struct vma_ring_ctx *ring_ctx)
+static uint64_t ring_ctx_sent_since_last_look(struct vma_ring_ctx *ring_ctx)
 {
 	const uint64_t before = ring_ctx->sent_seen;
 
@@ -188,18 +188,18 @@ static uint64_t sent_since(struct vma_ring_ctx *ring_ctx)
 
 void ring_housekeeping_on_sends(struct vma_ring_ctx *ring_ctx)
 {
-	if (stays_armed())
+	if (internal_thread_arms_cq())
 		return;
 	if (atomic_fetch_or(&housekeeping.sending, vma_ring_ctx_bit(ring_ctx)) == 0)
 		internal_wake();
 }
 
-static void disarm_sender(struct vma_ring_ctx *ring_ctx, void *arg)
+static void disarm_ring_if_in_mask(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	if (!(*(const uint64_t *)arg & vma_ring_ctx_bit(ring_ctx)) || !ring_ctx->armed)
 		return;
 	ring_housekeeping_disarm(ring_ctx);
-	sent_since(ring_ctx);
+	ring_ctx_sent_since_last_look(ring_ctx);
 	ring_disarm_schedule(ring_ctx);
 }
 
@@ -210,7 +210,7 @@ static void housekeeping_send(void)
 	if (atomic_load(&housekeeping.sending) == 0)
 		return;
 	ring_ctxs = atomic_exchange(&housekeeping.sending, 0);
-	ring_ctxs_each(disarm_sender, &ring_ctxs);
+	ring_ctxs_each(disarm_ring_if_in_mask, &ring_ctxs);
 }
 
 /* Whether there was anything, or there is somebody at it. */
@@ -220,7 +220,7 @@ static bool ring_housekeeping_drive(struct vma_ring_ctx *ring_ctx, int64_t max)
 	int n = 0;
 
 	while (total < max) {
-		n = vma_ring_progress_told(ring_ctx->ring);
+		n = vma_ring_progress_and_notify(ring_ctx->ring);
 		if (n <= 0)
 			break;
 		total += n;
@@ -232,19 +232,20 @@ static void ring_housekeeping_serve(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	const uint64_t driven = atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed);
 
-	if (ring_ctx->armed || has_stack(ring_ctx) || ring_ctx_is_held(ring_ctx))
+	if (ring_ctx->armed || ring_ctx_has_tcp_stack(ring_ctx) || ring_ctx_is_held(ring_ctx))
 		return;
-	if (stays_armed())
+	if (internal_thread_arms_cq())
 		drain_and_arm_ring_ctx(ring_ctx, *(const int64_t *)arg);
 	else if (driven != ring_ctx->driven_seen)
 		ring_ctx->driven_seen = driven;
-	else if (!ring_housekeeping_drive(ring_ctx, *(const int64_t *)arg) && sent_since(ring_ctx) < SENDS_BUSY)
+	else if (!ring_housekeeping_drive(ring_ctx, *(const int64_t *)arg) &&
+	         ring_ctx_sent_since_last_look(ring_ctx) < SENDS_BUSY)
 		ring_housekeeping_arm(ring_ctx);
 }
 
-static void count_awake(struct vma_ring_ctx *ring_ctx, void *arg)
+static void count_unarmed_ring(struct vma_ring_ctx *ring_ctx, void *arg)
 {
-	*(unsigned *)arg += !ring_ctx->armed && !has_stack(ring_ctx);
+	*(unsigned *)arg += !ring_ctx->armed && !ring_ctx_has_tcp_stack(ring_ctx);
 }
 
 static bool conf_has_housekeeping(const struct vma_conf *conf)
@@ -300,7 +301,7 @@ static void housekeeping_drive_rings(const struct vma_conf *conf, uint64_t now)
 		ring_ctxs_each(ring_housekeeping_serve, &max);
 		housekeeping.drive_ns = 0;
 	}
-	ring_ctxs_each(count_awake, &awake);
+	ring_ctxs_each(count_unarmed_ring, &awake);
 	if (awake == 0)
 		housekeeping.drive_ns = 0;
 	else if (housekeeping.drive_ns == 0 || housekeeping.drive_ns > now + interval)

@@ -16,7 +16,7 @@
 enum { ERRORS_SHOWN = 10 };
 
 static struct vma_rules *process_rules; /* NULL: none; see vma_engine_add_rule for changes */
-static bool are_read;
+static bool rules_are_read;
 
 /* ---- reading ---- */
 
@@ -53,7 +53,7 @@ static void parse_text(const struct vma_conf *conf, const char *file, const char
 		vma_log_warn("%s: %u more statements are left out", file, listener.errors - ERRORS_SHOWN);
 }
 
-static const char *why_not_read(int rc)
+static const char *rules_read_error_text(int rc)
 {
 	switch (-rc) {
 	case EINVAL:
@@ -79,7 +79,7 @@ static int read_file(const struct vma_conf *conf, const char *file, bool must_be
 	vma_rules_text_put(text);
 	if (rc < 0 && (must_be_there || rc != -ENOENT))
 		vma_log_warn("%s%s is not read: %s: none of its rules has an effect",
-		             must_be_there ? "VMA_CONFIG_FILE: " : "", file, why_not_read(rc));
+		             must_be_there ? "VMA_CONFIG_FILE: " : "", file, rules_read_error_text(rc));
 	return rc;
 }
 
@@ -118,9 +118,9 @@ int vma_engine_add_rule(struct vma_engine *engine, const char *line)
 
 int engine_rules_start(struct vma_engine *engine)
 {
-	if (!are_read)
+	if (!rules_are_read)
 		read_rules(&engine->conf);
-	are_read = true;
+	rules_are_read = true;
 	engine->rules = process_rules;
 	return 0;
 }

@@ -62,7 +62,7 @@ static bool file_may_grow(int fd, size_t bytes)
 	       (fstat(fd, &st) == 0 && (rlim_t)st.st_size + bytes <= limit.rlim_cur);
 }
 
-static double part_of(uint64_t part, uint64_t rest)
+static double percent_of_sum(uint64_t part, uint64_t rest)
 {
 	return part + rest != 0 ? 100.0 * (double)part / (double)(part + rest) : 0;
 }
@@ -84,10 +84,11 @@ static int format_lines(char lines[LINES_BYTES], const struct vma_stats_socket *
 	                N(fd), N(tx_os_bytes) / 1024, N(tx_os_packets), N(tx_os_errors),                        //
 	                N(fd), N(rx_bytes) / 1024, N(rx_packets), N(rx_errors),                                 //
 	                N(fd), N(rx_os_bytes) / 1024, N(rx_os_packets), N(rx_os_errors),                        //
-	                N(fd), N(rx_queue_max_bytes), N(rx_dropped_bytes), part_of(N(rx_dropped_bytes), N(rx_bytes)),
-	                N(rx_limit_bytes),                                                            //
-	                N(fd), N(rx_queue_max), N(rx_dropped), part_of(N(rx_dropped), N(rx_packets)), //
-	                N(fd), N(rx_poll_misses), N(rx_poll_hits), part_of(N(rx_poll_hits), N(rx_poll_misses)));
+	                N(fd), N(rx_queue_max_bytes), N(rx_dropped_bytes),
+	                percent_of_sum(N(rx_dropped_bytes), N(rx_bytes)),
+	                N(rx_limit_bytes),                                                                   //
+	                N(fd), N(rx_queue_max), N(rx_dropped), percent_of_sum(N(rx_dropped), N(rx_packets)), //
+	                N(fd), N(rx_poll_misses), N(rx_poll_hits), percent_of_sum(N(rx_poll_hits), N(rx_poll_misses)));
 }
 
 static void stats_log_write(const struct vma_engine *engine, const struct vma_stats_socket *s)
@@ -121,7 +122,7 @@ static void log_socket_at_exit(void *arg, const void *counts)
 void stats_log_exit(struct vma_engine *engine)
 {
 	if (engine->priv->stats_log_fd >= 0)
-		vma_stats_each(engine->stats, VMA_STATS_TYPE_SOCKET, log_socket_at_exit, engine);
+		vma_stats_for_each_block(engine->stats, VMA_STATS_TYPE_SOCKET, log_socket_at_exit, engine);
 	engine->priv->stats_log_fd = -1; /* a socket that is closed after this has been told of */
 }
 

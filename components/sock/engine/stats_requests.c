@@ -18,10 +18,10 @@
 enum { REQUESTS_AT_ONCE = 16 };
 
 static struct vma_engine *requests_engine;
-static struct vma_task requests_task, requests_rest, requests_capture;
+static struct vma_internal_task requests_task, requests_rest, requests_capture;
 static struct vma_stats_request capture_request; /* the last one for a capture */
 
-static void dump_file(struct vma_file *file, void *arg)
+static void dump_socket_if_requested(struct vma_file *file, void *arg)
 {
 	const struct vma_stats_request *request = arg;
 	const int fd = atomic_load_explicit(&file->fd, memory_order_relaxed);
@@ -37,16 +37,16 @@ static void dump_requested(struct vma_stats_request *request)
 	if (request->value < VMA_LOG_PANIC || request->value > VMA_LOG_ALL)
 		return;
 	if (request->fd == 0)
-		vma_file_each(dump_file, request);
+		vma_file_each(dump_socket_if_requested, request);
 	else if (file != NULL)
-		dump_file(file, request);
+		dump_socket_if_requested(file, request);
 	else
 		vma_log_write((enum vma_log_level)request->value, "statistics: fd %d is no socket of the library's",
 		              request->fd);
 }
 
 /* The first time the memory is made, in pieces: between them this thread does its other work. */
-static void serve_capture(struct vma_task *task)
+static void serve_capture(struct vma_internal_task *task)
 {
 	struct vma_stats *stats = requests_engine->stats;
 	const int fd = vma_stats_capture_fd(stats);
@@ -54,7 +54,7 @@ static void serve_capture(struct vma_task *task)
 	const int rc = vma_stats_capture(stats, capture_request.value, capture_request.fd, &capture);
 
 	if (fd < 0 && vma_stats_capture_fd(stats) >= 0)
-		vma_fd_guard_here(vma_stats_capture_fd(stats));
+		vma_fd_guard_same_number(vma_stats_capture_fd(stats));
 	if (rc == 0) {
 		vma_nic_tap(capture);
 		vma_stats_capture_granted(stats);
@@ -96,7 +96,7 @@ static void serve_request(struct vma_engine *engine, struct vma_stats_request *r
 }
 
 /* The pipe is watched for edges: what is left is read by a task that is posted. */
-static void serve_requests(struct vma_task *task)
+static void serve_requests(struct vma_internal_task *task)
 {
 	struct vma_stats_request request;
 
@@ -115,8 +115,8 @@ int stats_requests_start(struct vma_engine *engine)
 	int fds[VMA_STATS_FDS];
 
 	requests_engine = engine;
-	requests_task = requests_rest = (struct vma_task){.run = serve_requests};
-	requests_capture = (struct vma_task){.run = serve_capture};
+	requests_task = requests_rest = (struct vma_internal_task){.run = serve_requests};
+	requests_capture = (struct vma_internal_task){.run = serve_capture};
 	if (vma_stats_fds(engine->stats, fds) == VMA_STATS_FDS)
 		vma_engine_watch(fds[VMA_STATS_FDS - 1], EPOLLIN | EPOLLET, &requests_task);
 	return 0;

@@ -115,7 +115,7 @@ static bool name_of_process(int pidfd, char name[NAME_BYTES])
 
 static struct {
 	int fd;
-	struct vma_task answer, rest;
+	struct vma_internal_task answer, rest;
 	uint64_t since_ns; /* of the messages that are counted */
 	unsigned messages;
 } server = {.fd = -1};
@@ -242,7 +242,7 @@ static void serve_requests(void)
 	vma_engine_post_lazily(&server.rest);
 }
 
-static void taken_serve_task(struct vma_task *task)
+static void taken_serve_task(struct vma_internal_task *task)
 {
 	(void)task;
 	if (server.fd >= 0)
@@ -258,7 +258,7 @@ void taken_serve(void)
 
 	if (pidfd < 0)
 		return;
-	rc = name_of_process(pidfd, name) ? vma_unix_serve(name) : -ENOTSUP;
+	rc = name_of_process(pidfd, name) ? vma_unix_bind_abstract(name) : -ENOTSUP;
 	syscall(SYS_close, pidfd);
 	if (rc >= 0) {
 		server.fd = rc;
@@ -279,15 +279,15 @@ __attribute__((cold)) void taken_fork_child(void)
 	if (server.fd >= 0)
 		vma_fd_unguard_close(server.fd);
 	server.fd = -1;
-	server.answer = server.rest = (struct vma_task){0};
+	server.answer = server.rest = (struct vma_internal_task){0};
 	server.messages = 0;
 }
 
 /* ---- the taker ---- */
 
 /* The last owner that did not answer: it may be stopped, by a debugger that takes one descriptor after the other. */
-static _Atomic int silent_pid;
-static _Atomic uint64_t silent_until_ns;
+static _Atomic int unresponsive_pid;
+static _Atomic uint64_t unresponsive_until_ns;
 
 static int taken_exchange(int fd, int pid, const struct taken_request *question, int shown, uint64_t deadline_ns)
 {
@@ -317,7 +317,7 @@ static int request_by_name(const char *name, int pid, int number, int copy)
 
 	if (question.cookie == 0)
 		return -ENOTSOCK;
-	if (atomic_load(&silent_pid) == pid && now < atomic_load(&silent_until_ns))
+	if (atomic_load(&unresponsive_pid) == pid && now < atomic_load(&unresponsive_until_ns))
 		return -ETIMEDOUT;
 	fd = vma_unix_connect(name);
 	if (fd < 0)
@@ -327,8 +327,8 @@ static int request_by_name(const char *name, int pid, int number, int copy)
 		rc = taken_exchange(fd, pid, &question, copy, deadline_ns);
 	syscall(SYS_close, fd);
 	if (rc == -ETIMEDOUT) {
-		atomic_store(&silent_until_ns, vma_now_ns() + UNRESPONSIVE_NS);
-		atomic_store(&silent_pid, pid);
+		atomic_store(&unresponsive_until_ns, vma_now_ns() + UNRESPONSIVE_NS);
+		atomic_store(&unresponsive_pid, pid);
 	}
 	return rc == TAKEN_SHOW_SOCKET ? -EPROTO : rc;
 }

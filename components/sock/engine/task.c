@@ -7,9 +7,10 @@
 static ck_stack_t queue = CK_STACK_INITIALIZER;
 static ck_stack_entry_t *taken; /* by the internal thread, and not yet run */
 
-_Static_assert(offsetof(struct vma_task, next) == offsetof(ck_stack_entry_t, next), "a task starts with its link");
+_Static_assert(offsetof(struct vma_internal_task, next) == offsetof(ck_stack_entry_t, next),
+               "a task starts with its link");
 
-static void task_push(struct vma_task *task)
+static void task_push(struct vma_internal_task *task)
 {
 	vma_mpsc_push(&queue, (ck_stack_entry_t *)task);
 }
@@ -19,7 +20,7 @@ static void task_push(struct vma_task *task)
  * then on pushes anew, so what he changed before posting is seen by this run or by the next. The push comes before the
  * wake, see internal_wake.
  */
-void vma_engine_post(struct vma_task *task)
+void vma_engine_post(struct vma_internal_task *task)
 {
 	if (atomic_exchange(&task->queued, true))
 		return;
@@ -28,7 +29,7 @@ void vma_engine_post(struct vma_task *task)
 }
 
 /* The push is published before the thread's time is asked for, and tasks_due looks after it was said: sleep_time.h. */
-void vma_engine_post_lazily(struct vma_task *task)
+void vma_engine_post_lazily(struct vma_internal_task *task)
 {
 	if (atomic_exchange(&task->queued, true))
 		return;
@@ -45,7 +46,7 @@ void tasks_run(void)
 {
 	taken = vma_mpsc_take_all(&queue);
 	while (taken != NULL) {
-		struct vma_task *task = (struct vma_task *)taken;
+		struct vma_internal_task *task = (struct vma_internal_task *)taken;
 
 		taken = ck_pr_load_ptr(&taken->next);
 		atomic_store(&task->queued, false);
@@ -61,5 +62,5 @@ void tasks_fork_child(void)
 	taken = NULL;
 	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
 		for (; lists[i] != NULL; lists[i] = ck_pr_load_ptr(&lists[i]->next))
-			atomic_store(&((struct vma_task *)lists[i])->queued, false);
+			atomic_store(&((struct vma_internal_task *)lists[i])->queued, false);
 }

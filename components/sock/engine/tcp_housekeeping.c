@@ -20,12 +20,12 @@
  * looked at when the time is over; if it is 0, never. VMA_INTERNAL_THREAD_ARM_CQ goes before that: a packet is taken at
  * once whoever drives, and the ring is armed again.
  *
- * The stack's timers are kept: the thread sleeps no longer than until vma_tcp_due. But while a ring context is watched,
- * and no thread sleeps on it, the threads that drive it keep its timers. Then it is enough to come when it is to be
- * looked at: a server with many connections has something due every few microseconds, most of which has moved on when
- * its time comes. A thread that goes to sleep on the ring makes itself known (ring_ctx->watcher), then asks for what is
- * due (tcp_housekeeping_due). If the user's interval is long, the thread comes a millisecond after what is due instead.
- * VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=1: it comes in time, whoever drives.
+ * The stack's timers are kept: the thread sleeps no longer than until vma_tcp_next_due_ns. But while a ring context is
+ * watched, and no thread sleeps on it, the threads that drive it keep its timers. Then it is enough to come when it is
+ * to be looked at: a server with many connections has something due every few microseconds, most of which has moved on
+ * when its time comes. A thread that goes to sleep on the ring makes itself known (ring_ctx->watcher), then asks for
+ * what is due (tcp_housekeeping_due). If the user's interval is long, the thread comes a millisecond after what is due
+ * instead. VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=1: it comes in time, whoever drives.
  */
 #include <errno.h>
 #include <string.h>
@@ -47,8 +47,8 @@
 #define PRUNE_AT_ONCE 64   /* as for steering */
 #define PRUNE_LATE_AT_ONCE 4
 #define RULES_NS MS /* and no more of either once they have taken so long */
-/* Of a device that has no block of ports: what comes late for a connection that has ended is the rule's for so long, and
- * not the kernel's to reset. */
+/* Of a device that has no block of ports: what comes late for a connection that has ended is the rule's for so long,
+ * and not the kernel's to reset. */
 #define PRUNE_LATE_NS (200 * MS)
 #define RETIRE_NS (10 * MS)
 #define RETIRE_TIMES 3 /* so many turns after an end, nobody inside has seen it */
@@ -58,14 +58,14 @@
 
 /* A connection that waits to be steered. */
 struct pending_steer {
-	struct vma_task link; /* first */
+	struct vma_internal_task link; /* first */
 	struct vma_tcp_conn *conn;
 };
 
 /* A connection that has ended, in its own memory. */
 struct ended {
 	union {
-		struct vma_task link;
+		struct vma_internal_task link;
 		struct vma_retired retired;
 	}; /* first */
 	struct vma_tcp_conn *conn;
@@ -112,7 +112,7 @@ static bool has_user_interval(const struct vma_conf *conf)
 }
 
 /* How long it is to the next look; NO_DEADLINE: there is none. */
-static uint64_t check_interval(const struct vma_conf *conf, uint64_t ours)
+static uint64_t tcp_timer_check_interval(const struct vma_conf *conf, uint64_t ours)
 {
 	if (!has_user_interval(conf))
 		return ours;
@@ -123,14 +123,14 @@ static uint64_t check_interval(const struct vma_conf *conf, uint64_t ours)
 
 static void housekeeping_watch_ring_ctx(struct vma_ring_ctx *ring_ctx, uint64_t now, uint64_t step)
 {
-	const uint64_t interval = check_interval(conf_of(ring_ctx), step);
+	const uint64_t interval = tcp_timer_check_interval(conf_of(ring_ctx), step);
 
 	ring_ctx->driven_seen = atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed);
 	ring_ctx->check_interval_ns = step;
 	ring_ctx->check_ns = interval != NO_DEADLINE ? now + interval : NO_DEADLINE;
 }
 
-static bool others_drive(const struct vma_ring_ctx *ring_ctx)
+static bool ring_is_driven_by_others(const struct vma_ring_ctx *ring_ctx)
 {
 	return atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed) != ring_ctx->driven_seen ||
 	       ring_ctx_is_held(ring_ctx);
@@ -167,7 +167,7 @@ bool tcp_housekeeping_take_event(struct vma_ring_ctx *ring_ctx, const struct vma
 		housekeeping_leave_to_others(ring_ctx, now, CHECK_INTERVAL_MAX_NS);
 	else if (atomic_load_explicit(&ring_ctx->watcher, memory_order_relaxed) != NULL)
 		housekeeping_leave_to_others(ring_ctx, now, CHECK_INTERVAL_MAX_NS);
-	else if (others_drive(ring_ctx))
+	else if (ring_is_driven_by_others(ring_ctx))
 		housekeeping_leave_to_others(ring_ctx, now,
 		                             now - ring_ctx->armed_ns < ALWAYS_DRIVEN_NS ? CHECK_INTERVAL_MAX_NS
 		                                                                         : CHECK_INTERVAL_MIN_NS);
@@ -176,11 +176,11 @@ bool tcp_housekeeping_take_event(struct vma_ring_ctx *ring_ctx, const struct vma
 	return true;
 }
 
-static void housekeeping_check(struct vma_ring_ctx *ring_ctx, uint64_t now, int64_t max)
+static void tcp_check_stack_timers(struct vma_ring_ctx *ring_ctx, uint64_t now, int64_t max)
 {
 	uint64_t step = ring_ctx->check_interval_ns * 2;
 
-	if (others_drive(ring_ctx) && !conf_of(ring_ctx)->internal_thread_arm_cq)
+	if (ring_is_driven_by_others(ring_ctx) && !conf_of(ring_ctx)->internal_thread_arm_cq)
 		housekeeping_watch_ring_ctx(ring_ctx, now, step < CHECK_INTERVAL_MAX_NS ? step : CHECK_INTERVAL_MAX_NS);
 	else
 		housekeeping_take_over(ring_ctx, now, max);
@@ -191,7 +191,7 @@ struct round {
 	int64_t max;
 };
 
-static void make_earlier(uint64_t *next, uint64_t at)
+static void min_deadline_update(uint64_t *next, uint64_t at)
 {
 	if (at < *next)
 		*next = at;
@@ -201,7 +201,7 @@ static void make_earlier(uint64_t *next, uint64_t at)
 static uint64_t timers_due(const struct vma_ring_ctx *ring_ctx, const struct vma_tcp *tcp)
 {
 	const struct vma_conf *conf = conf_of(ring_ctx);
-	const uint64_t due = vma_tcp_due(tcp);
+	const uint64_t due = vma_tcp_next_due_ns(tcp);
 
 	if (due == NO_DEADLINE || ring_ctx->armed || atomic_load(&ring_ctx->watcher) != NULL ||
 	    conf->internal_thread_tcp_timer_handling == TIMERS_IMMEDIATE)
@@ -210,13 +210,13 @@ static uint64_t timers_due(const struct vma_ring_ctx *ring_ctx, const struct vma
 }
 
 /* The same, after the stack was driven if that was due. */
-static uint64_t keep_timers(struct vma_ring_ctx *ring_ctx, const struct vma_tcp *tcp, uint64_t now)
+static uint64_t tcp_keep_stack_timers(struct vma_ring_ctx *ring_ctx, const struct vma_tcp *tcp, uint64_t now)
 {
 	uint64_t due = timers_due(ring_ctx, tcp);
 
 	if (due > now)
 		return due;
-	vma_ring_progress_told(ring_ctx->ring);
+	vma_ring_progress_and_notify(ring_ctx->ring);
 	due = timers_due(ring_ctx, tcp);
 	return due > now ? due : now + CHECK_INTERVAL_MIN_NS; /* somebody is at it at this moment */
 }
@@ -226,14 +226,14 @@ static uint64_t housekeeping_run_control(struct vma_ring_ctx *ring_ctx, struct v
 {
 	const uint64_t due = atomic_load_explicit(&ring_ctx->control_ns, memory_order_relaxed);
 
-	if (!vma_tcp_control_waits(tcp))
+	if (!vma_tcp_has_control_work(tcp))
 		return NO_DEADLINE;
 	if (due > now)
 		return due;
 	return vma_tcp_run_control(tcp) == -EBUSY ? now + CHECK_INTERVAL_MIN_NS : NO_DEADLINE;
 }
 
-static uint64_t prune_due(const struct vma_ring_ctx *ring_ctx, uint64_t now)
+static uint64_t stale_rules_prune_due_ns(const struct vma_ring_ctx *ring_ctx, uint64_t now)
 {
 	const uint64_t due = atomic_load(&ring_ctx->prune_ns), soon = now + PRUNE_NS;
 
@@ -252,13 +252,13 @@ static void housekeeping_serve(struct vma_ring_ctx *ring_ctx, void *arg)
 	if (ring_ctx->check_ns > round->now + CHECK_INTERVAL_MAX_NS && busy_poller_exists(ring_ctx->id % 64))
 		ring_ctx->check_ns = round->now + CHECK_INTERVAL_MAX_NS; /* it may lose its core: wait/busy_poller.c */
 	if (!ring_ctx->armed && round->now >= ring_ctx->check_ns)
-		housekeeping_check(ring_ctx, round->now, round->max);
-	make_earlier(&round->next, keep_timers(ring_ctx, tcp, round->now));
-	make_earlier(&round->next, housekeeping_run_control(ring_ctx, tcp, round->now));
+		tcp_check_stack_timers(ring_ctx, round->now, round->max);
+	min_deadline_update(&round->next, tcp_keep_stack_timers(ring_ctx, tcp, round->now));
+	min_deadline_update(&round->next, housekeeping_run_control(ring_ctx, tcp, round->now));
 	if (!ring_ctx->armed)
-		make_earlier(&round->next, ring_ctx->check_ns);
+		min_deadline_update(&round->next, ring_ctx->check_ns);
 	if (atomic_load(&ring_ctx->to_prune))
-		make_earlier(&round->next, prune_due(ring_ctx, round->now));
+		min_deadline_update(&round->next, stale_rules_prune_due_ns(ring_ctx, round->now));
 }
 
 /*
@@ -277,7 +277,7 @@ void tcp_housekeeping_due(void *arg)
 	if (tcp == NULL)
 		return;
 	until = internal_sleeps_until();
-	if (until > vma_tcp_due(tcp) && until > internal_timer_end(timers_due(ring_ctx, tcp)))
+	if (until > vma_tcp_next_due_ns(tcp) && until > internal_timer_end(timers_due(ring_ctx, tcp)))
 		internal_wake();
 }
 
@@ -294,24 +294,25 @@ void tcp_housekeeping_control(void *arg)
 }
 
 /*
- * What was due when the turn looked is being driven by somebody else, or was left to them (keep_timers): not to sleep
- * until they have done it would take the core from them, if they have none at this moment.
+ * What was due when the turn looked is being driven by somebody else, or was left to them (tcp_keep_stack_timers): not
+ * to sleep until they have done it would take the core from them, if they have none at this moment.
  */
 static void housekeeping_check_due(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	struct vma_tcp *tcp = tcp_of(ring_ctx);
 	uint64_t due = tcp != NULL ? timers_due(ring_ctx, tcp) : NO_DEADLINE;
 
-	make_earlier(arg, due > housekeeping.last_run_ns ? due : housekeeping.last_run_ns + CHECK_INTERVAL_MIN_NS);
-	if (tcp != NULL && vma_tcp_control_waits(tcp))
-		make_earlier(arg, atomic_load_explicit(&ring_ctx->control_ns, memory_order_relaxed));
+	min_deadline_update(arg,
+	                    due > housekeeping.last_run_ns ? due : housekeeping.last_run_ns + CHECK_INTERVAL_MIN_NS);
+	if (tcp != NULL && vma_tcp_has_control_work(tcp))
+		min_deadline_update(arg, atomic_load_explicit(&ring_ctx->control_ns, memory_order_relaxed));
 	if (atomic_load(&ring_ctx->to_prune))
-		make_earlier(arg, prune_due(ring_ctx, vma_now_ns()));
+		min_deadline_update(arg, stale_rules_prune_due_ns(ring_ctx, vma_now_ns()));
 }
 
 /* ---- rules of the NIC that outlive their connections ---- */
 
-static bool prunes_late(const struct vma_ring_ctx *ring_ctx)
+static bool stale_rules_are_pruned_late(const struct vma_ring_ctx *ring_ctx)
 {
 	return ring_ctx->device->nic->info.caps & VMA_NIC_CAP_TO_KERNEL;
 }
@@ -324,7 +325,7 @@ void tcp_housekeeping_prune(void *arg)
 
 	if (atomic_load_explicit(&ring_ctx->to_prune, memory_order_relaxed))
 		return;
-	due = vma_now_ns() + (prunes_late(ring_ctx) ? PRUNE_LATE_NS : PRUNE_NS);
+	due = vma_now_ns() + (stale_rules_are_pruned_late(ring_ctx) ? PRUNE_LATE_NS : PRUNE_NS);
 	atomic_store(&ring_ctx->prune_ns, due); /* before it counts */
 	if (!atomic_exchange(&ring_ctx->to_prune, true))
 		internal_wake_by(due);
@@ -333,7 +334,7 @@ void tcp_housekeeping_prune(void *arg)
 /* Each rule stays its own time: what is not due is looked at again a tenth of that later. */
 static void housekeeping_prune_ring_ctx(struct vma_ring_ctx *ring_ctx, void *arg)
 {
-	const bool late = prunes_late(ring_ctx);
+	const bool late = stale_rules_are_pruned_late(ring_ctx);
 	const unsigned burst = late ? PRUNE_LATE_AT_ONCE : PRUNE_AT_ONCE;
 	const uint64_t now = vma_now_ns();
 	unsigned n = 0, deleted;
@@ -469,7 +470,7 @@ void tcp_housekeeping_abandoned(void)
 	internal_wake();
 }
 
-static void end_if_empty(struct vma_ring_ctx *ring_ctx, void *arg)
+static void tcp_stack_end_if_unused(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	struct vma_tcp *tcp = tcp_of(ring_ctx);
 
@@ -488,7 +489,7 @@ static uint64_t housekeeping_run_abandoned(uint64_t now)
 		return NO_DEADLINE;
 	}
 	if (housekeeping.abandoned_due_ns != 0 && now >= housekeeping.abandoned_due_ns)
-		ring_ctxs_each(end_if_empty, NULL);
+		ring_ctxs_each(tcp_stack_end_if_unused, NULL);
 	if (housekeeping.abandoned_due_ns <= now)
 		housekeeping.abandoned_due_ns = now + ABANDONED_NS;
 	return housekeeping.abandoned_due_ns;
@@ -508,7 +509,7 @@ void vma_engine_steer(struct vma_tcp_conn *conn)
 	internal_wake_by(vma_now_ns() + STEER_NS);
 }
 
-void vma_engine_steer_now(void)
+void vma_engine_steer_pending_now(void)
 {
 	atomic_store(&housekeeping.steer_all_now, true);
 	internal_wake();
@@ -535,7 +536,7 @@ void vma_engine_steer_covered(void)
 	const struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 
 	if (engine != NULL && (engine->conf.tcp_3t_rules || engine->conf.tcp_2t_rules))
-		vma_engine_steer_now();
+		vma_engine_steer_pending_now();
 }
 
 static void steer_pending_conn(struct pending_steer *pending_steer)
@@ -551,7 +552,7 @@ static void steer_pending_conn(struct pending_steer *pending_steer)
 	vma_free(pending_steer);
 }
 
-static void stack_append(ck_stack_entry_t **list, ck_stack_entry_t *more)
+static void ck_stack_list_append(ck_stack_entry_t **list, ck_stack_entry_t *more)
 {
 	while (*list != NULL)
 		list = &(*list)->next;
@@ -559,7 +560,7 @@ static void stack_append(ck_stack_entry_t **list, ck_stack_entry_t *more)
 }
 
 /* Those accepted since the last period become the younger ones, and those the older ones, who are steered. */
-static void grow_older(uint64_t now)
+static void tcp_age_steer_candidates(uint64_t now)
 {
 	const bool steer_all_now = atomic_exchange(&housekeeping.steer_all_now, false);
 
@@ -568,11 +569,11 @@ static void grow_older(uint64_t now)
 
 	if (!steer_all_now && now < housekeeping.steer_due_ns)
 		return;
-	stack_append(&housekeeping.older, housekeeping.younger);
+	ck_stack_list_append(&housekeeping.older, housekeeping.younger);
 	housekeeping.younger = vma_mpsc_take_all(&housekeeping.accepted);
 	housekeeping.steer_due_ns = now + STEER_NS;
 	if (steer_all_now) {
-		stack_append(&housekeeping.older, housekeeping.younger);
+		ck_stack_list_append(&housekeeping.older, housekeeping.younger);
 		housekeeping.younger = NULL;
 	}
 }
@@ -588,7 +589,7 @@ static uint64_t housekeeping_run_steering(uint64_t now)
 	const uint64_t until = vma_now_ns() + RULES_NS; /* rings have been served since `now` */
 
 	atomic_store(&housekeeping.steers, true); /* before they are taken: at each moment one of the two shows them */
-	grow_older(now);
+	tcp_age_steer_candidates(now);
 	for (unsigned i = 0; i < STEER_AT_ONCE && housekeeping.older != NULL && (i == 0 || vma_now_ns() < until); i++) {
 		struct pending_steer *pending_steer = (struct pending_steer *)housekeeping.older;
 
@@ -606,7 +607,7 @@ static uint64_t housekeeping_run_steering(uint64_t now)
 /* With the receive flag. Never waits: vma_retire would, for a lock. */
 void tcp_housekeeping_retire(struct vma_tcp_conn *conn, void *arg)
 {
-	struct ended *ended = vma_tcp_conn_space(conn);
+	struct ended *ended = vma_tcp_conn_user_space(conn);
 
 	(void)arg;
 	ended->conn = conn;
@@ -652,11 +653,11 @@ uint64_t tcp_housekeeping_run(const struct vma_conf *conf, uint64_t now)
 		return NO_DEADLINE;
 	housekeeping.last_run_ns = now;
 	ring_ctxs_each(housekeeping_serve, &round);
-	make_earlier(&round.next, housekeeping_run_steering(now));
-	make_earlier(&round.next, housekeeping_run_ended(now));
-	make_earlier(&round.next, housekeeping_run_abandoned(now));
-	make_earlier(&round.next, housekeeping_run_idle(now));
-	make_earlier(&round.next, housekeeping_run_sweep(now));
+	min_deadline_update(&round.next, housekeeping_run_steering(now));
+	min_deadline_update(&round.next, housekeeping_run_ended(now));
+	min_deadline_update(&round.next, housekeeping_run_abandoned(now));
+	min_deadline_update(&round.next, housekeeping_run_idle(now));
+	min_deadline_update(&round.next, housekeeping_run_sweep(now));
 	return round.next;
 }
 
@@ -668,12 +669,13 @@ uint64_t tcp_housekeeping_again(void)
 		return NO_DEADLINE;
 	ring_ctxs_each(housekeeping_check_due, &next);
 	if (ck_pr_load_ptr(&housekeeping.accepted.head) != NULL || ck_pr_load_ptr(&housekeeping.ended.head) != NULL)
-		make_earlier(&next, vma_now_ns() + STEER_NS);
+		min_deadline_update(&next, vma_now_ns() + STEER_NS);
 	if (atomic_load(&housekeeping.idle))
-		make_earlier(&next, housekeeping.idle_due_ns != 0 ? housekeeping.idle_due_ns : vma_now_ns() + IDLE_NS);
+		min_deadline_update(&next,
+		                    housekeeping.idle_due_ns != 0 ? housekeeping.idle_due_ns : vma_now_ns() + IDLE_NS);
 	if (atomic_load(&housekeeping.sweeps))
-		make_earlier(&next,
-		             housekeeping.sweep_due_ns != 0 ? housekeeping.sweep_due_ns : vma_now_ns() + SWEEP_NS);
+		min_deadline_update(&next, housekeeping.sweep_due_ns != 0 ? housekeeping.sweep_due_ns
+		                                                          : vma_now_ns() + SWEEP_NS);
 	return next;
 }
 

@@ -12,18 +12,18 @@
 
 #include <vma/sock_engine.h>
 
-static bool is_program(const char *path)
+static bool is_executable_file(const char *path)
 {
 	struct stat st;
 
 	return stat(path, &st) == 0 && S_ISREG(st.st_mode) && syscall(SYS_faccessat, AT_FDCWD, path, X_OK) == 0;
 }
 
-static bool try_in(const char *directory, const char *below, char *path, size_t size)
+static bool find_program_in(const char *directory, const char *below, char *path, size_t size)
 {
 	int n = snprintf(path, size, "%s%s/vmad", directory, below);
 
-	return n > 0 && (size_t)n < size && is_program(path);
+	return n > 0 && (size_t)n < size && is_executable_file(path);
 }
 
 /* A build tree has bin/ beside the library, an installed one beside the library's folder or the folder above that. */
@@ -39,7 +39,7 @@ static bool find_beside_library(const char *name, char *path, size_t size)
 	if (slash != NULL) {
 		*slash = '\0';
 		for (size_t i = 0; i < sizeof(below) / sizeof(below[0]) && !found; i++)
-			found = try_in(library, below[i], path, size);
+			found = find_program_in(library, below[i], path, size);
 	}
 	free(library);
 	return found;
@@ -52,7 +52,7 @@ void vma_engine_find_vmad(const char *library, char *path, size_t size)
 	bool found = find_beside_library(library, path, size);
 
 	for (size_t i = 0; i < sizeof(usual) / sizeof(usual[0]) && !found; i++)
-		found = try_in(usual[i], "", path, size);
+		found = find_program_in(usual[i], "", path, size);
 	if (!found)
 		path[0] = '\0';
 }

@@ -9,18 +9,18 @@
 
 #include "file.h"
 
-static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t all_files_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct vma_file *_Atomic all;
-static _Atomic uint64_t last_id;
-_Atomic uint32_t vma_forks;
-_Atomic bool vma_file_touches;
+static _Atomic uint64_t file_last_id;
+_Atomic uint32_t vma_fork_count;
+_Atomic bool vma_any_file_needs_touch;
 
 void vma_file_init(struct vma_file *file, enum vma_file_kind kind, const struct vma_file_ops *ops)
 {
 	file->ops = ops;
 	file->kind = (uint8_t)kind;
-	file->id = atomic_fetch_add_explicit(&last_id, 1, memory_order_relaxed) + 1;
-	file->forks = atomic_load_explicit(&vma_forks, memory_order_relaxed);
+	file->id = atomic_fetch_add_explicit(&file_last_id, 1, memory_order_relaxed) + 1;
+	file->forks = atomic_load_explicit(&vma_fork_count, memory_order_relaxed);
 	atomic_init(&file->refs, 1);
 	atomic_init(&file->slots, 0);
 	atomic_init(&file->fd, -1);
@@ -29,7 +29,7 @@ void vma_file_init(struct vma_file *file, enum vma_file_kind kind, const struct 
 	pthread_mutex_init(&file->lock, NULL);
 }
 
-static void end_file(struct vma_retired *retired)
+static void file_free_retired(struct vma_retired *retired)
 {
 	struct vma_file *file = (struct vma_file *)((char *)retired - offsetof(struct vma_file, retired));
 	struct vma_watchers *watchers = atomic_load_explicit(&file->watchers, memory_order_relaxed);
@@ -48,7 +48,7 @@ static void end_file(struct vma_retired *retired)
 void vma_file_put(struct vma_file *file)
 {
 	if (atomic_fetch_sub_explicit(&file->refs, 1, memory_order_acq_rel) == 1)
-		vma_retire(&file->retired, end_file);
+		vma_retire(&file->retired, file_free_retired);
 }
 
 /* ---- the list of all ---- */
@@ -62,26 +62,26 @@ void file_list_add(struct vma_file *file)
 {
 	struct vma_file *first;
 
-	pthread_mutex_lock(&all_lock);
+	pthread_mutex_lock(&all_files_lock);
 	first = atomic_load_explicit(&all, memory_order_relaxed);
 	atomic_store_explicit(&file->next_all, first, memory_order_relaxed);
 	file->prev_all = NULL;
 	if (first != NULL)
 		first->prev_all = file;
 	atomic_store_explicit(&all, file, memory_order_release);
-	pthread_mutex_unlock(&all_lock);
+	pthread_mutex_unlock(&all_files_lock);
 }
 
 void file_list_remove(struct vma_file *file)
 {
 	struct vma_file *next;
 
-	pthread_mutex_lock(&all_lock);
+	pthread_mutex_lock(&all_files_lock);
 	next = atomic_load_explicit(&file->next_all, memory_order_relaxed);
 	atomic_store_explicit(file->prev_all != NULL ? &file->prev_all->next_all : &all, next, memory_order_release);
 	if (next != NULL)
 		next->prev_all = file->prev_all;
-	pthread_mutex_unlock(&all_lock);
+	pthread_mutex_unlock(&all_files_lock);
 }
 
 void vma_file_each(void (*fn)(struct vma_file *file, void *arg), void *arg)
@@ -94,13 +94,13 @@ void vma_file_each(void (*fn)(struct vma_file *file, void *arg), void *arg)
 
 void file_fork_prepare(void)
 {
-	atomic_fetch_add_explicit(&vma_forks, 1, memory_order_relaxed);
-	pthread_mutex_lock(&all_lock);
+	atomic_fetch_add_explicit(&vma_fork_count, 1, memory_order_relaxed);
+	pthread_mutex_lock(&all_files_lock);
 }
 
 void file_fork_parent(void)
 {
-	pthread_mutex_unlock(&all_lock);
+	pthread_mutex_unlock(&all_files_lock);
 }
 
 /*
@@ -132,7 +132,7 @@ static void rebuild_prev_links(void)
 
 __attribute__((cold)) void file_fork_child(void)
 {
-	pthread_mutex_init(&all_lock, NULL);
+	pthread_mutex_init(&all_files_lock, NULL);
 	rebuild_prev_links();
 	vma_file_each(file_forked, NULL);
 }

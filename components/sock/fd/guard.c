@@ -13,15 +13,15 @@
 
 #include "file.h"
 
-static const struct vma_file_ops guard_ops = {.name = "internal"};
-static struct vma_file guard = {.ops = &guard_ops, .kind = VMA_FILE_INTERNAL};
+static const struct vma_file_ops guarded_fd_ops = {.name = "internal"};
+static struct vma_file guard = {.ops = &guarded_fd_ops, .kind = VMA_FILE_INTERNAL};
 
 struct vma_file *fd_guard_file(void)
 {
 	return &guard;
 }
 
-int vma_fd_guard_here(int fd)
+int vma_fd_guard_same_number(int fd)
 {
 	struct vma_file *_Atomic *slot = fd_slot(fd);
 
@@ -34,7 +34,7 @@ int vma_fd_guard_here(int fd)
 }
 
 /* As high as RLIMIT_NOFILE allows; where even that is full, it stays where it is. */
-static int move_up(int fd)
+static int fd_move_to_high_number(int fd)
 {
 	static const int candidates[] = {1000, 500, 200, 100};
 
@@ -56,12 +56,12 @@ static int move_up(int fd)
 int vma_fd_guard(int fd)
 {
 	const int saved = errno;
-	int up = move_up(fd), rc;
+	int up = fd_move_to_high_number(fd), rc;
 
 	errno = saved;
 	if (up < 0)
 		return up;
-	rc = vma_fd_guard_here(up);
+	rc = vma_fd_guard_same_number(up);
 	return rc < 0 && up != fd ? up : rc; /* moved, but without memory for the mark: usable all the same */
 }
 

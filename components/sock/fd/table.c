@@ -38,20 +38,20 @@ static _Atomic int highest = -1;
 
 /* ---- places ---- */
 
-static struct leaf *leaf_of(unsigned fd)
+static struct leaf *fd_table_leaf_of(unsigned fd)
 {
 	return atomic_load_explicit(&directory[fd / PAGE_SLOTS / LEAF_PAGES], memory_order_acquire);
 }
 
-static struct page *page_of(struct leaf *leaf, unsigned fd)
+static struct page *fd_table_page_of(struct leaf *leaf, unsigned fd)
 {
 	return atomic_load_explicit(&leaf->page[fd / PAGE_SLOTS % LEAF_PAGES], memory_order_acquire);
 }
 
-struct vma_file *vma_fd_high(unsigned fd)
+struct vma_file *vma_fd_lookup_high(unsigned fd)
 {
-	struct leaf *leaf = fd <= INT_MAX ? leaf_of(fd) : NULL;
-	struct page *page = leaf != NULL ? page_of(leaf, fd) : NULL;
+	struct leaf *leaf = fd <= INT_MAX ? fd_table_leaf_of(fd) : NULL;
+	struct page *page = leaf != NULL ? fd_table_page_of(leaf, fd) : NULL;
 
 	return page != NULL ? atomic_load_explicit(&page->slot[fd % PAGE_SLOTS], memory_order_acquire) : NULL;
 }
@@ -79,14 +79,14 @@ static struct page *fd_page_create(struct leaf *leaf, unsigned fd)
 	return there;
 }
 
-static struct vma_file *_Atomic *high_slot(unsigned fd)
+static struct vma_file *_Atomic *fd_table_high_slot(unsigned fd)
 {
-	struct leaf *leaf = leaf_of(fd);
+	struct leaf *leaf = fd_table_leaf_of(fd);
 	struct page *page;
 
 	if (leaf == NULL)
 		leaf = create_leaf(fd);
-	page = leaf != NULL ? page_of(leaf, fd) : NULL;
+	page = leaf != NULL ? fd_table_page_of(leaf, fd) : NULL;
 	if (leaf != NULL && page == NULL)
 		page = fd_page_create(leaf, fd);
 	return page != NULL ? &page->slot[fd % PAGE_SLOTS] : NULL;
@@ -96,7 +96,7 @@ struct vma_file *_Atomic *fd_slot(int fd)
 {
 	if (fd < 0)
 		return NULL;
-	return fd < VMA_FD_LOW ? &vma_fd_low[fd] : high_slot((unsigned)fd);
+	return fd < VMA_FD_LOW ? &vma_fd_low[fd] : fd_table_high_slot((unsigned)fd);
 }
 
 void fd_raise_highest(int fd)
@@ -116,7 +116,7 @@ int vma_fd_highest(void)
 /* ---- files in and out ---- */
 
 /* False: it has ended. The first descriptor puts the file on the list of all. */
-static bool add_slot(struct vma_file *file)
+static bool file_count_fd_slot(struct vma_file *file)
 {
 	uint32_t slots = atomic_load_explicit(&file->slots, memory_order_relaxed);
 
@@ -142,16 +142,16 @@ static bool file_take_slot(struct vma_file *file)
 	return left == VMA_FILE_ENDED;
 }
 
-static struct vma_file *fd_peek(int fd)
+static struct vma_file *fd_table_peek(int fd)
 {
-	return fd < VMA_FD_LOW ? atomic_load(&vma_fd_low[fd]) : vma_fd_high((unsigned)fd);
+	return fd < VMA_FD_LOW ? atomic_load(&vma_fd_low[fd]) : vma_fd_lookup_high((unsigned)fd);
 }
 
 /* Another number of the file, -1: there is none. Rare (the first of several duplicates was closed), so by looking. */
-static int find_number(const struct vma_file *file)
+static int file_find_other_fd(const struct vma_file *file)
 {
 	for (int fd = 0; fd <= vma_fd_highest(); fd++)
-		if (fd_peek(fd) == file)
+		if (fd_table_peek(fd) == file)
 			return fd;
 	return -1;
 }
@@ -161,14 +161,14 @@ static int find_number(const struct vma_file *file)
  * the same time: its remover empties the slot and then looks at file->fd, here file->fd is stored and then the slot is
  * looked at, all sequentially consistent, so at least one of the two sees the other and looks again.
  */
-static void choose_number(struct vma_file *file, int gone)
+static void file_choose_other_fd(struct vma_file *file, int gone)
 {
 	while (atomic_load(&file->fd) == gone) {
-		int other = find_number(file);
+		int other = file_find_other_fd(file);
 
 		if (other == gone || !atomic_compare_exchange_strong(&file->fd, &gone, other))
 			return;
-		if (other < 0 || fd_peek(other) == file)
+		if (other < 0 || fd_table_peek(other) == file)
 			return;
 		gone = other;
 	}
@@ -183,7 +183,7 @@ static void fd_drop_file(struct vma_file *file, int fd)
 		return;
 	last = file_take_slot(file);
 	if (!last)
-		choose_number(file, fd);
+		file_choose_other_fd(file, fd);
 	file_notify_closed(file, last ? -1 : fd);
 	if (!last)
 		return;
@@ -204,7 +204,7 @@ int vma_fd_install(int fd, struct vma_file *file)
 	if (slot == NULL)
 		return fd < 0 ? -EBADF : -ENOMEM;
 	self = vma_enter();
-	alive = add_slot(file);
+	alive = file_count_fd_slot(file);
 	before = atomic_exchange(slot, alive ? file : NULL);
 	if (alive) {
 		fd_raise_highest(fd);

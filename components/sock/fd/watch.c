@@ -6,7 +6,7 @@
 
 #include "file.h"
 
-static void end_watchers(struct vma_retired *retired)
+static void watchers_free_retired(struct vma_retired *retired)
 {
 	vma_free((char *)retired - offsetof(struct vma_watchers, retired));
 }
@@ -21,10 +21,11 @@ static void watchers_publish(struct vma_file *file, struct vma_watchers *old, st
 {
 	atomic_store_explicit(&file->watchers, fresh, memory_order_release);
 	if (old != NULL)
-		vma_retire(&old->retired, end_watchers);
+		vma_retire(&old->retired, watchers_free_retired);
 }
 
-static void add_others(struct vma_watchers *to, const struct vma_watchers *from, const struct vma_watcher *but)
+static void watchers_copy_except(struct vma_watchers *to, const struct vma_watchers *from,
+                                 const struct vma_watcher *but)
 {
 	for (uint32_t i = 0; from != NULL && i < from->n; i++)
 		if (from->watcher[i] != but)
@@ -49,7 +50,7 @@ int vma_file_watch(struct vma_file *file, struct vma_watcher *watcher)
 		if (fresh == NULL) {
 			rc = -ENOMEM;
 		} else {
-			add_others(fresh, old, watcher);
+			watchers_copy_except(fresh, old, watcher);
 			fresh->watcher[fresh->n++] = watcher;
 			watchers_publish(file, old, fresh);
 		}
@@ -88,7 +89,7 @@ void vma_file_unwatch(struct vma_file *file, struct vma_watcher *watcher)
 	if (other != NULL)
 		fresh = watchers_allocate(old->n);
 	if (fresh != NULL)
-		add_others(fresh, old, watcher);
+		watchers_copy_except(fresh, old, watcher);
 	if (other == NULL || fresh != NULL)
 		watchers_publish(file, old, fresh);
 	else

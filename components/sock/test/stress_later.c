@@ -27,7 +27,7 @@ static void later_leave_one(void)
 	memset(vma_buf_data(fixture.device.engine->arena, buf) + headers.len, 'x', 8);
 	seg.len = vma_pkt_udp_write(&headers, vma_buf_data(fixture.device.engine->arena, buf), 8, VMA_PKT_CSUM_FULL);
 	assert_int_equal(vma_ring_send(fixture.ring_ctx->ring, &seg, 1, VMA_RING_SEND_LATER), 1);
-	vma_engine_later(vma_ring_ctx_bit(fixture.ring_ctx));
+	vma_engine_send_later(vma_ring_ctx_bit(fixture.ring_ctx));
 }
 
 static uint64_t arrived(void)

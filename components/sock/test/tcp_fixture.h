@@ -159,7 +159,7 @@ static inline bool tcp_fixture_exists(const struct vma_ring_ctx *ring_ctx, uint3
 static inline struct vma_ring_ctx *new_ring_ctx(struct vma_tcp **tcp)
 {
 	static uint64_t socket;
-	struct vma_ring_where where = {.socket_id = ++socket};
+	struct vma_ring_requester where = {.socket_id = ++socket};
 	struct vma_ring_ctx *ring_ctx = NULL;
 
 	assert_int_equal(vma_ring_ctx_get(&device, VMA_RING_CTX_RX, &where, &ring_ctx), 0);
@@ -208,7 +208,7 @@ static inline void tcp_fixture_send_bytes(struct vma_tcp_conn *conn, size_t byte
 		taken = span.iov_len < bytes ? span.iov_len : bytes;
 		memset(span.iov_base, 'x', taken);
 		vma_tcp_tx_commit(conn, taken, 0);
-		vma_tcp_push(conn);
+		vma_tcp_send_committed(conn);
 		bytes -= taken;
 	}
 }

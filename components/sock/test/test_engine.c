@@ -57,7 +57,7 @@ static int sock_engine_start(void **state)
 
 static struct vma_ring_ctx *ring_ctx_of_socket(uint64_t socket)
 {
-	struct vma_ring_where where = {.socket_id = socket};
+	struct vma_ring_requester where = {.socket_id = socket};
 	struct vma_ring_ctx *ring_ctx = NULL;
 
 	assert_int_equal(vma_ring_ctx_get(&device, VMA_RING_CTX_RX, &where, &ring_ctx), 0);
@@ -96,12 +96,12 @@ static void test_own_descriptors_are_high_and_guarded(void **state)
 /* ---- tasks ---- */
 
 struct counted {
-	struct vma_task task; /* first */
+	struct vma_internal_task task; /* first */
 	_Atomic int ran;
 	_Atomic bool hold;
 };
 
-static void run_counted(struct vma_task *task)
+static void run_counted(struct vma_internal_task *task)
 {
 	struct counted *counted = (struct counted *)task;
 
@@ -436,7 +436,7 @@ static void test_frame_left_for_later_leaves_soon(void **state)
 		engine_send_one(ring_ctx->ring, VMA_RING_SEND_LATER);
 		vma_wire_counts(ends[0], &counts);
 		waited += counts.sent == sent;
-		vma_engine_later(vma_ring_ctx_bit(ring_ctx));
+		vma_engine_send_later(vma_ring_ctx_bit(ring_ctx));
 		for (int ms = 0; ms < TIMEOUT_MS && counts.sent == sent; ms++) {
 			usleep(1000);
 			vma_wire_counts(ends[0], &counts);
@@ -559,13 +559,13 @@ static void test_ring_that_is_busy_and_not_slept_on_is_unarmed(void **state)
 
 /* The internal thread looks at the queue pair's calls as well: it changes them itself, while we wait. */
 static struct change {
-	struct vma_task task;
+	struct vma_internal_task task;
 	struct vma_ring_ctx *ring_ctx;
 	bool back;
 	_Atomic bool done;
 } change;
 
-static void run_change(struct vma_task *task)
+static void run_change(struct vma_internal_task *task)
 {
 	(void)task;
 	if (change.back)
@@ -597,7 +597,7 @@ static unsigned send_without_being_away(struct vma_ring_ctx *ring_ctx)
 	while (now - begin < 300000000 ||
 	       (now - since < STAY_NS && now - begin < 10000000000 && (now - begin < BUSY_NS || ring_ctx->armed))) {
 		engine_send_one(ring_ctx->ring, 0);
-		vma_ring_ctx_sent(ring_ctx);
+		vma_ring_ctx_count_send(ring_ctx);
 		vma_ring_progress(peer);
 		last = now;
 		now = vma_now_ns();

@@ -223,7 +223,7 @@ static void test_guard_of_a_number_closed_unseen_gives_way(void **state)
 	int fd = open("/dev/null", O_RDONLY);
 
 	(void)state;
-	assert_int_equal(vma_fd_guard_here(fd), fd);
+	assert_int_equal(vma_fd_guard_same_number(fd), fd);
 	assert_int_equal(vma_fd_install(fd, &fake->file), 0);
 	assert_false(vma_fd_is_guarded(fd));
 	assert_ptr_equal(vma_fd_lookup(fd), &fake->file);

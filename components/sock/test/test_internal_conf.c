@@ -65,8 +65,8 @@ static uint64_t passed_ms(uint64_t since_ns)
 #define STEP (1000 * MSEC)
 
 /*
- * Something is due in the middle of a step, to a silent peer: whether it has been looked at before the step is over. -1:
- * this thread had no core at the wrong moment.
+ * Something is due in the middle of a step, to a silent peer: whether it has been looked at before the step is over.
+ * -1: this thread had no core at the wrong moment.
  */
 static int timer_ends_within_the_step(void)
 {
@@ -80,10 +80,10 @@ static int timer_ends_within_the_step(void)
 		usleep(1000);
 	step = vma_now_ns() / STEP;
 	tcp_fixture_send_bytes(pair.here, 1000);
-	due = vma_tcp_due(pair.tcp);
+	due = vma_tcp_next_due_ns(pair.tcp);
 	while (vma_now_ns() < step * STEP + STEP * 9 / 10)
 		usleep(1000);
-	ended = vma_tcp_due(pair.tcp) != due;
+	ended = vma_tcp_next_due_ns(pair.tcp) != due;
 	if (due <= step * STEP || due >= step * STEP + STEP * 7 / 10 || vma_now_ns() / STEP != step)
 		ended = -1;
 	pause_peer(false);
@@ -153,10 +153,10 @@ static unsigned count_even_dues(void)
 	usleep(300000); /* what was due before has been looked at */
 	tcp_fixture_send_bytes(pair.here, 1000);
 	for (int i = 0; i < 4; i++) {
-		const uint64_t due = vma_tcp_due(pair.tcp);
+		const uint64_t due = vma_tcp_next_due_ns(pair.tcp);
 
 		even += due % (50 * MSEC) == 0;
-		wait_until(vma_tcp_due(pair.tcp) != due);
+		wait_until(vma_tcp_next_due_ns(pair.tcp) != due);
 	}
 	return even;
 }
@@ -417,7 +417,7 @@ static unsigned count_datagrams_taken(unsigned for_ms)
 	struct vma_flow flow = {
 	        .key = {.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = htons(2), .local = {10, 0, 0, 1}},
 	        .sink = count_datagram};
-	struct vma_ring_where where = {.socket_id = 4711};
+	struct vma_ring_requester where = {.socket_id = 4711};
 	struct vma_ring_ctx *ring_ctx = NULL;
 
 	must(vma_ring_ctx_get(&device, VMA_RING_CTX_RX, &where, &ring_ctx) == 0);
@@ -482,10 +482,10 @@ static bool timers_are_kept(unsigned for_ms)
 	pause_peer(true);
 	vma_ring_progress(pair.ring_ctx->ring);
 	tcp_fixture_send_bytes(pair.here, 1000);
-	due = vma_tcp_due(pair.tcp);
-	while (vma_tcp_due(pair.tcp) <= due && vma_now_ns() < due + for_ms * MSEC)
+	due = vma_tcp_next_due_ns(pair.tcp);
+	while (vma_tcp_next_due_ns(pair.tcp) <= due && vma_now_ns() < due + for_ms * MSEC)
 		usleep(1000);
-	return vma_tcp_due(pair.tcp) > due;
+	return vma_tcp_next_due_ns(pair.tcp) > due;
 }
 
 static void expect_timers_kept(void)

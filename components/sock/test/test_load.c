@@ -22,7 +22,7 @@ static void load_say(const char *text)
 static bool is_high_after(uint64_t nsec)
 {
 	now_tsc += vma_tsc_of_nsec(nsec);
-	return load_is_high(&load, now_tsc);
+	return loadavg_is_high(&load, now_tsc);
 }
 
 /* Read anew as often as it takes until a load that stays is high. */
@@ -38,7 +38,7 @@ static int begin(void **state)
 	(void)state;
 	memset(&load, 0, sizeof(load));
 	file = memfd_create("loadavg", MFD_CLOEXEC);
-	load_open(&load, file, 2);
+	loadavg_open(&load, file, 2);
 	now_tsc = vma_tsc();
 	return file >= 0 ? 0 : -1;
 }
@@ -53,7 +53,7 @@ static int end(void **state)
 
 static int runnable(const char *text)
 {
-	return load_runnable(text, strlen(text));
+	return loadavg_parse_runnable(text, strlen(text));
 }
 
 static void test_runnable_threads_are_the_fourth_field(void **state)
@@ -80,7 +80,7 @@ static void test_what_is_no_load_is_not_taken_for_one(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
 		assert_int_equal(runnable(texts[i]), -1);
-	assert_int_equal(load_runnable("0.20 0.18 0.12 3/80", 16), -1); /* not beyond what was read */
+	assert_int_equal(loadavg_parse_runnable("0.20 0.18 0.12 3/80", 16), -1); /* not beyond what was read */
 }
 
 /* ---- when it is read ---- */
@@ -135,7 +135,7 @@ static void test_forked_child_reads_though_its_parent_was_reading(void **state)
 	load_say("0.20 0.18 0.12 3/80 1\n");
 	assert_true(is_high_if_it_stays());
 	atomic_store(&load.next_tsc, UINT64_MAX);
-	load_forked_child(&load);
+	loadavg_forked_child(&load);
 	assert_true(is_high_if_it_stays());
 	load_say("0.20 0.18 0.12 1/80 1\n");
 	assert_false(is_high_after(LATER));
@@ -147,7 +147,7 @@ static void test_it_asks_the_kernel_by_itself(void **state)
 	struct load host = {0};
 
 	(void)state;
-	load_is_high(&host, begun_tsc);
+	loadavg_is_high(&host, begun_tsc);
 	if (host.cores == 0)
 		vma_test_skip("no /proc/loadavg");
 	assert_true(host.fd >= 0 && fcntl(host.fd, F_GETFD) == FD_CLOEXEC);

@@ -103,7 +103,7 @@ static void test_unset_minus_one_and_other_logics_are_off(void **state)
 
 static void test_per_core_the_place_is_a_core(void **state)
 {
-	struct vma_ring_where where;
+	struct vma_ring_requester where;
 
 	(void)state;
 	start(VMA_RING_LOGIC_PER_CORE, RATIO, true);

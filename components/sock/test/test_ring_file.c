@@ -36,7 +36,7 @@ static void look(int fd)
 {
 	struct vma_thread *self = vma_enter();
 
-	vma_ring_file_look(vma_fd_lookup(fd));
+	vma_ring_file_mark_all_seen(vma_fd_lookup(fd));
 	vma_leave(self);
 }
 
@@ -133,10 +133,10 @@ static void test_whoever_is_told_nothing_of_packets_may_tell(void **state)
 
 	(void)state;
 	look(fd);
-	vma_ring_tell(fixture.ring_ctx->ring);
+	vma_ring_notify_listener(fixture.ring_ctx->ring);
 	assert_int_equal(poll_fd(fd), EPOLLIN);
 	close_fd(fd);
-	vma_ring_tell(fixture.ring_ctx->ring); /* nobody listens */
+	vma_ring_notify_listener(fixture.ring_ctx->ring); /* nobody listens */
 }
 
 /* ---- watchers ---- */
@@ -178,7 +178,7 @@ static void test_watchers_are_told_of_each_drive_that_found_something(void **sta
 
 static void test_the_end_of_the_ring_hangs_up_and_closes_the_number(void **state)
 {
-	struct vma_ring_where where = {.socket_id = 77};
+	struct vma_ring_requester where = {.socket_id = 77};
 	struct vma_ring_ctx *ring_ctx;
 	struct vma_thread *self;
 	struct vma_file *file;
@@ -211,7 +211,7 @@ static void test_the_end_of_the_ring_hangs_up_and_closes_the_number(void **state
 
 static void test_a_number_that_leads_elsewhere_by_the_end_of_the_ring_is_left_alone(void **state)
 {
-	struct vma_ring_where where = {.socket_id = 78};
+	struct vma_ring_requester where = {.socket_id = 78};
 	struct vma_ring_ctx *ring_ctx;
 	struct vma_thread *self;
 	int fd;
@@ -295,7 +295,7 @@ static void *asker_main(void *arg)
 
 		if (file != NULL) {
 			file->ops->poll(file);
-			vma_ring_file_look(file);
+			vma_ring_file_mark_all_seen(file);
 		}
 		vma_leave(self);
 		if (fd < 0 && fd != -EBADF)

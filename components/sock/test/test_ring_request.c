@@ -4,7 +4,7 @@
 static struct vma_ring_ctx *ring_ctx_by_request(enum vma_ring_ctx_side side, uint64_t socket,
                                                 struct vma_ring_request rx, struct vma_ring_request tx)
 {
-	const struct vma_ring_where where = {.socket_id = socket, .rx = rx, .tx = tx};
+	const struct vma_ring_requester where = {.socket_id = socket, .rx = rx, .tx = tx};
 	struct vma_ring_ctx *ring_ctx = NULL;
 
 	assert_int_equal(vma_ring_ctx_get(&fixture.device, side, &where, &ring_ctx), 0);
@@ -20,9 +20,9 @@ static void test_a_socket_gets_the_ring_that_it_asks_for(void **state)
 	                              two = {.is_set = true, .logic = VMA_RING_LOGIC_PER_USER_ID, .user_id = 2},
 	                              profile = {.is_set = true, .logic = VMA_RING_LOGIC_PER_INTERFACE, .profile = 1},
 	                              plain = {.is_set = true, .logic = VMA_RING_LOGIC_PER_INTERFACE};
-	const struct vma_ring_where at_one = {.rx = one}, at_two = {.rx = two}, at_profile = {.rx = profile};
+	const struct vma_ring_requester at_one = {.rx = one}, at_two = {.rx = two}, at_profile = {.rx = profile};
 	struct vma_ring_ctx *first, *second, *third, *all = NULL;
-	const struct vma_ring_where anywhere = {0};
+	const struct vma_ring_requester anywhere = {0};
 
 	(void)state;
 	assert_int_equal(vma_ring_ctx_get(&fixture.device, VMA_RING_CTX_RX, &at_one, &first), 0);
@@ -46,7 +46,7 @@ static void test_a_socket_gets_the_ring_that_it_asks_for(void **state)
 static void test_a_connection_goes_by_its_request_for_sending_where_none_is_for_receiving(void **state)
 {
 	const struct vma_ring_request one = {.is_set = true, .logic = VMA_RING_LOGIC_PER_USER_ID, .user_id = 1};
-	const struct vma_ring_where where = {.socket_id = 9, .tx = one};
+	const struct vma_ring_requester where = {.socket_id = 9, .tx = one};
 	struct vma_engine *engine = vma_engine();
 	const int64_t logic = engine->conf.ring_allocation_logic_rx;
 	struct vma_ring_ctx *ring_ctx;

@@ -204,14 +204,14 @@ static void test_a_descriptor_that_is_not_wanted_is_not_received(void **state)
 	char data[4], got[8];
 	const struct vma_unix_message given = {.data = data, .size = sizeof(data), .fd = STDERR_FILENO};
 	struct vma_unix_message taken = {.data = got, .size = sizeof(got)};
-	int server = vma_unix_serve("vma/test/unwanted"), client = vma_unix_connect("vma/test/unwanted");
+	int server = vma_unix_bind_abstract("vma/test/unwanted"), client = vma_unix_connect("vma/test/unwanted");
 	struct vma_unix_cred sender;
 	unsigned before;
 
 	(void)state;
 	memset(data, 0, sizeof(data));
 	assert_true(server >= 0 && client >= 0);
-	assert_int_equal(vma_unix_serve("vma/test/unwanted"), -EADDRINUSE);
+	assert_int_equal(vma_unix_bind_abstract("vma/test/unwanted"), -EADDRINUSE);
 	before = descriptors();
 	assert_int_equal(vma_unix_peek(server, &sender), -EAGAIN);
 	assert_int_equal(vma_unix_send(client, &given), 0);
@@ -245,7 +245,7 @@ static void hold_up(struct vma_file *file)
 	taken_hand_over(file);
 }
 
-static void taken_count(struct vma_task *task)
+static void taken_count(struct vma_internal_task *task)
 {
 	(void)task;
 	handed_over_by_then = atomic_load(&handed_over);
@@ -253,7 +253,7 @@ static void taken_count(struct vma_task *task)
 
 static _Atomic bool has_turned;
 
-static void taken_turn(struct vma_task *task)
+static void taken_turn(struct vma_internal_task *task)
 {
 	(void)task;
 	atomic_store(&has_turned, true);
@@ -263,7 +263,7 @@ static void taken_turn(struct vma_task *task)
 static void test_questions_are_bounded(void **state)
 {
 	enum { IN_ONE_GO = 8 };
-	static struct vma_task other_work = {.run = taken_count}, turn = {.run = taken_turn};
+	static struct vma_internal_task other_work = {.run = taken_count}, turn = {.run = taken_turn};
 	const struct timespec nap = {.tv_nsec = 5000000};
 	const unsigned before = atomic_load(&handed_over);
 	const int fd = offloaded_socket(&ops_that_hold_up), to = vma_unix_connect(own_name());

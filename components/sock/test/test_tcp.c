@@ -178,14 +178,14 @@ static struct tries watch_four_timers(void)
 	tcp_fixture_send_bytes(pair.here, 1000);
 	vma_tcp_counts(pair.tcp, &before);
 	for (int i = 0; i < 4; i++) {
-		const uint64_t due = vma_tcp_due(pair.tcp);
+		const uint64_t due = vma_tcp_next_due_ns(pair.tcp);
 		uint64_t done, late, held_up;
 
 		assert_true(due != UINT64_MAX);
-		while (vma_tcp_due(pair.tcp) == due && vma_now_ns() + MSEC < due)
+		while (vma_tcp_next_due_ns(pair.tcp) == due && vma_now_ns() + MSEC < due)
 			usleep(100);
 		held_up = held_up_ns();
-		while ((done = vma_tcp_due(pair.tcp)) == due && vma_now_ns() < due + TIMEOUT_MS * MSEC)
+		while ((done = vma_tcp_next_due_ns(pair.tcp)) == due && vma_now_ns() < due + TIMEOUT_MS * MSEC)
 			usleep(100);
 		assert_true(done != due);
 		late = vma_now_ns() - due;
@@ -257,7 +257,7 @@ static void test_what_is_due_while_another_drives_is_not_waited_for_without_slee
 	tcp_fixture_send_bytes(pair.here, 100);
 	assert_true(vma_ring_acquire(pair.ring_ctx->ring));
 	usleep(250000); /* what is not acknowledged is due to be sent again */
-	assert_true(vma_tcp_due(pair.tcp) <= vma_now_ns());
+	assert_true(vma_tcp_next_due_ns(pair.tcp) <= vma_now_ns());
 	before = tcp_cpu_ns();
 	usleep(300000);
 	print_message("%lu microseconds\n", (unsigned long)(tcp_cpu_ns() - before) / 1000);
@@ -398,7 +398,7 @@ static long say_that_frames_wait(const struct pair *pair, int many)
 	const long before = writes();
 
 	for (int said = 0; said < many; said++) {
-		vma_engine_later(vma_ring_ctx_bit(pair->ring_ctx));
+		vma_engine_send_later(vma_ring_ctx_bit(pair->ring_ctx));
 		tcp_converse(pair, 1, vma_now_ns() + MSEC / 5);
 	}
 	return before < 0 ? -1 : writes() - before;
@@ -454,7 +454,7 @@ static struct tries stop_driving(void)
 	struct pair pair = tcp_fixture_connected();
 	struct tries tries = {0};
 
-	vma_tcp_set(pair.there, VMA_TCP_OPT_NODELAY, 1); /* or it would wait for a delayed ACK */
+	vma_tcp_set_option(pair.there, VMA_TCP_OPT_NODELAY, 1); /* or it would wait for a delayed ACK */
 	for (int i = 0; i < 20; i++) {
 		uint64_t stopped, held_up, took;
 
@@ -524,7 +524,7 @@ static bool is_steered_in_time(struct vma_ring_ctx *ring_ctx, struct vma_tcp *tc
 	assert_false(has_a_rule_of_its_own(ring_ctx, there, atomic_load(&arrived), port));
 	vma_engine_steer(atomic_load(&arrived));
 	if (hurry)
-		vma_engine_steer_now();
+		vma_engine_steer_pending_now();
 	usleep(hurry ? 30000 : 150000);
 	at_last = in_time = has_a_rule_of_its_own(ring_ctx, there, atomic_load(&arrived), port);
 	for (int i = 0; i < 20 && !at_last; i++)
@@ -639,7 +639,7 @@ static void test_a_ring_context_that_is_put_lives_until_its_connections_have_end
 
 static void test_a_ring_context_that_is_wanted_again_meanwhile_stays(void **state)
 {
-	struct vma_ring_where where = {.socket_id = 999};
+	struct vma_ring_requester where = {.socket_id = 999};
 	struct vma_ring_ctx *ring_ctx, *again;
 	struct vma_tcp *tcp;
 	uint32_t id;

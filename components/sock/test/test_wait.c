@@ -885,7 +885,7 @@ static void test_sleeper_does_not_burn_while_somebody_holds_the_ring(void **stat
 	(void)state;
 	fixture_hold();
 	assert_int_equal(pthread_create(&thread, NULL, drive_slowly, NULL), 0);
-	fixture_wait_until(vma_ring_holder(fixture.ring_ctx->ring, VMA_RING_RX) != 0);
+	fixture_wait_until(vma_ring_drive_holder_tid(fixture.ring_ctx->ring, VMA_RING_RX) != 0);
 	thing_wait_init(&wait, &thing, fixture.bit, 60 * MSEC);
 	cpu = fixture_cpu_ns();
 	assert_int_equal(thing_wait_run(&wait), 0);
@@ -922,7 +922,7 @@ static void test_what_is_told_once_is_not_lost_while_others_drive(void **state)
 	fixture_hold();
 	atomic_store(&let_go, false);
 	assert_int_equal(pthread_create(&thread, NULL, hold_ring, NULL), 0);
-	fixture_wait_until(vma_ring_holder(fixture.ring_ctx->ring, VMA_RING_RX) != 0);
+	fixture_wait_until(vma_ring_drive_holder_tid(fixture.ring_ctx->ring, VMA_RING_RX) != 0);
 	for (look_that_tells = 2; look_that_tells < 40; look_that_tells++) {
 		thing_wait_init(&wait, &thing, fixture.bit, 5000 * MSEC);
 		wait.wait.spin_loops = -1;

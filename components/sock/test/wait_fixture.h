@@ -164,7 +164,7 @@ static struct {
 	struct vma_ring_ctx *ring_ctx;
 	uint64_t bit;
 	struct thing things[FIXTURE_THINGS];
-	struct vma_task task;
+	struct vma_internal_task task;
 	_Atomic bool hold, held;
 } fixture;
 
@@ -193,7 +193,7 @@ static inline int fixture_start_flows(void)
 	return 0;
 }
 
-static void fixture_block(struct vma_task *task)
+static void fixture_block(struct vma_internal_task *task)
 {
 	(void)task;
 	atomic_store(&fixture.held, true);
@@ -205,7 +205,7 @@ static void fixture_block(struct vma_task *task)
 static inline int wait_fixture_start(void **state)
 {
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 64, .tx_wre = 64, .thread_mode = VMA_THREAD_SPIN};
-	struct vma_ring_where where = {.socket_id = 1};
+	struct vma_ring_requester where = {.socket_id = 1};
 	struct vma_wire_pair_attr pair = {0};
 	struct vma_engine *engine;
 

@@ -20,14 +20,14 @@ static struct vma_callback_source paused;
 
 /* ---- producers ---- */
 
-static void mark_thread(struct vma_thread *thread)
+static void thread_mark_callbacks_held(struct vma_thread *thread)
 {
 	if (!vma_thread_holds(thread, VMA_HELD_CALLBACKS))
 		atomic_fetch_or(&thread->held, VMA_HELD_CALLBACKS);
 }
 
 /* This one is the library's, or has other callbacks to come back from. */
-static void mark_all_threads(struct vma_file *file)
+static void callbacks_wake_all_threads(struct vma_file *file)
 {
 	const unsigned count = vma_thread_count();
 
@@ -35,12 +35,12 @@ static void mark_all_threads(struct vma_file *file)
 		struct vma_thread *thread = vma_thread_at(i);
 
 		if (thread != NULL && !thread->is_internal)
-			mark_thread(thread);
+			thread_mark_callbacks_held(thread);
 	}
 	vma_file_ready(file, VMA_FILE_READABLE);
 }
 
-static void push_source(struct vma_callback_source *source)
+static void callback_source_push(struct vma_callback_source *source)
 {
 	struct vma_callback_source *first = atomic_load_explicit(&posted, memory_order_relaxed);
 
@@ -56,20 +56,20 @@ void vma_callback_post(struct vma_callback_source *source)
 	if (atomic_exchange(&source->queued, true)) {
 		/* The thread that was marked then may be busy with another source. */
 		if (self != NULL && !self->is_internal && self->in_callback == NULL)
-			mark_thread(self);
+			thread_mark_callbacks_held(self);
 		return;
 	}
 	vma_file_get(source->file);
-	push_source(source);
+	callback_source_push(source);
 	if (self != NULL && !self->is_internal && self->in_callback == NULL)
-		mark_thread(self);
+		thread_mark_callbacks_held(self);
 	else
-		mark_all_threads(source->file);
+		callbacks_wake_all_threads(source->file);
 }
 
 /* ---- runners ---- */
 
-static struct vma_callback_source *reversed(struct vma_callback_source *source)
+static struct vma_callback_source *callback_sources_reversed(struct vma_callback_source *source)
 {
 	struct vma_callback_source *before = NULL;
 
@@ -84,24 +84,24 @@ static struct vma_callback_source *reversed(struct vma_callback_source *source)
 }
 
 /* Inside, so that no handler comes while the lock is held. The reference passes to the caller. NULL: there is none. */
-static struct vma_callback_source *take_source(void)
+static struct vma_callback_source *callback_source_take(void)
 {
 	struct vma_callback_source *source;
 
 	pthread_mutex_lock(&taken_lock);
 	if (taken == NULL)
-		taken = reversed(atomic_exchange(&posted, NULL));
+		taken = callback_sources_reversed(atomic_exchange(&posted, NULL));
 	source = taken;
 	if (source != NULL)
 		taken = source->next;
 	if (source != NULL && taken != NULL)
-		mark_all_threads(taken->file); /* the callback of this one may take long */
+		callbacks_wake_all_threads(taken->file); /* the callback of this one may take long */
 	pthread_mutex_unlock(&taken_lock);
 	return source;
 }
 
 /* The end of a run, also by pthread_exit: whoever came meanwhile and left has said so. */
-static void release_source(void *arg)
+static void callback_source_release(void *arg)
 {
 	struct vma_callback_source *source = arg;
 	struct vma_thread *self = vma_enter();
@@ -114,9 +114,9 @@ static void release_source(void *arg)
 	vma_leave(self);
 }
 
-static void run_cancelled(void *arg)
+static void callback_source_on_cancel(void *arg)
 {
-	release_source(arg);
+	callback_source_release(arg);
 	vma_thread_cache->in_callback = NULL;
 }
 
@@ -124,7 +124,7 @@ static void run_cancelled(void *arg)
  * Another thread may run it at the moment. This one says that there is more (A), then tries again (B); that one gives
  * `running` back (C), then looks whether somebody has said so (D). Sequentially consistent: B succeeds, or D sees A.
  */
-static bool acquire_source(struct vma_callback_source *source)
+static bool callback_source_try_acquire(struct vma_callback_source *source)
 {
 	if (!atomic_exchange(&source->running, true))
 		return true;
@@ -132,28 +132,28 @@ static bool acquire_source(struct vma_callback_source *source)
 	return !atomic_exchange(&source->running, true);
 }
 
-static void run_source(struct vma_thread *self, struct vma_callback_source *source)
+static void callback_source_run(struct vma_thread *self, struct vma_callback_source *source)
 {
 	bool more;
 
 	self->in_callback = source;
-	pthread_cleanup_push(run_cancelled, source);
+	pthread_cleanup_push(callback_source_on_cancel, source);
 	more = source->run(source);
 	pthread_cleanup_pop(0);
 	if (more)
 		atomic_store(&source->again, true);
-	release_source(source);
+	callback_source_release(source);
 }
 
-static bool run_next(struct vma_thread *self)
+static bool callback_run_next_source(struct vma_thread *self)
 {
 	struct vma_callback_source *source;
 
 	vma_enter();
-	source = take_source();
+	source = callback_source_take();
 	if (source != NULL) {
 		atomic_exchange(&source->queued, false);
-		if (!acquire_source(source)) {
+		if (!callback_source_try_acquire(source)) {
 			vma_file_put(source->file);
 			vma_leave(self);
 			return true;
@@ -162,11 +162,11 @@ static bool run_next(struct vma_thread *self)
 	vma_leave(self);
 	if (source == NULL)
 		return false;
-	run_source(self, source);
+	callback_source_run(self, source);
 	return true;
 }
 
-static bool sources_wait(void)
+static bool callback_sources_are_posted(void)
 {
 	bool wait;
 
@@ -196,10 +196,10 @@ void vma_callbacks_run(struct vma_thread *self)
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel_state);
 	vma_wait_interrupted(self);
 	self->in_callback = &none;
-	for (unsigned n = 0; n < SOURCES_MAX && run_next(self); n++)
+	for (unsigned n = 0; n < SOURCES_MAX && callback_run_next_source(self); n++)
 		self->in_callback = &none;
-	if (sources_wait())
-		mark_thread(self);
+	if (callback_sources_are_posted())
+		thread_mark_callbacks_held(self);
 	self->in_callback = NULL;
 	vma_wait_resumed(self);
 	pthread_setcancelstate(cancel_state, NULL);

@@ -11,12 +11,12 @@
 #include "thread.h"
 
 static pthread_mutex_t cores_lock = PTHREAD_MUTEX_INITIALIZER;
-static cpu_set_t cores_before;           /* what the first thread was allowed before it was bound */
-static uint16_t core_users[CPU_SETSIZE]; /* threads that are bound to it */
-static unsigned bound_threads;           /* together */
+static cpu_set_t affinity_before_binding;              /* what the first thread was allowed before it was bound */
+static uint16_t core_bound_thread_counts[CPU_SETSIZE]; /* threads that are bound to it */
+static unsigned n_core_bound_threads;                  /* together */
 
 /* The core, if it is the only one. */
-static int only_core(const cpu_set_t *set)
+static int cpu_set_single_core(const cpu_set_t *set)
 {
 	if (CPU_COUNT(set) != 1)
 		return -1;
@@ -33,11 +33,11 @@ static void read_allowed_cores(cpu_set_t *allowed)
 
 	if (sched_getaffinity(0, sizeof(*allowed), allowed) < 0)
 		CPU_ZERO(allowed);
-	core = only_core(allowed);
-	if (bound_threads == 0)
-		cores_before = *allowed;
-	else if (core >= 0 && core_users[core] != 0)
-		*allowed = cores_before;
+	core = cpu_set_single_core(allowed);
+	if (n_core_bound_threads == 0)
+		affinity_before_binding = *allowed;
+	else if (core >= 0 && core_bound_thread_counts[core] != 0)
+		*allowed = affinity_before_binding;
 }
 
 /* Of those with the fewest threads the one on which this thread runs, or else the first; -1: there is none. */
@@ -47,7 +47,8 @@ static int choose_core(const cpu_set_t *allowed)
 	int best = here >= 0 && here < CPU_SETSIZE && CPU_ISSET(here, allowed) ? here : -1;
 
 	for (int core = 0; core < CPU_SETSIZE; core++)
-		if (CPU_ISSET(core, allowed) && (best < 0 || core_users[core] < core_users[best]))
+		if (CPU_ISSET(core, allowed) &&
+		    (best < 0 || core_bound_thread_counts[core] < core_bound_thread_counts[best]))
 			best = core;
 	return best;
 }
@@ -73,8 +74,8 @@ uint32_t vma_thread_bind_core(struct vma_thread *self)
 	if (core >= 0)
 		CPU_SET(core, &one);
 	if (core >= 0 && sched_setaffinity(0, sizeof(one), &one) == 0) {
-		core_users[core]++;
-		bound_threads++;
+		core_bound_thread_counts[core]++;
+		n_core_bound_threads++;
 		self->bound_core = (uint32_t)core + 1;
 	}
 	pthread_mutex_unlock(&cores_lock);
@@ -86,8 +87,8 @@ void thread_core_release(struct vma_thread *self)
 	if (self->bound_core == 0)
 		return;
 	pthread_mutex_lock(&cores_lock);
-	core_users[self->bound_core - 1]--;
-	bound_threads--;
+	core_bound_thread_counts[self->bound_core - 1]--;
+	n_core_bound_threads--;
 	pthread_mutex_unlock(&cores_lock);
 	self->bound_core = 0;
 }
@@ -97,10 +98,10 @@ __attribute__((cold)) void thread_cores_forked_child(struct vma_thread *self)
 {
 	pthread_mutex_init(&cores_lock, NULL);
 	if (self != NULL && self->bound_core != 0) {
-		sched_setaffinity(0, sizeof(cores_before), &cores_before);
+		sched_setaffinity(0, sizeof(affinity_before_binding), &affinity_before_binding);
 		self->bound_core = 0;
 	}
-	if (bound_threads != 0)
-		memset(core_users, 0, sizeof(core_users));
-	bound_threads = 0;
+	if (n_core_bound_threads != 0)
+		memset(core_bound_thread_counts, 0, sizeof(core_bound_thread_counts));
+	n_core_bound_threads = 0;
 }

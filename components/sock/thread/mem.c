@@ -59,7 +59,7 @@ const char *vma_je_malloc_conf = "narenas:1,dirty_decay_ms:1000,muzzy_decay_ms:0
  * The lock is the innermost one: nothing is called from inside jemalloc that takes another of ours.
  */
 static pthread_rwlock_t gate = PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP;
-static void (*je_thread_ended)(void *);
+static void (*jemalloc_tsd_destructor)(void *);
 
 static void mem_before_fork(void)
 {
@@ -80,16 +80,16 @@ static __attribute__((cold)) void mem_after_fork_child(void)
 static void mem_thread_ended(void *arg)
 {
 	pthread_rwlock_rdlock(&gate);
-	je_thread_ended(arg);
+	jemalloc_tsd_destructor(arg);
 	pthread_rwlock_unlock(&gate);
 }
 
-static pthread_once_t forks_once = PTHREAD_ONCE_INIT;
-static bool handles_forks;
+static pthread_once_t mem_atfork_once = PTHREAD_ONCE_INIT;
+static bool mem_has_atfork_handlers;
 
-static void handle_forks(void)
+static void mem_register_atfork(void)
 {
-	handles_forks = pthread_atfork(mem_before_fork, mem_after_fork_parent, mem_after_fork_child) == 0;
+	mem_has_atfork_handlers = pthread_atfork(mem_before_fork, mem_after_fork_parent, mem_after_fork_child) == 0;
 }
 
 /*
@@ -98,14 +98,14 @@ static void handle_forks(void)
  */
 static __attribute__((constructor)) void mem_on_load(void)
 {
-	pthread_once(&forks_once, handle_forks);
+	pthread_once(&mem_atfork_once, mem_register_atfork);
 }
 
 /* What jemalloc calls for pthread_key_create, once, when it starts. */
 int vma_je_key_create(pthread_key_t *key, void (*end)(void *));
 int vma_je_key_create(pthread_key_t *key, void (*end)(void *))
 {
-	je_thread_ended = end;
+	jemalloc_tsd_destructor = end;
 	return pthread_key_create(key, mem_thread_ended);
 }
 
@@ -113,8 +113,8 @@ static void *mem_allocate(size_t size, int flags)
 {
 	void *memory;
 
-	pthread_once(&forks_once, handle_forks);
-	if (!handles_forks)
+	pthread_once(&mem_atfork_once, mem_register_atfork);
+	if (!mem_has_atfork_handlers)
 		return NULL;
 	pthread_rwlock_rdlock(&gate);
 	memory = vma_je_mallocx(size == 0 ? 1 : size, flags);

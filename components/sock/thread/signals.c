@@ -47,9 +47,9 @@ static struct {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool started;
 bool signals_are_unseen;
-static bool tells_faults, tells_interrupts; /* constant after the start */
+static bool log_fault_signals, log_interrupt_signals; /* constant after the start */
 
-static bool is_action(any_handler handler)
+static bool sigaction_is_dfl_or_ign(any_handler handler)
 {
 	return handler == DEFAULT || handler == IGNORE;
 }
@@ -80,7 +80,7 @@ static bool is_raised_by_instruction(int sig, const siginfo_t *info)
 	return info->si_code > 0 && fault_index(sig) >= 0;
 }
 
-static void queue_again(int sig, siginfo_t *info)
+static void rt_sigqueue_to_self(int sig, siginfo_t *info)
 {
 	syscall(SYS_rt_tgsigqueueinfo, getpid(), syscall(SYS_gettid), sig, info);
 }
@@ -116,7 +116,7 @@ static void requeue_deferred_signals(struct vma_thread *self)
 	syscall(SYS_rt_sigprocmask, SIG_BLOCK, &all, NULL, KERNEL_MASK_BYTES);
 	for (int i = 0; i < FAULTS; i++)
 		if (self->deferred_signals & 1U << i)
-			queue_again(faults[i], &self->deferred_siginfo[i]);
+			rt_sigqueue_to_self(faults[i], &self->deferred_siginfo[i]);
 	self->deferred_signals = 0;
 }
 
@@ -125,7 +125,7 @@ static void requeue_deferred_signals(struct vma_thread *self)
  * the middle of another's wrapper. With everything blocked first, whatever comes on top has ended before the mask is
  * kept, so the outermost, which returns to the library, is the last to keep it, and has the application's.
  */
-static void put_back_signal(struct vma_thread *self, int sig, siginfo_t *info, ucontext_t *context)
+static void signal_requeue_while_inside(struct vma_thread *self, int sig, siginfo_t *info, ucontext_t *context)
 {
 	const int index = fault_index(sig);
 	sigset_t mask;
@@ -138,7 +138,7 @@ static void put_back_signal(struct vma_thread *self, int sig, siginfo_t *info, u
 	if (index >= 0)
 		defer_signal(self, index, info);
 	else
-		queue_again(sig, info);
+		rt_sigqueue_to_self(sig, info);
 }
 
 static void leave_signals(struct vma_thread *self)
@@ -156,7 +156,7 @@ static void leave_signals(struct vma_thread *self)
 }
 
 /* Signals first: a callback may take long. */
-void vma_leave_held(struct vma_thread *self)
+void vma_leave_run_deferred(struct vma_thread *self)
 {
 	if (vma_thread_holds(self, VMA_HELD_SIGNALS))
 		leave_signals(self);
@@ -164,16 +164,17 @@ void vma_leave_held(struct vma_thread *self)
 		vma_callbacks_run(self);
 }
 
-/* The default action, by the kernel's own hand. It is installed first: a fault in what is told then ends the process. */
-static void act_by_default(int sig, siginfo_t *info)
+/* The default action, by the kernel's own hand. It is installed first: a fault in what is told then ends the process.
+ * */
+static void signal_take_default_action(int sig, siginfo_t *info)
 {
 	struct sigaction action = {.sa_handler = SIG_DFL};
 
 	vma_os.sigaction(sig, &action, NULL);
-	if (sig == SIGSEGV && tells_faults)
+	if (sig == SIGSEGV && log_fault_signals)
 		backtrace_tell(sig, info);
 	if (!is_raised_by_instruction(sig, info)) /* else the instruction runs again, and raises it again */
-		queue_again(sig, info);
+		rt_sigqueue_to_self(sig, info);
 }
 
 /*
@@ -205,10 +206,10 @@ static void call_app_handler(int sig, siginfo_t *info, void *context)
 
 	if (handler == IGNORE && !is_raised_by_instruction(sig, info))
 		return;
-	if (sig == SIGINT && tells_interrupts)
+	if (sig == SIGINT && log_interrupt_signals)
 		vma_log_info("interrupted by SIGINT, sent by process %d", (int)info->si_pid);
-	if (is_action(handler) || ((flags & SA_RESETHAND) && !reset_one_shot(sig, handler))) {
-		act_by_default(sig, info);
+	if (sigaction_is_dfl_or_ign(handler) || ((flags & SA_RESETHAND) && !reset_one_shot(sig, handler))) {
+		signal_take_default_action(sig, info);
 		return;
 	}
 	report_early_signal(info);
@@ -225,7 +226,7 @@ static void handler_wrapper(int sig, siginfo_t *info, void *context)
 		return;
 	}
 	if (self->inside != 0) {
-		put_back_signal(self, sig, info, context);
+		signal_requeue_while_inside(self, sig, info, context);
 		errno = saved;
 		return;
 	}
@@ -243,7 +244,7 @@ static void handler_wrapper(int sig, siginfo_t *info, void *context)
  * handler returns. So the handler does return: the kernel takes back what it set up for it, and ThreadSanitizer, which
  * counts handlers, sees this one end.
  */
-static void resume_at(ucontext_t *uc, void *const *resume)
+static void signal_resume_at_setjmp(ucontext_t *uc, void *const *resume)
 {
 #if defined(__x86_64__)
 	uc->uc_mcontext.gregs[REG_RBP] = (greg_t)resume[0];
@@ -267,7 +268,7 @@ static void fault_handler(int sig, siginfo_t *info, void *context)
 	sigset_t mask;
 
 	if (self != NULL && self->copying && is_raised_by_instruction(sig, info)) {
-		resume_at(uc, self->copy_resume);
+		signal_resume_at_setjmp(uc, self->copy_resume);
 		return;
 	}
 	mask = signals[sig].mask;
@@ -305,7 +306,8 @@ static int install_action(int sig, const struct sigaction *wanted)
 		return install_fault(sig, wanted->sa_flags);
 	}
 	/* If it is to be told, the default action is acted by the wrapper. */
-	if (action.sa_sigaction == IGNORE || (action.sa_sigaction == DEFAULT && !(sig == SIGINT && tells_interrupts))) {
+	if (action.sa_sigaction == IGNORE ||
+	    (action.sa_sigaction == DEFAULT && !(sig == SIGINT && log_interrupt_signals))) {
 		rc = vma_os.sigaction(sig, &action, NULL);
 		if (rc == 0)
 			signals[sig].wrapped = false;
@@ -324,7 +326,7 @@ static int install_action(int sig, const struct sigaction *wanted)
 }
 
 /* Under the lock. */
-static int current_action(int sig, struct sigaction *out)
+static int signal_current_sigaction(int sig, struct sigaction *out)
 {
 	int rc = vma_os.sigaction(sig, NULL, out);
 
@@ -347,10 +349,11 @@ static void wrap_new_handlers(unsigned *found, unsigned *restarting)
 	*found = *restarting = 0;
 	for (int sig = 1; sig < SIGNALS; sig++) {
 		if (vma_os.sigaction(sig, NULL, &action) != 0 || action.sa_sigaction == handler_wrapper ||
-		    action.sa_sigaction == fault_handler || (is_action(action.sa_sigaction) && !is_fault_signal(sig)))
+		    action.sa_sigaction == fault_handler ||
+		    (sigaction_is_dfl_or_ign(action.sa_sigaction) && !is_fault_signal(sig)))
 			continue;
 		install_action(sig, &action);
-		if (is_action(action.sa_sigaction))
+		if (sigaction_is_dfl_or_ign(action.sa_sigaction))
 			continue;
 		++*found;
 		*restarting += (action.sa_flags & SA_RESTART) != 0;
@@ -401,7 +404,7 @@ int vma_sigaction(int sig, const struct sigaction *action, struct sigaction *old
 		wanted = *action; /* here, where a bad pointer finds nothing locked */
 	self = vma_enter();
 	pthread_mutex_lock(&lock);
-	rc = current_action(sig, &before);
+	rc = signal_current_sigaction(sig, &before);
 	if (rc == 0 && action != NULL)
 		rc = install_action(sig, &wanted);
 	pthread_mutex_unlock(&lock);
@@ -418,8 +421,8 @@ void vma_signals_forked_child(void)
 
 void vma_signals_tell(bool faults, bool interrupts)
 {
-	tells_faults = faults;
-	tells_interrupts = interrupts;
+	log_fault_signals = faults;
+	log_interrupt_signals = interrupts;
 	if (faults)
 		backtrace_init();
 }
@@ -435,8 +438,8 @@ void vma_signals_start(void)
 		vma_tsc_of_nsec(1); /* measured now, not in somebody's first wait */
 		for (int sig = 1; sig < SIGNALS; sig++)
 			if (vma_os.sigaction(sig, NULL, &action) == 0 &&
-			    (is_fault_signal(sig) || (sig == SIGINT && tells_interrupts) ||
-			     !is_action(action.sa_sigaction)))
+			    (is_fault_signal(sig) || (sig == SIGINT && log_interrupt_signals) ||
+			     !sigaction_is_dfl_or_ign(action.sa_sigaction)))
 				install_action(sig, &action);
 		atomic_store_explicit(&started, true, memory_order_release);
 	}

@@ -26,8 +26,9 @@ char vma_tsan_inside;
 #endif
 
 static struct vma_thread *_Atomic table[THREADS_MAX] __attribute__((section(".bss.far")));
-static _Atomic unsigned table_used;
-static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER; /* taken inside, or before the thread is anything */
+static _Atomic unsigned thread_table_used;
+static pthread_mutex_t thread_table_lock =
+        PTHREAD_MUTEX_INITIALIZER; /* taken inside, or before the thread is anything */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t key;
 
@@ -39,7 +40,7 @@ static ck_epoch_t epoch;
 static ck_epoch_record_t retired_record;
 static pthread_mutex_t retired_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic unsigned retired_left; /* by the last poll, which found somebody inside */
-bool vma_sections_are_light;
+bool vma_epoch_sections_need_no_fence;
 
 /* False: the kernel has none, or is not to be asked; ThreadSanitizer does not know it. */
 static bool register_barrier(void)
@@ -57,7 +58,7 @@ static void thread_on_exit(void *arg)
 	struct vma_thread *self = arg;
 
 	vma_enter();
-	vma_wait_tidy(self);
+	vma_wait_clean_up_abandoned(self);
 	while (self->inside > 0) /* this, and when cancelled inside, in a cancellation point of the C library's */
 		vma_leave(self);
 	vma_thread_cache = NULL;
@@ -70,14 +71,14 @@ static void threads_start(void)
 {
 	ck_epoch_init(&epoch);
 	ck_epoch_register(&epoch, &retired_record, NULL);
-	vma_sections_are_light = register_barrier(); /* no thread has begun one before this */
+	vma_epoch_sections_need_no_fence = register_barrier(); /* no thread has begun one before this */
 	if (pthread_key_create(&key, thread_on_exit) != 0)
 		vma_log_once(VMA_LOG_WARN, "no thread-specific key is left: what ended threads used is not used again");
 }
 
-static struct vma_thread *claim_free(uint32_t tid)
+static struct vma_thread *thread_claim_free_entry(uint32_t tid)
 {
-	unsigned used = atomic_load_explicit(&table_used, memory_order_acquire);
+	unsigned used = atomic_load_explicit(&thread_table_used, memory_order_acquire);
 
 	for (unsigned i = 0; i < used; i++) {
 		struct vma_thread *thread = atomic_load_explicit(&table[i], memory_order_acquire);
@@ -94,8 +95,8 @@ static struct vma_thread *thread_create(uint32_t tid)
 	struct vma_thread *thread = vma_alloc(sizeof(*thread));
 	unsigned index;
 
-	pthread_mutex_lock(&table_lock);
-	index = atomic_load_explicit(&table_used, memory_order_relaxed);
+	pthread_mutex_lock(&thread_table_lock);
+	index = atomic_load_explicit(&thread_table_used, memory_order_relaxed);
 	if (thread == NULL || index == THREADS_MAX) {
 		vma_log_panic("no memory for a thread's state, or %u threads", index);
 		abort(); /* there is no call through which this could be told */
@@ -105,8 +106,8 @@ static struct vma_thread *thread_create(uint32_t tid)
 	atomic_store_explicit(&thread->tid, tid, memory_order_relaxed);
 	ck_epoch_register(&epoch, &thread->epoch, NULL);
 	atomic_store_explicit(&table[index], thread, memory_order_release);
-	atomic_store_explicit(&table_used, index + 1, memory_order_release);
-	pthread_mutex_unlock(&table_lock);
+	atomic_store_explicit(&thread_table_used, index + 1, memory_order_release);
+	pthread_mutex_unlock(&thread_table_lock);
 	return thread;
 }
 
@@ -122,7 +123,7 @@ struct vma_thread *vma_thread_self_slow(void)
 	self = vma_thread_cache;
 	if (self == NULL) {
 		pthread_once(&once, threads_start);
-		self = claim_free(tid);
+		self = thread_claim_free_entry(tid);
 		if (self == NULL)
 			self = thread_create(tid);
 		self->inside = 0;
@@ -149,7 +150,7 @@ struct vma_thread *vma_thread_self_slow(void)
 
 unsigned vma_thread_count(void)
 {
-	return atomic_load_explicit(&table_used, memory_order_acquire);
+	return atomic_load_explicit(&thread_table_used, memory_order_acquire);
 }
 
 struct vma_thread *vma_thread_at(unsigned index)
@@ -215,9 +216,9 @@ static void reset_retired(void)
 __attribute__((cold)) void vma_threads_forked_child(void)
 {
 	struct vma_thread *self = vma_thread_cache;
-	unsigned used = atomic_load(&table_used);
+	unsigned used = atomic_load(&thread_table_used);
 
-	pthread_mutex_init(&table_lock, NULL);
+	pthread_mutex_init(&thread_table_lock, NULL);
 	pthread_mutex_init(&retired_lock, NULL);
 	vma_signals_forked_child();
 	vma_callbacks_forked_child();
@@ -226,7 +227,7 @@ __attribute__((cold)) void vma_threads_forked_child(void)
 	thread_offload_forked_child();
 	if (used == 0)
 		return;
-	vma_sections_are_light = vma_sections_are_light && register_barrier();
+	vma_epoch_sections_need_no_fence = vma_epoch_sections_need_no_fence && register_barrier();
 	reset_retired();
 	for (unsigned i = 0; i < used; i++) {
 		struct vma_thread *thread = atomic_load(&table[i]);
@@ -242,7 +243,7 @@ __attribute__((cold)) void vma_threads_forked_child(void)
 
 /* ---- retired memory ---- */
 
-static void entry_end(ck_epoch_entry_t *entry)
+static void retired_object_free(ck_epoch_entry_t *entry)
 {
 	struct vma_retired *retired = (struct vma_retired *)entry; /* its first member */
 
@@ -260,14 +261,14 @@ void vma_retire(struct vma_retired *retired, void (*end)(struct vma_retired *ret
 	atomic_thread_fence(memory_order_seq_cst);
 #endif
 	pthread_mutex_lock(&retired_lock);
-	ck_epoch_call(&retired_record, &retired->entry, entry_end);
+	ck_epoch_call(&retired_record, &retired->entry, retired_object_free);
 	pthread_mutex_unlock(&retired_lock);
 	vma_leave(self);
 }
 
 /*
- * The heavy half of what vma_section_begin leaves out. After it, for each other thread: all that it did before some
- * point of its program is visible here, and all that it does after that point sees what was written before here.
+ * The heavy half of what vma_epoch_section_begin leaves out. After it, for each other thread: all that it did before
+ * some point of its program is visible here, and all that it does after that point sees what was written before here.
  *
  * Argument: what may end by this poll was unlinked before it was retired, and retired before the lock was taken. A
  * thread that has found it before that point began its section before it, too, so that is seen as if it had made ck's
@@ -277,9 +278,10 @@ void vma_retire(struct vma_retired *retired, void (*end)(struct vma_retired *ret
  *
  * False: nothing may end now.
  */
-static bool flush_sections(void)
+static bool retire_poll_epoch(void)
 {
-	return !vma_sections_are_light || syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
+	return !vma_epoch_sections_need_no_fence ||
+	       syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
 }
 
 /*
@@ -306,7 +308,7 @@ void vma_retire_poll(void)
 
 	ck_stack_init(&due);
 	pthread_mutex_lock(&retired_lock);
-	if (retired_record.n_pending != 0 && flush_sections())
+	if (retired_record.n_pending != 0 && retire_poll_epoch())
 		ck_epoch_poll_deferred(&retired_record, &due);
 	atomic_store_explicit(&retired_left, retired_record.n_pending, memory_order_relaxed);
 	pthread_mutex_unlock(&retired_lock);

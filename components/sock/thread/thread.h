@@ -13,7 +13,7 @@ void vma_wait_interrupted(struct vma_thread *self);
 /* The handler has come back. */
 void vma_wait_resumed(struct vma_thread *self);
 /* What a sleep that was left by a jump has left behind. */
-void vma_wait_tidy(struct vma_thread *self);
+void vma_wait_clean_up_abandoned(struct vma_thread *self);
 
 /*
  * Handlers that are installed where nobody sees it (the program has opened the library by name, and calls the C

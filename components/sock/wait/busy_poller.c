@@ -75,7 +75,7 @@ void busy_poller(struct vma_thread *self, uint64_t rings)
 	}
 }
 
-static void arm_for_watchers(unsigned bit, const struct vma_thread *self, bool may_drive)
+static void arm_ring_for_watchers(unsigned bit, const struct vma_thread *self, bool may_drive)
 {
 	bool unwatched = false;
 
@@ -107,7 +107,7 @@ void busy_poller_end(struct vma_thread *self, uint64_t rings, bool may_drive)
 			left = word < 2 * BUSY_POLLER ? 0 : word - BUSY_POLLER;
 		while (!atomic_compare_exchange_weak(&busy_polls[bit], &word, left));
 		if (left == 0 && (word & UNARMED) != 0)
-			arm_for_watchers(bit, self, may_drive);
+			arm_ring_for_watchers(bit, self, may_drive);
 	}
 }
 

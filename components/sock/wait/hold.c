@@ -16,8 +16,9 @@
  * LOOK_NSEC at most, and not at all in a hold that is shorter. If it cannot be armed so, it looks every LOOK_NSEC.
  *
  * Only packets are held back, and only from this thread. Deadlines, signals, descriptors of the OS and threads that
- * deliver end the sleep as ever. Whoever drives meanwhile, for a call that does not wait or for a timer of TCP, delivers
- * what has come. The internal thread does not drive for the only reason that no other thread does (ring_ctx_is_held).
+ * deliver end the sleep as ever. Whoever drives meanwhile, for a call that does not wait or for a timer of TCP,
+ * delivers what has come. The internal thread does not drive for the only reason that no other thread does
+ * (ring_ctx_is_held).
  *
  * The ring of which the internal thread believes that it is armed (ring_ctx->armed) is not unarmed; the receive flag
  * orders that as for ring_disarm.c.
@@ -42,9 +43,9 @@ static int ring_rest_unarmed(struct vma_ring_ctx *ring_ctx)
 	struct vma_ring *ring = ring_ctx->ring;
 	int waiting;
 
-	if (!vma_ring_try(ring))
+	if (!vma_ring_try_acquire(ring))
 		return -EBUSY;
-	vma_cq_rest(vma_ring_cq(ring));
+	vma_cq_prepare_sleep(vma_ring_cq(ring));
 	if (!is_armed_by_internal(ring_ctx))
 		vma_nic_unarm(vma_ring_qp(ring));
 	waiting = vma_nic_rx_waiting(vma_ring_qp(ring));
@@ -58,24 +59,24 @@ static int ring_rest_for_next(struct vma_ring_ctx *ring_ctx)
 	struct vma_ring *ring = ring_ctx->ring;
 	int waiting = -EBUSY;
 
-	if (!vma_ring_try(ring))
+	if (!vma_ring_try_acquire(ring))
 		return -EBUSY;
-	vma_cq_rest(vma_ring_cq(ring));
+	vma_cq_prepare_sleep(vma_ring_cq(ring));
 	if (!is_armed_by_internal(ring_ctx)) {
 		ring_ctx_count_arm(ring_ctx);
-		waiting = vma_nic_arm_next(vma_ring_qp(ring));
+		waiting = vma_nic_arm_for_next_packet(vma_ring_qp(ring));
 	}
 	vma_ring_release(ring);
 	return waiting;
 }
 
-static void hold_set(struct vma_ring_hold *hold, uint64_t until_ns, uint32_t count)
+static void moderation_hold_set(struct vma_ring_hold *hold, uint64_t until_ns, uint32_t count)
 {
 	hold->count = count;
 	atomic_store_explicit(&hold->until_ns, until_ns, memory_order_relaxed);
 }
 
-static uint64_t hold_end(const struct vma_ring_hold *hold)
+static uint64_t moderation_hold_until_ns(const struct vma_ring_hold *hold)
 {
 	return atomic_load_explicit(&hold->until_ns, memory_order_relaxed);
 }
@@ -95,10 +96,10 @@ static enum hold_sleep sleep_and_count(struct vma_ring_ctx *ring_ctx, uint64_t n
 	if (!looks)
 		waiting = ring_rest_unarmed(ring_ctx);
 	if (waiting >= (int)hold->count || waiting == 0) { /* 0: another thread has taken them */
-		hold_set(hold, 0, 0);
+		moderation_hold_set(hold, 0, 0);
 		return HOLD_OVER;
 	}
-	*until_ns = hold_end(hold);
+	*until_ns = moderation_hold_until_ns(hold);
 	if (!looks && hold->look_ns < *until_ns)
 		*until_ns = hold->look_ns;
 	return looks ? HOLD_COUNT : HOLD_TIMER;
@@ -106,18 +107,19 @@ static enum hold_sleep sleep_and_count(struct vma_ring_ctx *ring_ctx, uint64_t n
 
 enum hold_sleep hold_before_sleep(struct vma_ring_ctx *ring_ctx, uint64_t *until_ns)
 {
-	const struct vma_cq_hold how = vma_cq_hold(vma_ring_cq(ring_ctx->ring));
+	const struct vma_cq_hold_back how = vma_cq_hold_back(vma_ring_cq(ring_ctx->ring));
 	struct vma_ring_hold *hold = &ring_ctx->hold;
 	uint64_t now;
 
 	if (how.period_ns == 0 && how.spacing_ns == 0)
 		return HOLD_NOT;
 	now = vma_now_ns();
-	if (hold_end(hold) <= now)
-		hold_set(hold,
-		         how.spacing_ns != 0 && hold->due_ns + how.spacing_ns > now ? hold->due_ns + how.spacing_ns : 0,
-		         0);
-	*until_ns = hold_end(hold);
+	if (moderation_hold_until_ns(hold) <= now)
+		moderation_hold_set(
+		        hold,
+		        how.spacing_ns != 0 && hold->due_ns + how.spacing_ns > now ? hold->due_ns + how.spacing_ns : 0,
+		        0);
+	*until_ns = moderation_hold_until_ns(hold);
 	if (*until_ns == 0)
 		return HOLD_NOT;
 	if (hold->count != 0 && *until_ns - now > LOOK_NSEC)
@@ -134,13 +136,13 @@ static void wakeup_was_due(struct vma_ring_hold *hold, uint64_t now, uint64_t sp
 	hold->due_ns = now >= due && now - due < spacing_ns ? due : now;
 }
 
-static bool hold_first_packet(struct vma_ring_ctx *ring_ctx, const struct vma_cq_hold *how, uint64_t now)
+static bool hold_first_packet(struct vma_ring_ctx *ring_ctx, const struct vma_cq_hold_back *how, uint64_t now)
 {
 	const int waiting = ring_rest_unarmed(ring_ctx);
 
 	if (waiting <= 0 || (uint32_t)waiting >= how->count)
 		return false;
-	hold_set(&ring_ctx->hold, now + how->period_ns, how->count);
+	moderation_hold_set(&ring_ctx->hold, now + how->period_ns, how->count);
 	ring_ctx->hold.look_ns = now;
 	return true;
 }
@@ -148,14 +150,14 @@ static bool hold_first_packet(struct vma_ring_ctx *ring_ctx, const struct vma_cq
 bool hold_after_sleep(struct vma_ring_ctx *ring_ctx, bool rung)
 {
 	struct vma_ring_hold *hold = &ring_ctx->hold;
-	const uint64_t until = hold_end(hold);
-	struct vma_cq_hold how;
+	const uint64_t until = moderation_hold_until_ns(hold);
+	struct vma_cq_hold_back how;
 	uint64_t now;
 	bool over;
 
 	if (!rung && until == 0)
 		return false;
-	how = vma_cq_hold(vma_ring_cq(ring_ctx->ring));
+	how = vma_cq_hold_back(vma_ring_cq(ring_ctx->ring));
 	now = how.period_ns != 0 || how.spacing_ns != 0 ? vma_now_ns() : UINT64_MAX;
 	over = until != 0 && until <= now;
 	if (rung || over) {
@@ -164,7 +166,7 @@ bool hold_after_sleep(struct vma_ring_ctx *ring_ctx, bool rung)
 			wakeup_was_due(hold, now, how.spacing_ns);
 	}
 	if (over)
-		hold_set(hold, 0, 0);
+		moderation_hold_set(hold, 0, 0);
 	else if (until == 0 && how.period_ns != 0)
 		return hold_first_packet(ring_ctx, &how, now);
 	return until != 0 && !over;

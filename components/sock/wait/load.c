@@ -12,7 +12,7 @@
 #define DIGITS_MAX 7 /* the kernel has at most 2^22 threads */
 
 /* "0.20 0.18 0.12 RUNNABLE/ALL PID" */
-int load_runnable(const char *text, size_t len)
+int loadavg_parse_runnable(const char *text, size_t len)
 {
 	size_t at = 0, begun;
 	int runnable = 0;
@@ -30,13 +30,13 @@ int load_runnable(const char *text, size_t len)
 	return at > begun && at < len && text[at] == '/' ? runnable : -1;
 }
 
-void load_open(struct load *load, int fd, uint32_t cores)
+void loadavg_open(struct load *load, int fd, uint32_t cores)
 {
 	load->fd = fd;
 	load->cores = cores;
 }
 
-static bool load_open_host(struct load *load)
+static bool loadavg_open_host(struct load *load)
 {
 	int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/loadavg", O_RDONLY | O_CLOEXEC), up;
 	long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -44,27 +44,27 @@ static bool load_open_host(struct load *load)
 	if (fd < 0 || cores < 1)
 		return false;
 	up = vma_fd_guard(fd);
-	load_open(load, up < 0 ? fd : up, (uint32_t)cores);
+	loadavg_open(load, up < 0 ? fd : up, (uint32_t)cores);
 	return true;
 }
 
 /* -1: it cannot be read, now or later. */
-static int load_read(struct load *load)
+static int loadavg_read_runnable(struct load *load)
 {
 	char text[128];
 	ssize_t len;
 
-	if (load->cores == 0 && !load_open_host(load))
+	if (load->cores == 0 && !loadavg_open_host(load))
 		return -1;
 	len = syscall(SYS_pread64, load->fd, text, sizeof(text), (off_t)0);
-	return len < 0 ? -1 : load_runnable(text, (size_t)len);
+	return len < 0 ? -1 : loadavg_parse_runnable(text, (size_t)len);
 }
 
 /*
  * Who moves next_tsc on to UINT64_MAX has fd, cores and high_samples to itself until it stores the next time, with
  * release, for the acquire of the next one. If the file cannot be read that time never comes, and nothing is high.
  */
-static __attribute__((noinline)) void load_sample(struct load *load, uint64_t now_tsc, uint64_t next_tsc)
+static __attribute__((noinline)) void loadavg_sample(struct load *load, uint64_t now_tsc, uint64_t next_tsc)
 {
 	const int saved = errno;
 	int runnable;
@@ -72,7 +72,7 @@ static __attribute__((noinline)) void load_sample(struct load *load, uint64_t no
 	if (!atomic_compare_exchange_strong_explicit(&load->next_tsc, &next_tsc, UINT64_MAX, memory_order_acquire,
 	                                             memory_order_relaxed))
 		return;
-	runnable = load_read(load);
+	runnable = loadavg_read_runnable(load);
 	if (runnable <= (int)load->cores)
 		load->high_samples = 0;
 	else if (load->high_samples < LOAD_SAMPLES)
@@ -83,16 +83,16 @@ static __attribute__((noinline)) void load_sample(struct load *load, uint64_t no
 	errno = saved;
 }
 
-bool load_is_high(struct load *load, uint64_t now_tsc)
+bool loadavg_is_high(struct load *load, uint64_t now_tsc)
 {
 	uint64_t next_tsc = atomic_load_explicit(&load->next_tsc, memory_order_relaxed);
 
 	if (__builtin_expect(now_tsc >= next_tsc, 0))
-		load_sample(load, now_tsc, next_tsc);
+		loadavg_sample(load, now_tsc, next_tsc);
 	return atomic_load_explicit(&load->high, memory_order_relaxed);
 }
 
-void load_forked_child(struct load *load)
+void loadavg_forked_child(struct load *load)
 {
 	load->high_samples = 0;
 	atomic_store_explicit(&load->high, false, memory_order_relaxed);

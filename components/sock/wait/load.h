@@ -34,12 +34,12 @@ struct load {
 	uint32_t cores;        /* by who reads: 0, not opened yet */
 	int fd;
 };
-bool load_is_high(struct load *load, uint64_t now_tsc);
+bool loadavg_is_high(struct load *load, uint64_t now_tsc);
 /* The same of a descriptor and a number of cores that are given; fd remains the caller's. */
-void load_open(struct load *load, int fd, uint32_t cores);
+void loadavg_open(struct load *load, int fd, uint32_t cores);
 /* In a forked child: a thread that was reading is not here. */
-void load_forked_child(struct load *load);
+void loadavg_forked_child(struct load *load);
 /* How many are runnable, of /proc/loadavg's text; -1: it is none. */
-int load_runnable(const char *text, size_t len);
+int loadavg_parse_runnable(const char *text, size_t len);
 
 #endif

@@ -179,7 +179,7 @@ void vma_wait_resumed(struct vma_thread *self)
 }
 
 /* What a wait that was left by a jump or with its thread has left behind. */
-void vma_wait_tidy(struct vma_thread *self)
+void vma_wait_clean_up_abandoned(struct vma_thread *self)
 {
 	self->waiting = NULL;
 	if (atomic_load_explicit(&self->rings, memory_order_relaxed) != 0)
@@ -199,7 +199,7 @@ void vma_wait_forked_child(void)
 
 /* ---- asleep ---- */
 
-static void have_wake_fd(struct vma_thread *self)
+static void thread_ensure_wake_fd(struct vma_thread *self)
 {
 	int fd, guarded;
 
@@ -250,7 +250,7 @@ static inline bool sleep_arm_or_look(struct pollset *pollset, struct vma_ring_ct
 
 	pollset->poll_again |= rc == 1 || rc == -EBUSY;
 	if (rc == -EBUSY)
-		vma_ring_idle(ring_ctx->ring, VMA_RING_RX, &pollset->backoff, BUSY_NSEC);
+		vma_ring_wait_for_holder(ring_ctx->ring, VMA_RING_RX, &pollset->backoff, BUSY_NSEC);
 	else
 		pollset->backoff = (struct vma_ring_backoff){0};
 	return rc == 0;
@@ -319,14 +319,14 @@ void wait_cancelled(void *arg)
 	struct vma_thread *self = vma_enter();
 
 	self->wakeup_unused = true;
-	vma_wait_tidy(self);
+	vma_wait_clean_up_abandoned(self);
 	wait->ops->set_queued(wait, false);
 	if (wait->ops->abandon != NULL)
 		wait->ops->abandon(wait);
 	vma_leave(self);
 }
 
-static void cancelled_asleep(void *arg)
+static void sleep_on_thread_cancel(void *arg)
 {
 	struct pollset *pollset = arg;
 	struct vma_thread *self = vma_enter();
@@ -382,7 +382,7 @@ static void sleep_in_poll(struct pollset *pollset)
 	if (pollset->fds[wait->nfds].fd < 0 && left > LOST_NSEC)
 		left = LOST_NSEC;
 	pollset->crowded = false;
-	pthread_cleanup_push(cancelled_asleep, pollset);
+	pthread_cleanup_push(sleep_on_thread_cancel, pollset);
 	if (sleep_on(pollset, pollset->fds, pollset->n, left) < 0 && errno == EINVAL)
 		sleep_at_fd_limit(pollset, left);
 	pthread_cleanup_pop(0);
@@ -467,9 +467,9 @@ static int sleep_once(struct pollset *pollset)
  *
  * Argument (nobody sleeps for a ring that its socket has left): who moves a socket stores its new ring (A), then wakes
  * all that stand in its queue (B). This thread stands in the queue (C), then reads the rings (D). Sequentially
- * consistent steps separate A from B and C from D (waitq.c). So if D misses A, B finds the thread in the queue, takes it
- * out and wakes it. Its state was GOING before C, so the last step to sleep fails, or the sleep ends, and the rings are
- * read here again. If D finds others than those that the thread is counted for, it counts itself anew. Its state is
+ * consistent steps separate A from B and C from D (waitq.c). So if D misses A, B finds the thread in the queue, takes
+ * it out and wakes it. Its state was GOING before C, so the last step to sleep fails, or the sleep ends, and the rings
+ * are read here again. If D finds others than those that the thread is counted for, it counts itself anew. Its state is
  * AWAKE for a moment then, in which a wake-up leaves no trace but the empty place in the queue. So it stands there once
  * more, and reads once more.
  */
@@ -499,7 +499,7 @@ static uint64_t wait_settle(struct vma_wait *wait)
 	return rings;
 }
 
-int wait_asleep(struct vma_wait *wait, uint32_t signals)
+int wait_sleep_until_woken(struct vma_wait *wait, uint32_t signals)
 {
 	struct vma_thread *self = wait->self;
 	unsigned room = wait->nfds + 1 + VMA_THREAD_RING_CTXS;
@@ -514,7 +514,8 @@ int wait_asleep(struct vma_wait *wait, uint32_t signals)
 			return -ENOMEM;
 	}
 	while (rc == 0) {
-		have_wake_fd(self); /* each time: what could not be had for the last sleep may be there for this one */
+		thread_ensure_wake_fd(
+		        self); /* each time: what could not be had for the last sleep may be there for this one */
 		rings = wait_settle(wait);
 		rc = sleep_once(&pollset);
 		if (rc == 0 && rings != 0 && (!pollset.held || wait_is_over(wait)))
@@ -530,7 +531,7 @@ int wait_asleep(struct vma_wait *wait, uint32_t signals)
 	}
 	free_pollset(&pollset);
 	self->wakeup_unused = rc <= 0;
-	vma_wait_tidy(self);
+	vma_wait_clean_up_abandoned(self);
 	atomic_exchange(&self->state, VMA_THREAD_AWAKE);
 	wait->ops->set_queued(wait, false);
 	return rc;

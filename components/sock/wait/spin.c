@@ -37,20 +37,20 @@
 #define SCARCE_MAX_NSEC 50000000
 
 static _Atomic uint32_t spinners;
-static _Atomic uint64_t scarce_until_tsc;
+static _Atomic uint64_t cores_scarce_until_tsc;
 static struct load load;
 
 /* How many may spin at a time. */
-static uint32_t spin_places(void)
+static uint32_t max_spinning_threads(void)
 {
 	struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 
 	return engine == NULL || engine->cores <= 2 ? 1 : engine->cores - 1;
 }
 
-static bool is_scarce(uint64_t now_tsc)
+static bool cores_are_scarce(uint64_t now_tsc)
 {
-	return now_tsc < atomic_load_explicit(&scarce_until_tsc, memory_order_relaxed);
+	return now_tsc < atomic_load_explicit(&cores_scarce_until_tsc, memory_order_relaxed);
 }
 
 /* How long it may spin is what the user has said: a wait has one bound, of time (VMA_SELECT_POLL) or of looks. */
@@ -86,10 +86,10 @@ bool spin_begin(struct spin_state *state, const struct vma_wait *wait)
 
 	*state = (struct spin_state){.until_tsc = UINT64_MAX, .last_tsc = vma_tsc()};
 	if (!for_ever) {
-		if (is_scarce(state->last_tsc) ||
-		    atomic_load_explicit(&spinners, memory_order_relaxed) >= spin_places())
+		if (cores_are_scarce(state->last_tsc) ||
+		    atomic_load_explicit(&spinners, memory_order_relaxed) >= max_spinning_threads())
 			return false;
-		if (load_is_high(&load, state->last_tsc) && !spin_is_configured(wait))
+		if (loadavg_is_high(&load, state->last_tsc) && !spin_is_configured(wait))
 			return false;
 		nsec = atomic_load_explicit(&wait->spin->budget_nsec, memory_order_relaxed);
 		if (nsec == 0)
@@ -104,7 +104,7 @@ bool spin_begin(struct spin_state *state, const struct vma_wait *wait)
 }
 
 /* It has yielded to one whom it has woken: false if that one still is not up, after all the time that it was given. */
-static bool check_woken_runs(struct spin_state *state, struct vma_thread *self, uint64_t now)
+static bool woken_thread_is_running(struct spin_state *state, struct vma_thread *self, uint64_t now)
 {
 	if (atomic_load_explicit(&self->woke->state, memory_order_relaxed) != VMA_THREAD_WOKEN) {
 		self->woke = NULL;
@@ -119,10 +119,11 @@ static bool check_woken_runs(struct spin_state *state, struct vma_thread *self, 
 }
 
 /* Looked at now and then only: it is a line that all spinners write. */
-static void update_crowded(struct spin_state *state)
+static void spin_update_crowded(struct spin_state *state)
 {
 	if (++state->polls % 64 == 0)
-		state->too_many_spinners = atomic_load_explicit(&spinners, memory_order_relaxed) > spin_places();
+		state->too_many_spinners =
+		        atomic_load_explicit(&spinners, memory_order_relaxed) > max_spinning_threads();
 }
 
 bool spin_step(struct spin_state *state, struct vma_thread *self)
@@ -131,19 +132,19 @@ bool spin_step(struct spin_state *state, struct vma_thread *self)
 
 	if (state->until_tsc == UINT64_MAX) { /* the time is not asked for: that takes as long as a look */
 		self->woke = NULL;
-		update_crowded(state);
+		spin_update_crowded(state);
 		return true;
 	}
 	now = vma_tsc();
 	if (self->woke != NULL) {
 		state->last_tsc = now; /* it was away of its own will */
-		return check_woken_runs(state, self, now) && now < state->until_tsc;
+		return woken_thread_is_running(state, self, now) && now < state->until_tsc;
 	}
 	if (now - state->last_tsc > vma_tsc_of_nsec(GAP_NSEC)) {
 		penalty = (now - state->last_tsc) * SCARCE_TIMES;
 		if (penalty > vma_tsc_of_nsec(SCARCE_MAX_NSEC))
 			penalty = vma_tsc_of_nsec(SCARCE_MAX_NSEC);
-		atomic_store_explicit(&scarce_until_tsc, now + penalty, memory_order_relaxed);
+		atomic_store_explicit(&cores_scarce_until_tsc, now + penalty, memory_order_relaxed);
 		return false;
 	}
 	state->last_tsc = now;
@@ -164,10 +165,10 @@ void spin_leave(struct vma_thread *self)
 void spin_forked_child(void)
 {
 	atomic_store_explicit(&spinners, 0, memory_order_relaxed);
-	load_forked_child(&load);
+	loadavg_forked_child(&load);
 }
 
-static uint32_t budget_of(const struct vma_spin *spin)
+static uint32_t spin_budget_of(const struct vma_spin *spin)
 {
 	uint32_t budget = atomic_load_explicit(&spin->budget_nsec, memory_order_relaxed);
 
@@ -176,7 +177,7 @@ static uint32_t budget_of(const struct vma_spin *spin)
 
 void spin_adapt(struct vma_spin *spin, bool paid, uint64_t ticks)
 {
-	uint32_t budget = budget_of(spin);
+	uint32_t budget = spin_budget_of(spin);
 
 	if (paid && ticks <= vma_tsc_of_nsec(BUDGET_MAX_NSEC / 2))
 		budget = budget * 2 > BUDGET_MAX_NSEC ? BUDGET_MAX_NSEC : budget * 2;
@@ -187,7 +188,7 @@ void spin_adapt(struct vma_spin *spin, bool paid, uint64_t ticks)
 
 void spin_adapt_os(struct vma_spin *spin)
 {
-	uint32_t budget = budget_of(spin) / 4;
+	uint32_t budget = spin_budget_of(spin) / 4;
 
 	atomic_store_explicit(&spin->budget_nsec, budget > BUDGET_OS_NSEC ? budget : BUDGET_OS_NSEC,
 	                      memory_order_relaxed);

@@ -36,7 +36,7 @@ static void wait_for_drivers(uint64_t rings, struct polls *polls)
 	struct vma_ring_ctx *ring_ctx = first_ring_ctx((unsigned)__builtin_ctzll(rings));
 
 	if (ring_ctx != NULL)
-		vma_ring_idle(ring_ctx->ring, VMA_RING_RX, &polls->backoff, BUSY_NSEC);
+		vma_ring_wait_for_holder(ring_ctx->ring, VMA_RING_RX, &polls->backoff, BUSY_NSEC);
 }
 
 /* They may be others than at the last look, if a set has lost its last member there, say: a busy poller drives. */
@@ -82,7 +82,7 @@ static int wait_poll_once(struct vma_wait *wait, struct polls *polls)
 }
 
 /* Outside for a moment, in which handlers run, cancellation acts, and others get the core if they should. */
-static void wait_step_outside(struct vma_wait *wait, bool yield)
+static void wait_leave_and_reenter(struct vma_wait *wait, bool yield)
 {
 	struct vma_thread *self = wait->self;
 
@@ -112,7 +112,7 @@ static int wait_spin(struct vma_wait *wait, uint32_t signals)
 		if (rc != 0 || (polls.done % POLLS_INSIDE_MAX != 0 && wait->self->woke == NULL &&
 		                !vma_thread_holds(wait->self, VMA_HELD_CALLBACKS)))
 			continue;
-		wait_step_outside(wait, wait->yield || wait->self->woke != NULL || state.too_many_spinners);
+		wait_leave_and_reenter(wait, wait->yield || wait->self->woke != NULL || state.too_many_spinners);
 		rc = wait_interrupted(wait, signals);
 		if (rc == 0 && wait_is_over(wait))
 			break;
@@ -130,7 +130,7 @@ static int wait_now(struct vma_wait *wait, uint32_t signals)
 	int rc;
 
 	wait->slept = wait->by_os = false;
-	vma_wait_tidy(wait->self);
+	vma_wait_clean_up_abandoned(wait->self);
 	rc = wait->ops->ready(wait);
 	if (rc != 0)
 		return rc;
@@ -139,7 +139,7 @@ static int wait_now(struct vma_wait *wait, uint32_t signals)
 	begun = vma_tsc();
 	rc = wait_spin(wait, signals);
 	if (rc == 0)
-		rc = wait_is_over(wait) ? wait_poll_os(wait) : wait_asleep(wait, signals);
+		rc = wait_is_over(wait) ? wait_poll_os(wait) : wait_sleep_until_woken(wait, signals);
 	if (for_ever) /* such a wait asks nobody how long to spin, and what it was for waits for its end */
 		return rc;
 	if (wait->mixed && wait->by_os)

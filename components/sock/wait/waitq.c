@@ -40,7 +40,7 @@ void vma_thread_wake(struct vma_thread *thread)
 	vma_thread_wake_once(thread);
 }
 
-static bool claim_slot(struct vma_waitq *q, struct vma_thread *self)
+static bool waitq_claim_slot(struct vma_waitq *q, struct vma_thread *self)
 {
 	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++) {
 		struct vma_thread *expected = NULL;
@@ -60,7 +60,7 @@ void vma_waitq_add(struct vma_waitq *q, struct vma_thread *self)
 			return;
 	/* No place: a mark, not a count. Whoever takes it back wakes everybody who sleeps, for whatever, and those add
 	 * themselves anew. */
-	if (claim_slot(q, self) || atomic_exchange(&q->overflow, 1) == 0)
+	if (waitq_claim_slot(q, self) || atomic_exchange(&q->overflow, 1) == 0)
 		atomic_fetch_add(&q->used, 1);
 #ifndef VMA_TSAN /* which knows no fences; x86 needs none after what was exchanged */
 	atomic_thread_fence(memory_order_seq_cst);

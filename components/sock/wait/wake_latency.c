@@ -1,15 +1,15 @@
 /*
  * wake_latency - how long a sleeper takes to get up, from the call that wakes it, by powers of two: for vma_stats.
  *
- * It is known of sleepers that another thread wakes. If the kernel ends the sleep, as at a ring's descriptor, nobody has
- * noted when the packet came.
+ * It is known of sleepers that another thread wakes. If the kernel ends the sleep, as at a ring's descriptor, nobody
+ * has noted when the packet came.
  */
 #include <vma/stats.h>
 
 #include "wait.h"
 
 /* In units of 1024 ns. */
-static uint64_t units_of(uint64_t ticks)
+static uint64_t wake_latency_units_of(uint64_t ticks)
 {
 	const uint64_t rate = vma_tsc_of_nsec(1024000); /* ticks in 1000 of them */
 
@@ -30,6 +30,6 @@ void wake_latency_count(struct vma_thread *self)
 
 	if (woken == 0 || engine == NULL)
 		return;
-	atomic_fetch_add_explicit(&(&engine->process_stats->wake_0)[place_of(units_of(vma_tsc() - woken))], 1,
-	                          memory_order_relaxed);
+	atomic_fetch_add_explicit(&(&engine->process_stats->wake_0)[place_of(wake_latency_units_of(vma_tsc() - woken))],
+	                          1, memory_order_relaxed);
 }

@@ -33,7 +33,7 @@ static void stats_view_set_up(void)
 	stats_view_check(vma_stats_create("/tmp", &stats) == 0 && stats->file.held.fd >= 0);
 	atexit(remove_file);
 	for (int type = VMA_STATS_TYPE_FREE + 1; type < VMA_STATS_TYPE_COUNT; type++)
-		vma_stats_grab(stats, (enum vma_stats_type)type, vma_stats_type_name((enum vma_stats_type)type));
+		vma_stats_block_alloc(stats, (enum vma_stats_type)type, vma_stats_type_name((enum vma_stats_type)type));
 	memcpy(&pristine, stats->segment, sizeof(pristine));
 	stats_view_check(pread(stats->file.held.fd, &pristine_locator, sizeof(pristine_locator), 0) ==
 	                 sizeof(pristine_locator));

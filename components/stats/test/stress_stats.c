@@ -98,7 +98,7 @@ static bool read_counted(struct vma_stats_view *view, struct reading *now)
 
 static void test_reader_sees_whole_values_that_only_grow(void **state)
 {
-	struct vma_stats_cq *cq = vma_stats_grab(stats, VMA_STATS_TYPE_CQ, "counted");
+	struct vma_stats_cq *cq = vma_stats_block_alloc(stats, VMA_STATS_TYPE_CQ, "counted");
 	double end = stress_end();
 	struct reading last = {0}, seen = {0};
 	uint64_t changes = 0;
@@ -123,7 +123,7 @@ static void test_reader_sees_whole_values_that_only_grow(void **state)
 	assert_true(vma_stats_read(&cq->polls) == (uintptr_t)steps * STEP);
 	assert_true(vma_stats_read(&cq->packets) == (uintptr_t)steps * STEP);
 	vma_stats_view_close(view);
-	vma_stats_drop(stats, cq);
+	vma_stats_block_free(stats, cq);
 }
 
 /* Takes blocks, fills every counter with one tag that the name carries too, looks whether they stayed so, drops. */
@@ -167,7 +167,7 @@ static void *take_and_drop(void *arg)
 
 		snprintf(name, sizeof(name), "%llu", (unsigned long long)tag);
 		for (int i = 0; i < 8; i++) {
-			held[i] = vma_stats_grab(stats, VMA_STATS_TYPE_NIC, name);
+			held[i] = vma_stats_block_alloc(stats, VMA_STATS_TYPE_NIC, name);
 			taker->clean &= all_are(held[i], 0, false);
 			set_all(held[i], tag);
 		}
@@ -175,7 +175,7 @@ static void *take_and_drop(void *arg)
 			sched_yield(); /* with blocks in hand, for the reader to find on a machine with one core too */
 		for (int i = 0; i < 8; i++) {
 			taker->clean &= all_are(held[i], tag, false); /* nobody else has it */
-			vma_stats_drop(stats, held[i]);
+			vma_stats_block_free(stats, held[i]);
 		}
 	}
 	return NULL;
@@ -233,11 +233,11 @@ static void *count_and_drop(void *arg)
 	uint64_t *rounds = arg;
 
 	for (; !stop; ++*rounds) {
-		struct vma_stats_socket *socket = vma_stats_grab(stats, VMA_STATS_TYPE_SOCKET, "fd");
+		struct vma_stats_socket *socket = vma_stats_block_alloc(stats, VMA_STATS_TYPE_SOCKET, "fd");
 
 		for (int i = 0; i < COUNTED; i++)
 			vma_stats_add(&socket->rx_packets, 1);
-		vma_stats_drop(stats, socket);
+		vma_stats_block_free(stats, socket);
 		if (*rounds % 16 == 15)
 			usleep(1000); /* readers are to find it at rest, too */
 	}

@@ -71,10 +71,10 @@ static void test_no_directory_means_no_file(void **state)
 	(void)state;
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(vma_stats_create(i == 0 ? "" : NULL, &stats), 0);
-		cq = vma_stats_grab(stats, VMA_STATS_TYPE_CQ, "x");
+		cq = vma_stats_block_alloc(stats, VMA_STATS_TYPE_CQ, "x");
 		vma_stats_add(&cq->polls, 5);
 		assert_int_equal(vma_stats_read(&cq->polls), 5);
-		vma_stats_drop(stats, cq);
+		vma_stats_block_free(stats, cq);
 		vma_stats_destroy(stats);
 	}
 	assert_false(segment_exists(path));
@@ -87,9 +87,9 @@ static void test_directory_that_does_not_exist_only_costs_the_file(void **state)
 
 	(void)state;
 	assert_int_equal(vma_stats_create("/nonexistent/dir", &stats), 0);
-	cq = vma_stats_grab(stats, VMA_STATS_TYPE_CQ, "x");
+	cq = vma_stats_block_alloc(stats, VMA_STATS_TYPE_CQ, "x");
 	vma_stats_add(&cq->polls, 1);
-	vma_stats_drop(stats, cq);
+	vma_stats_block_free(stats, cq);
 	vma_stats_destroy(stats);
 }
 
@@ -360,17 +360,17 @@ static void test_block_is_zeroed_aligned_and_apart_from_its_neighbour(void **sta
 
 	(void)state;
 	assert_int_equal(vma_stats_create("", &stats), 0);
-	first = vma_stats_grab(stats, VMA_STATS_TYPE_NIC, "a");
-	second = vma_stats_grab(stats, VMA_STATS_TYPE_NIC, "b");
+	first = vma_stats_block_alloc(stats, VMA_STATS_TYPE_NIC, "a");
+	second = vma_stats_block_alloc(stats, VMA_STATS_TYPE_NIC, "b");
 	assert_int_equal((uintptr_t)first % VMA_STATS_ALIGN, 0);
 	assert_int_equal((uintptr_t)second % VMA_STATS_ALIGN, 0);
 	assert_true(labs((char *)second - (char *)first) >= (long)sizeof(*first));
 	vma_stats_add(&first->rebinds, 9);
-	vma_stats_drop(stats, first);
-	first = vma_stats_grab(stats, VMA_STATS_TYPE_NIC, "c");
+	vma_stats_block_free(stats, first);
+	first = vma_stats_block_alloc(stats, VMA_STATS_TYPE_NIC, "c");
 	assert_int_equal(vma_stats_read(&first->rebinds), 0);
-	vma_stats_drop(stats, first);
-	vma_stats_drop(stats, second);
+	vma_stats_block_free(stats, first);
+	vma_stats_block_free(stats, second);
 	vma_stats_destroy(stats);
 }
 
@@ -383,19 +383,19 @@ static void test_full_segment_gives_private_blocks_that_count(void **state)
 	(void)state;
 	assert_int_equal(vma_stats_create("", &stats), 0);
 	for (int i = 0; i < MANY; i++) {
-		blocks[i] = vma_stats_grab(stats, VMA_STATS_TYPE_BUFPOOL, "many");
+		blocks[i] = vma_stats_block_alloc(stats, VMA_STATS_TYPE_BUFPOOL, "many");
 		vma_stats_add(&blocks[i]->grown, (uint64_t)i);
 	}
 	for (int i = 0; i < MANY; i++)
 		assert_int_equal(vma_stats_read(&blocks[i]->grown), i);
 	for (int i = 0; i < MANY; i++)
-		vma_stats_drop(stats, blocks[i]);
+		vma_stats_block_free(stats, blocks[i]);
 	vma_stats_destroy(stats);
 }
 
 static void test_without_a_segment_counting_works(void **state)
 {
-	struct vma_stats_ring *ring = vma_stats_grab(NULL, VMA_STATS_TYPE_RING, NULL);
+	struct vma_stats_ring *ring = vma_stats_block_alloc(NULL, VMA_STATS_TYPE_RING, NULL);
 
 	(void)state;
 	assert_non_null(ring);
@@ -405,8 +405,8 @@ static void test_without_a_segment_counting_works(void **state)
 	vma_stats_set(&ring->rx.rx_bytes, UINT64_MAX);
 	assert_int_equal(vma_stats_read(&ring->tx.tx_full), 2);
 	assert_true(vma_stats_read(&ring->rx.rx_bytes) == UINT64_MAX);
-	vma_stats_drop(NULL, ring);
-	vma_stats_drop(NULL, NULL);
+	vma_stats_block_free(NULL, ring);
+	vma_stats_block_free(NULL, NULL);
 	vma_stats_destroy(NULL);
 }
 

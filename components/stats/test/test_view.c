@@ -34,8 +34,8 @@ static int view_remove_stats(void **state)
 
 static void test_blocks_are_seen_with_type_name_and_values(void **state)
 {
-	struct vma_stats_ring *ring = vma_stats_grab(stats, VMA_STATS_TYPE_RING, "ring 0");
-	struct vma_stats_nic *nic = vma_stats_grab(stats, VMA_STATS_TYPE_NIC, "eth0");
+	struct vma_stats_ring *ring = vma_stats_block_alloc(stats, VMA_STATS_TYPE_RING, "ring 0");
+	struct vma_stats_nic *nic = vma_stats_block_alloc(stats, VMA_STATS_TYPE_NIC, "eth0");
 	struct vma_stats_view *view;
 	enum vma_stats_type type;
 	const char *name;
@@ -62,18 +62,18 @@ static void test_blocks_are_seen_with_type_name_and_values(void **state)
 	assert_int_equal(vma_stats_read(&((const struct vma_stats_ring *)first)->rx.rx_packets), 11);
 
 	vma_stats_add(&ring->rx.rx_packets, 1); /* and again, later */
-	vma_stats_drop(stats, nic);
+	vma_stats_block_free(stats, nic);
 	cursor = 0;
 	assert_true(vma_stats_view_next(view, &cursor, &type, &name, &block));
 	assert_int_equal(vma_stats_read(&((const struct vma_stats_ring *)block)->rx.rx_packets), 12);
 	assert_false(vma_stats_view_next(view, &cursor, &type, &name, &block));
 	vma_stats_view_close(view);
-	vma_stats_drop(stats, ring);
+	vma_stats_block_free(stats, ring);
 }
 
 static void test_long_name_is_cut(void **state)
 {
-	void *cq = vma_stats_grab(stats, VMA_STATS_TYPE_CQ, "a name of more than thirty-one bytes, surely");
+	void *cq = vma_stats_block_alloc(stats, VMA_STATS_TYPE_CQ, "a name of more than thirty-one bytes, surely");
 	struct vma_stats_view *view;
 	enum vma_stats_type type;
 	const char *name;
@@ -85,7 +85,7 @@ static void test_long_name_is_cut(void **state)
 	assert_true(vma_stats_view_next(view, &cursor, &type, &name, &block));
 	assert_string_equal(name, "a name of more than thirty-one ");
 	vma_stats_view_close(view);
-	vma_stats_drop(stats, cq);
+	vma_stats_block_free(stats, cq);
 }
 
 static void test_view_of_a_file_that_was_made_anew_is_not_current(void **state)
@@ -180,7 +180,7 @@ static void test_file_that_is_cut_short_is_refused(void **state)
 /* What a SIGBUS would come from: the memory becomes shorter under a writer, or under a reader. */
 static void test_no_truncation_reaches_the_counters(void **state)
 {
-	struct vma_stats_cq *cq = vma_stats_grab(stats, VMA_STATS_TYPE_CQ, "x");
+	struct vma_stats_cq *cq = vma_stats_block_alloc(stats, VMA_STATS_TYPE_CQ, "x");
 	struct vma_stats_view *view;
 	enum vma_stats_type type;
 	const char *name;
@@ -206,7 +206,7 @@ static void test_no_truncation_reaches_the_counters(void **state)
 	assert_true(vma_stats_view_next(view, &cursor, &type, &name, &block));
 	assert_int_equal(vma_stats_read(&((const struct vma_stats_cq *)block)->polls), 3);
 	vma_stats_view_close(view);
-	vma_stats_drop(stats, cq);
+	vma_stats_block_free(stats, cq);
 }
 
 /* The file as its process has written it, and put back when a test has changed it. */
@@ -392,7 +392,7 @@ static const struct vma_stats_socket *read_socket(struct vma_stats_view *view, s
 static void test_zeroed_counters_begin_at_zero_and_go_on(void **state)
 {
 	static struct vma_stats_snapshot snapshot;
-	struct vma_stats_socket *sock = vma_stats_grab(stats, VMA_STATS_TYPE_SOCKET, "fd 5"), copy;
+	struct vma_stats_socket *sock = vma_stats_block_alloc(stats, VMA_STATS_TYPE_SOCKET, "fd 5"), copy;
 	const struct vma_stats_socket *seen;
 	struct vma_stats_view *view;
 
@@ -413,18 +413,18 @@ static void test_zeroed_counters_begin_at_zero_and_go_on(void **state)
 	assert_int_equal(vma_stats_read(&sock->rx_packets), 107); /* the writer was not disturbed */
 
 	/* The next owner of the place has nothing to do with it. */
-	vma_stats_drop(stats, sock);
-	sock = vma_stats_grab(stats, VMA_STATS_TYPE_SOCKET, "fd 5");
+	vma_stats_block_free(stats, sock);
+	sock = vma_stats_block_alloc(stats, VMA_STATS_TYPE_SOCKET, "fd 5");
 	vma_stats_add(&sock->rx_packets, 200);
 	assert_int_equal(vma_stats_read(&read_socket(view, &snapshot)->rx_packets), 200);
 	vma_stats_view_close(view);
-	vma_stats_drop(stats, sock);
+	vma_stats_block_free(stats, sock);
 }
 
 static void test_difference_of_snapshots_is_what_was_counted_between(void **state)
 {
 	static struct vma_stats_snapshot before, now;
-	struct vma_stats_socket *sock = vma_stats_grab(stats, VMA_STATS_TYPE_SOCKET, "fd 5"), *next;
+	struct vma_stats_socket *sock = vma_stats_block_alloc(stats, VMA_STATS_TYPE_SOCKET, "fd 5"), *next;
 	struct vma_stats_view *view;
 
 	(void)state;
@@ -433,7 +433,7 @@ static void test_difference_of_snapshots_is_what_was_counted_between(void **stat
 	assert_int_equal(vma_stats_view_open(path, &view), 0);
 	vma_stats_view_read(view, &before);
 	vma_stats_add(&sock->rx_packets, 11);
-	next = vma_stats_grab(stats, VMA_STATS_TYPE_SOCKET, "fd 6");
+	next = vma_stats_block_alloc(stats, VMA_STATS_TYPE_SOCKET, "fd 6");
 	vma_stats_add(&next->rx_packets, 3);
 	vma_stats_view_read(view, &now);
 	vma_stats_snapshot_subtract(&now, &before);
@@ -442,8 +442,8 @@ static void test_difference_of_snapshots_is_what_was_counted_between(void **stat
 	assert_int_equal(vma_stats_read(&now.items[0].socket.rx_queue_max), 9);
 	assert_int_equal(vma_stats_read(&now.items[1].socket.rx_packets), 3);
 	vma_stats_view_close(view);
-	vma_stats_drop(stats, sock);
-	vma_stats_drop(stats, next);
+	vma_stats_block_free(stats, sock);
+	vma_stats_block_free(stats, next);
 }
 
 static uint64_t retired_packets(struct vma_stats_view *view)
@@ -461,7 +461,7 @@ static uint64_t retired_packets(struct vma_stats_view *view)
 
 static void socket_with(uint64_t packets, bool zero, uint64_t more)
 {
-	struct vma_stats_socket *sock = vma_stats_grab(stats, VMA_STATS_TYPE_SOCKET, "fd 5");
+	struct vma_stats_socket *sock = vma_stats_block_alloc(stats, VMA_STATS_TYPE_SOCKET, "fd 5");
 
 	vma_stats_set(&sock->fd, 5);
 	vma_stats_set(&sock->rx_queue_max, 9);
@@ -469,7 +469,7 @@ static void socket_with(uint64_t packets, bool zero, uint64_t more)
 	if (zero)
 		assert_int_equal(vma_stats_zero(stats), 0);
 	vma_stats_add(&sock->rx_packets, more);
-	vma_stats_drop(stats, sock);
+	vma_stats_block_free(stats, sock);
 }
 
 static void test_what_a_dropped_block_has_counted_is_kept(void **state)
@@ -530,7 +530,7 @@ static void test_list_has_the_living_and_cleans_up_after_the_dead_if_it_may(void
 
 static void test_name_cannot_move_a_terminals_cursor(void **state)
 {
-	void *cq = vma_stats_grab(stats, VMA_STATS_TYPE_CQ, "\033[2Jx\n\377");
+	void *cq = vma_stats_block_alloc(stats, VMA_STATS_TYPE_CQ, "\033[2Jx\n\377");
 	struct vma_stats_view *view;
 	enum vma_stats_type type;
 	const char *name;
@@ -542,12 +542,12 @@ static void test_name_cannot_move_a_terminals_cursor(void **state)
 	assert_true(vma_stats_view_next(view, &cursor, &type, &name, &block));
 	assert_string_equal(name, "?[2Jx??");
 	vma_stats_view_close(view);
-	vma_stats_drop(stats, cq);
+	vma_stats_block_free(stats, cq);
 }
 
 static void test_wild_entries_are_passed_over_or_made_harmless(void **state)
 {
-	void *cq = vma_stats_grab(stats, VMA_STATS_TYPE_CQ, "x");
+	void *cq = vma_stats_block_alloc(stats, VMA_STATS_TYPE_CQ, "x");
 	struct stats_entry *entries = stats->segment->entries;
 	struct vma_stats_view *view;
 	enum vma_stats_type type;
@@ -571,7 +571,7 @@ static void test_wild_entries_are_passed_over_or_made_harmless(void **state)
 	assert_int_equal(strlen(name), VMA_STATS_NAME_MAX - 1);
 	assert_false(vma_stats_view_next(view, &cursor, &type, &name, &block));
 	vma_stats_view_close(view);
-	vma_stats_drop(stats, cq);
+	vma_stats_block_free(stats, cq);
 }
 
 static void test_every_counter_has_a_place_of_its_own_in_its_block(void **state)

@@ -6,8 +6,8 @@
  *   sock ── ring_ctx ── end 0 ════ end 1 ── peer: a stack of its own, whose connections the test reads and writes
  *     └── shadow: bound to 10.77.0.1, which this host does not have (IP_FREEBIND)
  *
- * Time is real. The peer's ring is driven by the test (fixture_until), or by a thread (fixture_peer_runs) while a call
- * blocks.
+ * Time is real. The peer's ring is driven by the test (fixture_until), or by a thread (fixture_peer_thread_start) while
+ * a call blocks.
  */
 #ifndef VMA_STREAM_TEST_FIXTURE_H
 #define VMA_STREAM_TEST_FIXTURE_H
@@ -136,7 +136,7 @@ static void fixture_unwatch(struct vma_net *net, struct vma_net_watch *watch)
 }
 
 /* As an event: every watch is told, with the lock held. */
-static inline void fixture_path_becomes(enum vma_net_path_state state, int error)
+static inline void fixture_path_set_state(enum vma_net_path_state state, int error)
 {
 	struct vma_net_watch *next;
 
@@ -392,14 +392,14 @@ static void *fixture_run_peer(void *arg)
 	return NULL;
 }
 
-/* From now on the peer answers by itself, until fixture_peer_rests. */
-static inline void fixture_peer_runs(void)
+/* From now on the peer answers by itself, until fixture_peer_thread_stop. */
+static inline void fixture_peer_thread_start(void)
 {
 	atomic_store(&fixture.runs, true);
 	assert_int_equal(pthread_create(&fixture.thread, NULL, fixture_run_peer, NULL), 0);
 }
 
-static inline void fixture_peer_rests(void)
+static inline void fixture_peer_thread_stop(void)
 {
 	atomic_store(&fixture.runs, false);
 	pthread_join(fixture.thread, NULL);
@@ -556,7 +556,7 @@ static inline void do_close(int fd)
 	vma_fd_remove(fd);
 	vma_leave(self);
 	syscall(SYS_close, fd);
-	vma_stream_linger();
+	vma_stream_linger_after_close();
 }
 
 /* A connected pair: the socket (non-blocking calls at first), and what the peer has of it. */

@@ -61,7 +61,7 @@ static enum fork_rpc_result fork_rpc_result(uint64_t id)
 	return id % 2 != 0 ? FORK_RPC_UNKNOWN : FORK_RPC_DONE;
 }
 
-static void answer_for(uint64_t ns)
+static void answer_questions_for(uint64_t ns)
 {
 	const uint64_t end_ns = vma_now_ns() + ns;
 	struct pollfd fd = {.fd = event_fd, .events = POLLIN};
@@ -69,7 +69,7 @@ static void answer_for(uint64_t ns)
 
 	while (vma_now_ns() < end_ns) {
 		if (poll(&fd, 1, 10) == 1 && read(event_fd, &times, sizeof(times)) > 0)
-			fork_rpc_serve_all(page, fork_rpc_result);
+			fork_rpc_answer_all(page, fork_rpc_result);
 	}
 }
 
@@ -142,7 +142,7 @@ static int fork_rpc_status_of(pid_t child)
 	return status;
 }
 
-static void end_at_once(unsigned seed)
+static void child_exit_at_once(unsigned seed)
 {
 	(void)seed;
 }
@@ -159,7 +159,7 @@ static void test_every_answer_is_that_of_the_question(void **state)
 		child[i] = begin_child(fork_rpc_keep_calling, i);
 	begin_ns = vma_now_ns();
 	do
-		answer_for(FOR_NS);
+		answer_questions_for(FOR_NS);
 	while ((atomic_load(&tally->done) < ENOUGH || atomic_load(&tally->unknown) < ENOUGH) &&
 	       vma_now_ns() - begin_ns < TIMEOUT_NS);
 	atomic_store(&tally->stop, true);
@@ -167,7 +167,7 @@ static void test_every_answer_is_that_of_the_question(void **state)
 		int status = 0;
 
 		while (waitpid(child[i], &status, WNOHANG) == 0)
-			answer_for(1000000); /* what they still ask */
+			answer_questions_for(1000000); /* what they still ask */
 		assert_int_equal(status, 0);
 	}
 	assert_int_equal(atomic_load(&tally->wrong), 0);
@@ -190,7 +190,7 @@ static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < FORK_RPC_SLOTS; i++) { /* as if each had been killed with one */
-		pid_t dead = begin_child(end_at_once, 0);
+		pid_t dead = begin_child(child_exit_at_once, 0);
 
 		fork_rpc_status_of(dead);
 		atomic_store(&page->slot[i].owner, dead);
@@ -207,7 +207,7 @@ static void test_slots_of_those_who_were_killed_are_taken_again(void **state)
 			killed++;
 		}
 		child[i] = begin_child(fork_rpc_keep_calling, killed);
-		answer_for(3000000);
+		answer_questions_for(3000000);
 	}
 	for (unsigned i = 0; i < CHILDREN; i++) {
 		if (child[i] != 0) {
@@ -228,7 +228,7 @@ static void test_a_parent_that_is_gone_or_dead_is_not_waited_for(void **state)
 	(void)state;
 	assert_int_equal(fork_rpc_call(page, 2, &parent), FORK_RPC_TIMED_OUT);
 	parent.is_alive = is_alive;
-	fork_rpc_leave(page);
+	fork_rpc_close_page(page);
 	assert_int_equal(fork_rpc_call(page, 2, &parent), FORK_RPC_TIMED_OUT);
 	assert_true(vma_now_ns() - begin_ns < 5000000000);
 	for (unsigned i = 0; i < FORK_RPC_SLOTS; i++)
@@ -251,7 +251,7 @@ static void fork_rpc_watch(unsigned seed)
 	while (!atomic_load(&tally->stop)) {
 		uint64_t id = atomic_load(&moved->touched);
 
-		if (id == last || fork_rpc_is_moving(page, id)) {
+		if (id == last || fork_rpc_hand_over_in_progress(page, id)) {
 			sched_yield();
 			continue;
 		}
@@ -275,13 +275,13 @@ static void test_what_looks_connected_and_is_not_noted_is_finished(void **state)
 	for (uint64_t id = 1; vma_now_ns() - begin_ns < FOR_NS / 2 ||
 	                      (atomic_load(&tally->done) < ENOUGH && vma_now_ns() - begin_ns < TIMEOUT_NS);
 	     id++) {
-		unsigned move = fork_rpc_move_begin(page, id);
+		unsigned move = fork_rpc_mark_hand_over_begin(page, id);
 
 		atomic_store_explicit(&moved->touched, id, memory_order_release);
 		if (id % 8 == 0)
 			sched_yield();
 		atomic_store_explicit(&moved->finished, id, memory_order_relaxed);
-		fork_rpc_move_end(page, move);
+		fork_rpc_mark_hand_over_end(page, move);
 		if (id % 16 == 0)
 			sched_yield();
 	}

@@ -1,9 +1,9 @@
 /*
- * Two threads use the same connections in turns, while bytes flow both ways without a pause: at each turn each connection
- * moves to the ring of the thread that has it. A third thread asks for its state and sets options all the time. Every byte
- * comes, in its place, and moves come within three ratios: all but those that met a thread which had lost its core in the
- * middle of a call for the connection. So it is on a good link, and on one that loses, repeats and reorders frames.
- * STRESS_SECONDS each; make soak.
+ * Two threads use the same connections in turns, while bytes flow both ways without a pause: at each turn each
+ * connection moves to the ring of the thread that has it. A third thread asks for its state and sets options all the
+ * time. Every byte comes, in its place, and moves come within three ratios: all but those that met a thread which had
+ * lost its core in the middle of a call for the connection. So it is on a good link, and on one that loses, repeats and
+ * reorders frames. STRESS_SECONDS each; make soak.
  */
 #include "fixture.h"
 
@@ -23,7 +23,7 @@ static struct {
 	struct fixture_conn *peer;
 	struct course out, in; /* as the socket sees it */
 } conns[CONNS];
-static _Atomic uint64_t wrong, moves_due, late_moves;
+static _Atomic uint64_t wrong, migrations_due, migrations_after_deadline;
 static _Atomic bool stop, peer_stop;
 static _Atomic int whose; /* turn it is; -1: the end */
 
@@ -94,9 +94,9 @@ static void take_turn(void)
 		}
 	}
 	for (int i = 0; i < CONNS; i++) {
-		atomic_fetch_add(&moves_due, 1);
+		atomic_fetch_add(&migrations_due, 1);
 		if (migrations(i) == before[i])
-			atomic_fetch_add(&late_moves, 1);
+			atomic_fetch_add(&migrations_after_deadline, 1);
 	}
 }
 
@@ -187,7 +187,7 @@ static void connect_all(void)
 	}
 }
 
-static bool all_has_come(void)
+static bool all_streams_received(void)
 {
 	for (int i = 0; i < CONNS; i++) {
 		if (atomic_load(&conns[i].in.received) != atomic_load(&conns[i].in.sent) ||
@@ -201,15 +201,15 @@ static void receive_the_rest(void)
 {
 	const uint64_t end_ns = vma_now_ns() + 6 * FIXTURE_TIMEOUT_NS; /* a segment may be lost several times */
 
-	while (!all_has_come() && vma_now_ns() < end_ns) {
+	while (!all_streams_received() && vma_now_ns() < end_ns) {
 		for (int i = 0; i < CONNS; i++)
 			receive_some(i);
 		sched_yield();
 	}
-	assert_true(all_has_come());
+	assert_true(all_streams_received());
 }
 
-static bool all_have_moved(void)
+static bool all_conns_have_migrated(void)
 {
 	for (int i = 0; i < CONNS; i++) {
 		if (migrations(i) < MOVES)
@@ -219,14 +219,14 @@ static bool all_have_moved(void)
 }
 
 /* What the case before has left. */
-static void begin_anew(void)
+static void stress_reset_state(void)
 {
 	memset(conns, 0, sizeof(conns));
 	atomic_store(&stop, false);
 	atomic_store(&peer_stop, false);
 	atomic_store(&whose, 0);
-	atomic_store(&moves_due, 0);
-	atomic_store(&late_moves, 0);
+	atomic_store(&migrations_due, 0);
+	atomic_store(&migrations_after_deadline, 0);
 }
 
 static void set_faults(const struct vma_wire_faults *faults)
@@ -261,16 +261,16 @@ static void move_in_turns(const struct vma_wire_faults *faults)
 	int numbers[2] = {0, 1};
 	bool moved;
 
-	begin_anew();
+	stress_reset_state();
 	connect_all();
 	set_faults(faults);
 	assert_int_equal(pthread_create(&peer, NULL, run_peer, NULL), 0);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(pthread_create(&users[i], NULL, use_in_turns, &numbers[i]), 0);
 	assert_int_equal(pthread_create(&meddler, NULL, meddle, NULL), 0);
-	while (vma_test_goes_on(vma_now_ns(), until_ns, all_have_moved()))
+	while (vma_test_goes_on(vma_now_ns(), until_ns, all_conns_have_migrated()))
 		usleep(1000);
-	moved = all_have_moved();
+	moved = all_conns_have_migrated();
 	atomic_store(&stop, true);
 	pthread_join(meddler, NULL);
 	for (int i = 0; i < 2; i++)
@@ -280,7 +280,7 @@ static void move_in_turns(const struct vma_wire_faults *faults)
 	pthread_join(peer, NULL);
 	set_faults(&(struct vma_wire_faults){0});
 	assert_int_equal(atomic_load(&wrong), 0);
-	assert_true(atomic_load(&late_moves) <= atomic_load(&moves_due) / 20);
+	assert_true(atomic_load(&migrations_after_deadline) <= atomic_load(&migrations_due) / 20);
 	assert_true(moved);
 	close_all();
 	vma_tcp_listener_close(listener);

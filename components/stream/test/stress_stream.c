@@ -27,7 +27,7 @@ static struct echo *echoes;
 static struct echo *_Atomic fresh_echoes;
 static uint32_t dice = 12345;
 
-static uint32_t stream_roll(uint32_t *seed)
+static uint32_t stream_random(uint32_t *seed)
 {
 	*seed = *seed * 1664525 + 1013904223;
 	return *seed >> 8;
@@ -75,10 +75,10 @@ static bool echo_step(struct echo *echo, bool all)
 	uint32_t events = atomic_load(&echo->events);
 
 	stream_echo_bytes(echo);
-	if (!all && stream_roll(&dice) % 4096 != 0 && !(events & (VMA_TCP_FAILED | VMA_TCP_CLOSED)) &&
+	if (!all && stream_random(&dice) % 4096 != 0 && !(events & (VMA_TCP_FAILED | VMA_TCP_CLOSED)) &&
 	    !(events & VMA_TCP_PEER_CLOSED && vma_tcp_rx_bytes(echo->conn) == 0))
 		return false;
-	vma_tcp_close(echo->conn, stream_roll(&dice) % 8 == 0);
+	vma_tcp_close(echo->conn, stream_random(&dice) % 8 == 0);
 	vma_tcp_conn_disown(echo->conn);
 	vma_tcp_conn_put(echo->conn);
 	return true;
@@ -106,7 +106,7 @@ static void echo_all(bool all)
 }
 
 /* Calls a listener of the sockets'. */
-static void stream_call_in(uint16_t port, uint16_t to)
+static void peer_connects_to_listener(uint16_t port, uint16_t to)
 {
 	struct echo *echo = calloc(1, sizeof(*echo));
 	struct vma_tcp_options options;
@@ -140,8 +140,8 @@ static void *run_peer(void *arg)
 		fixture_peer_drive();
 		echo_all(false);
 		if (++n % 64 == 0) {
-			stream_call_in(port, OWN_PORT);
-			stream_call_in(port, SHARED_PORT);
+			peer_connects_to_listener(port, OWN_PORT);
+			peer_connects_to_listener(port, SHARED_PORT);
 			port = port < 60000 ? port + 1 : 20000;
 		}
 		usleep(20);
@@ -152,14 +152,14 @@ static void *run_peer(void *arg)
 /* ---- the sockets ---- */
 
 /* Sends, reads back, compares as far as the connection lives. False: the answer may go on, or will not come. */
-static bool stream_talk(int fd, uint32_t *seed)
+static bool echo_exchange(int fd, uint32_t *seed)
 {
 	uint8_t out[600], in[600];
-	size_t size = stream_roll(seed) % sizeof(out) + 1, got = 0;
+	size_t size = stream_random(seed) % sizeof(out) + 1, got = 0;
 	ssize_t rc;
 
 	for (size_t i = 0; i < size; i++)
-		out[i] = (uint8_t)stream_roll(seed);
+		out[i] = (uint8_t)stream_random(seed);
 	rc = do_send(fd, out, size, MSG_NOSIGNAL);
 	if (rc != (ssize_t)size)
 		return false;
@@ -170,9 +170,9 @@ static bool stream_talk(int fd, uint32_t *seed)
 	return got == size;
 }
 
-static void end_somehow(int fd, uint32_t *seed)
+static void end_socket_randomly(int fd, uint32_t *seed)
 {
-	switch (stream_roll(seed) % 4) {
+	switch (stream_random(seed) % 4) {
 	case 0:
 		do_shutdown(fd, SHUT_WR);
 		break;
@@ -203,19 +203,19 @@ static void *stream_work(void *arg)
 		atomic_store(&attempt_fd, fd);
 		if (do_connect(fd, FIXTURE_PEER, PORT) == 0) {
 			atomic_store(&shared_fd, fd);
-			for (unsigned i = stream_roll(&seed) % 4; i > 0 && stream_talk(fd, &seed);)
+			for (unsigned i = stream_random(&seed) % 4; i > 0 && echo_exchange(fd, &seed);)
 				i--;
 			atomic_store(&shared_fd, -1);
 		}
 		atomic_store(&attempt_fd, -1);
-		end_somehow(fd, &seed);
+		end_socket_randomly(fd, &seed);
 		atomic_fetch_add(&rounds, 1);
 	}
 	return NULL;
 }
 
 /* Looks at whatever socket another thread uses at the moment, which may be closed meanwhile. */
-static void *stream_look(void *arg)
+static void *look_at_shared_socket(void *arg)
 {
 	(void)arg;
 	while (!atomic_load(&stop)) {
@@ -246,7 +246,7 @@ static void peek(struct vma_file *file, int fd)
 	stream_recvmsg(file, fd, &msg, MSG_PEEK | MSG_DONTWAIT);
 }
 
-static void stream_ask(struct vma_file *file, int fd)
+static void query_socket_names(struct vma_file *file, int fd)
 {
 	struct sockaddr_in name;
 	socklen_t len = sizeof(name);
@@ -272,11 +272,11 @@ static void set_some_options(struct vma_file *file, int fd, int value)
 }
 
 /* Ends it, while its owner is in the middle of a call; seldom, so that there is something to end. */
-static void end_in_the_middle(struct vma_file *file, int fd, uint32_t *seed)
+static void end_socket_during_call(struct vma_file *file, int fd, uint32_t *seed)
 {
 	const struct sockaddr none = {.sa_family = AF_UNSPEC};
 
-	switch (stream_roll(seed) % 24) {
+	switch (stream_random(seed) % 24) {
 	case 0:
 		stream_shutdown(file, fd, SHUT_RD);
 		break;
@@ -307,12 +307,12 @@ static void *meddle(void *arg)
 
 		if (file != NULL && file->kind == VMA_FILE_TCP) {
 			peek(file, fd);
-			stream_ask(file, fd);
-			set_some_options(file, fd, stream_roll(&seed) % 2);
-			end_in_the_middle(file, fd, &seed);
+			query_socket_names(file, fd);
+			set_some_options(file, fd, stream_random(&seed) % 2);
+			end_socket_during_call(file, fd, &seed);
 		}
 		vma_leave(self);
-		usleep(stream_roll(&seed) % 200);
+		usleep(stream_random(&seed) % 200);
 	}
 	return NULL;
 }
@@ -324,9 +324,9 @@ static void *stream_serve(void *arg)
 
 	while ((child = do_accept(listener, NULL, 0)) >= 0) {
 		atomic_fetch_add(&served, 1);
-		if (stream_roll(&seed) % 2 == 0)
+		if (stream_random(&seed) % 2 == 0)
 			do_send(child, "hello", 5, MSG_NOSIGNAL | MSG_DONTWAIT);
-		end_somehow(child, &seed);
+		end_socket_randomly(child, &seed);
 	}
 	return NULL;
 }
@@ -343,15 +343,15 @@ static void *come_and_go(void *arg)
 		assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEPORT, 1), 0);
 		assert_int_equal(do_bind(fd, FIXTURE_LOCAL, SHARED_PORT), 0);
 		assert_int_equal(do_listen(fd, 4), 0);
-		for (unsigned i = stream_roll(&seed) % 4; i > 0; i--) {
-			usleep(stream_roll(&seed) % 4000);
+		for (unsigned i = stream_random(&seed) % 4; i > 0; i--) {
+			usleep(stream_random(&seed) % 4000);
 			child = do_accept(fd, NULL, 0);
 			if (child >= 0) {
 				atomic_fetch_add(&shared, 1);
-				end_somehow(child, &seed);
+				end_socket_randomly(child, &seed);
 			}
 		}
-		if (stream_roll(&seed) % 4 == 0)
+		if (stream_random(&seed) % 4 == 0)
 			do_shutdown(fd, SHUT_RDWR);
 		do_close(fd);
 	}
@@ -395,7 +395,7 @@ static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 	assert_int_equal(do_bind(fd, FIXTURE_LOCAL, OWN_PORT), 0);
 	assert_int_equal(do_listen(fd, CALLS), 0);
 	pthread_create(&peer, NULL, run_peer, NULL);
-	pthread_create(&looker, NULL, stream_look, NULL);
+	pthread_create(&looker, NULL, look_at_shared_socket, NULL);
 	pthread_create(&meddler, NULL, meddle, NULL);
 	pthread_create(&server, NULL, stream_serve, &fd);
 	for (uintptr_t i = 0; i < WORKERS; i++)
@@ -413,10 +413,10 @@ static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 	pthread_join(meddler, NULL);
 	for (unsigned i = 0; i < SHARERS; i++)
 		pthread_join(sharer[i], NULL);
-	fixture_peer_runs(); /* somebody has to answer those who still wait */
+	fixture_peer_thread_start(); /* somebody has to answer those who still wait */
 	for (unsigned i = 0; i < WORKERS; i++)
 		pthread_join(worker[i], NULL);
-	fixture_peer_rests();
+	fixture_peer_thread_stop();
 	pthread_join(peer, NULL);
 	echo_all(true);
 	vma_tcp_listener_close(listener);

@@ -41,7 +41,7 @@ static void stress_give_back(const struct parked_piece *p)
 	if (file != NULL)
 		vma_stream_held_returned(file, p->number, p->len, 1);
 	else
-		vma_tcp_held_returned(NULL, vma_ring_ctx_tcp_memory(), p->number, p->len, 1);
+		vma_tcp_held_bytes_returned(NULL, vma_ring_ctx_tcp_memory(), p->number, p->len, 1);
 	vma_leave(self);
 }
 
@@ -101,7 +101,7 @@ static void *stress_return_work(void *arg)
 /* The peer sends, if it has room, and the reader takes or copies what is there. False: it has not all yet. */
 static bool stress_reads_on(struct stress_reader *reader, struct fixture_conn *peer, uint32_t *sent)
 {
-	const struct vma_stream_taker taker = {.take = stress_take, .arg = reader};
+	const struct vma_stream_zcopy_taker taker = {.take = stress_take, .arg = reader};
 	struct fixture_message m = {.iov = {.iov_base = read_bytes, .iov_len = 100}};
 	const uint32_t from = reader->at;
 	struct iovec span;
@@ -114,7 +114,8 @@ static bool stress_reads_on(struct stress_reader *reader, struct fixture_conn *p
 	}
 	m.msg.msg_iov = &m.iov;
 	m.msg.msg_iovlen = 1;
-	rc = CALL(ssize_t, vma_stream_recv_pieces(vma_fd_lookup(reader->fd), reader->fd, &m.msg, 0, &taker, &taken));
+	rc = CALL(ssize_t,
+	          vma_stream_recv_zcopy_pieces(vma_fd_lookup(reader->fd), reader->fd, &m.msg, 0, &taker, &taken));
 	if (rc > 0 && !taken) {
 		assert_memory_equal(read_bytes, sent_bytes + from, (size_t)rc);
 		reader->at += (uint32_t)rc;

@@ -73,11 +73,11 @@ static void test_linger_waits_until_all_is_acknowledged(void **state)
 	(void)state;
 	set_linger(fd, 5);
 	assert_int_equal(do_send(fd, "bye", 3, 0), 3);
-	fixture_peer_runs();
+	fixture_peer_thread_start();
 	begun = vma_now_ns();
 	do_close(fd);
 	assert_true(vma_now_ns() - begun < 2000000000);
-	fixture_peer_rests();
+	fixture_peer_thread_stop();
 	assert_int_equal(vma_tcp_rx_bytes(peer->conn), 3);
 	assert_true(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
 	fixture_pair_end(-1, listener, peer);
@@ -167,11 +167,11 @@ static void test_closed_by_another_thread_a_read_goes_on(void **state)
 	char text[8];
 
 	(void)state;
-	fixture_peer_runs();
+	fixture_peer_thread_start();
 	pthread_create(&thread, NULL, close_and_send, &closer);
 	assert_int_equal(do_recv(fd, text, 8, 0), 4); /* as with the kernel: it holds the socket */
 	pthread_join(thread, NULL);
-	fixture_peer_rests();
+	fixture_peer_thread_stop();
 	fixture_until(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
 	fixture_pair_end(-1, listener, peer);
 }
@@ -323,7 +323,7 @@ static pid_t child_that_takes_over(int fd)
 		vma_engine_fork_child();
 		vma_stream_fork_child();
 		vma_enter();
-		vma_stream_take_over(vma_fd_lookup(fd));
+		vma_stream_take_from_fork_owner(vma_fd_lookup(fd));
 		_exit(7);
 	}
 	vma_engine_fork_parent();
@@ -343,8 +343,8 @@ static void test_a_child_waits_for_what_its_parent_is_closing(void **state)
 
 	(void)state;
 	fixture_never(waitpid(child, &status, WNOHANG) == child);
-	stream_move_begin(stream_sock(file));
-	stream_move_end(stream_sock(file), -EPERM);
+	stream_mark_hand_over_begin(stream_sock(file));
+	stream_mark_hand_over_end(stream_sock(file), -EPERM);
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(WEXITSTATUS(status), 7);
 	atomic_store(&file->slots, slots);
@@ -363,8 +363,10 @@ static bool child_sees_move(int fd, uint64_t id)
 	if (child == 0) {
 		vma_engine_fork_child();
 		/* The page is the first field of struct stream_fork_owner. */
-		_exit(fork_rpc_is_moving(*(struct fork_rpc_page **)stream_sock(vma_fd_lookup(fd))->fork_owner, id) ? 7
-		                                                                                                   : 8);
+		_exit(fork_rpc_hand_over_in_progress(
+		              *(struct fork_rpc_page **)stream_sock(vma_fd_lookup(fd))->fork_owner, id)
+		              ? 7
+		              : 8);
 	}
 	vma_engine_fork_parent();
 	assert_int_equal(waitpid(child, &status, 0), child);
@@ -384,13 +386,13 @@ static void test_a_child_sees_a_hand_over_that_began_before_the_first_fork(void 
 	struct stream_sock *sock = stream_sock(vma_fd_lookup(fd));
 
 	(void)state;
-	stream_move_begin(sock);
+	stream_mark_hand_over_begin(sock);
 	assert_true(child_sees_move(fd, sock->file.id));
-	stream_move_begin(&other);
-	stream_move_end(sock, -ENOTCONN);
+	stream_mark_hand_over_begin(&other);
+	stream_mark_hand_over_end(sock, -ENOTCONN);
 	assert_true(child_sees_move(fd, other.file.id));
 	assert_false(child_sees_move(fd, sock->file.id));
-	stream_move_end(&other, -ENOTCONN);
+	stream_mark_hand_over_end(&other, -ENOTCONN);
 	assert_false(child_sees_move(fd, other.file.id));
 	fixture_pair_end(fd, listener, peer);
 }
@@ -412,7 +414,7 @@ static void test_a_fork_knows_the_shadow_of_a_socket_whose_lock_is_taken(void **
 	vma_stream_fork_prepare();
 	pthread_mutex_unlock(&sock->file.lock);
 	assert_true(atomic_load(&sock->forked));
-	assert_true(stream_is_shadow(sock, fd));
+	assert_true(stream_fd_is_own_shadow(sock, fd));
 	fixture_pair_end(fd, listener, peer);
 }
 
@@ -426,9 +428,9 @@ static void test_at_exit_what_was_sent_arrives(void **state)
 
 	(void)state;
 	assert_true(do_send(fd, bytes, 16000, 0) == 16000);
-	fixture_peer_runs();
+	fixture_peer_thread_start();
 	vma_stream_exit();
-	fixture_peer_rests();
+	fixture_peer_thread_stop();
 	assert_true(peer_has_events(peer, VMA_TCP_PEER_CLOSED));
 	got = fixture_peer_recv(peer, bytes, sizeof(bytes));
 	assert_int_equal(got, 16000);

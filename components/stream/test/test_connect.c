@@ -37,9 +37,9 @@ static void test_a_blocking_connect_waits(void **state)
 	int fd = fixture_stream_socket(0);
 
 	(void)state;
-	fixture_peer_runs();
+	fixture_peer_thread_start();
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), 0);
-	fixture_peer_rests();
+	fixture_peer_thread_stop();
 	fixture_until(atomic_load(&fixture.n_accepted) == 1);
 	fixture_pair_end(fd, listener, &fixture.accepted[0]);
 }
@@ -72,15 +72,15 @@ static void test_a_socket_that_was_refused_connects_again(void **state)
 
 	(void)state;
 	fixture_peer_refuses(&nobody, 7001);
-	fixture_peer_runs();
+	fixture_peer_thread_start();
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7001), -ECONNREFUSED);
-	fixture_peer_rests();
+	fixture_peer_thread_stop();
 	vma_ring_detach(fixture.peer_ring, &nobody);
 	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM | EPOLLHUP);
 	listener = fixture_peer_listen(7000);
-	fixture_peer_runs();
+	fixture_peer_thread_start();
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), 0);
-	fixture_peer_rests();
+	fixture_peer_thread_stop();
 	fixture_until(atomic_load(&fixture.n_accepted) == 1);
 	fixture_pair_end(fd, listener, &fixture.accepted[0]);
 }
@@ -94,7 +94,7 @@ static void test_a_neighbour_that_does_not_answer_is_unreachable(void **state)
 	fixture.path.len = 0;
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
 	assert_true(fixture.resolves > 0);
-	fixture_path_becomes(VMA_NET_FAILED, EHOSTUNREACH);
+	fixture_path_set_state(VMA_NET_FAILED, EHOSTUNREACH);
 	fixture_until(do_poll(fd) & EPOLLERR);
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EHOSTUNREACH);
 	fixture_reset();
@@ -106,7 +106,7 @@ static void test_an_attempt_that_has_failed_already_is_told_later(void **state)
 	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 
 	(void)state;
-	fixture_path_becomes(VMA_NET_FAILED, EHOSTUNREACH);
+	fixture_path_set_state(VMA_NET_FAILED, EHOSTUNREACH);
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
 	assert_true(do_poll(fd) & EPOLLERR);
 	assert_int_equal(do_get(fd, SOL_SOCKET, SO_ERROR), EHOSTUNREACH);
@@ -125,7 +125,7 @@ static void test_the_syn_waits_for_the_neighbour(void **state)
 	fixture.path.len = 0;
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
 	fixture_never(do_poll(fd) != 0);
-	fixture_path_becomes(VMA_NET_READY, 0);
+	fixture_path_set_state(VMA_NET_READY, 0);
 	fixture_until(do_poll(fd) & EPOLLOUT);
 	fixture_until(atomic_load(&fixture.n_accepted) == 1);
 	fixture_pair_end(fd, listener, &fixture.accepted[0]);
@@ -141,7 +141,7 @@ static void test_the_names_are_the_connection_s(void **state)
 	socklen_t len = sizeof(name);
 
 	(void)state;
-	vma_tcp_tuple(peer->conn, &key);
+	vma_tcp_conn_key(peer->conn, &key);
 	assert_int_equal(CALL(int, stream_getsockname(vma_fd_lookup(fd), fd, (struct sockaddr *)&name, &len)), 0);
 	assert_int_equal(name.sin_addr.s_addr, fixture_ip(FIXTURE_LOCAL));
 	assert_int_equal(name.sin_port, key.peer_port_be);
@@ -246,7 +246,7 @@ static void test_a_rule_of_the_peer_leaves_the_connection_to_the_kernel(void **s
 	assert_int_equal(do_bind(bound, FIXTURE_LOCAL, 7170), 0);
 	do_connect(bound, FIXTURE_PEER, 7170);
 	vma_engine()->rules = NULL;
-	assert_null(stream_conn(fixture_sock_of(ruled))); /* whatever the kernel thinks of 10.77.0.2 */
+	assert_null(stream_tcp_conn(fixture_sock_of(ruled))); /* whatever the kernel thinks of 10.77.0.2 */
 	assert_int_equal(atomic_load(&fixture_sock_of(ruled)->file.rule_line), 2);
 	assert_int_equal(fixture_reason(bound), VMA_SOCK_OFFLOADED);
 	do_close(ruled);
@@ -267,9 +267,9 @@ static void test_an_option_of_the_kernel_s_only_keeps_it_there(void **state)
 
 	(void)state;
 	assert_int_equal(do_set(fd, SOL_SOCKET, SO_DONTROUTE, 1), 0);
-	assert_true(stream_is_for_os(fixture_sock_of(fd)));
+	assert_true(stream_has_kernel_only_option(fixture_sock_of(fd)));
 	assert_int_equal(do_set(fd, SOL_SOCKET, SO_DONTROUTE, 0), 0);
-	assert_false(stream_is_for_os(fixture_sock_of(fd)));
+	assert_false(stream_has_kernel_only_option(fixture_sock_of(fd)));
 	do_close(fd);
 }
 
@@ -326,7 +326,8 @@ static void test_congestion_control_is_what_the_socket_says(void **state)
 	fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 	for (unsigned i = 0; i < 3; i++) {
 		assert_int_equal(do_set_congestion(fd, names[i]), 0);
-		assert_int_equal(vma_tcp_get_option(stream_conn(fixture_sock_of(fd)), VMA_TCP_OPT_CONGESTION), ours[i]);
+		assert_int_equal(vma_tcp_get_option(stream_tcp_conn(fixture_sock_of(fd)), VMA_TCP_OPT_CONGESTION),
+		                 ours[i]);
 		assert_congestion(fd, names[i]);
 	}
 	assert_int_equal(do_set_congestion(fd, "nosuch"), -ENOENT);
@@ -360,7 +361,8 @@ static void test_congestion_control_says_the_algorithm_in_force(void **state)
 	fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
 	conf->given[VMA_CONF_AT_tcp_cc_algo] = false;
 	conf->tcp_cc_algo = VMA_TCP_CC_LWIP;
-	assert_int_equal(vma_tcp_get_option(stream_conn(fixture_sock_of(fd)), VMA_TCP_OPT_CONGESTION), VMA_TCP_CC_BBR);
+	assert_int_equal(vma_tcp_get_option(stream_tcp_conn(fixture_sock_of(fd)), VMA_TCP_OPT_CONGESTION),
+	                 VMA_TCP_CC_BBR);
 	assert_congestion(fd, "bbr");
 	do_close(again);
 	fixture_pair_end(fd, listener, peer);
@@ -377,7 +379,7 @@ static void test_segments_are_as_small_as_the_environment_says(void **state)
 	(void)state;
 	conf->mss = 600;
 	fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
-	vma_tcp_info(stream_conn(fixture_sock_of(fd)), &info);
+	vma_tcp_info(stream_tcp_conn(fixture_sock_of(fd)), &info);
 	assert_int_equal(info.kernel.tcpi_snd_mss, 600);
 	fixture_pair_end(fd, listener, peer);
 	conf->mss = 10;
@@ -424,7 +426,7 @@ static void test_an_answer_that_comes_while_it_is_disconnected_connects_nothing(
 	fixture.on_unwatch = let_the_answer_come;
 	assert_int_equal(CALL(int, stream_connect(vma_fd_lookup(fd), fd, &none, sizeof(none))), 0);
 	fixture.on_unwatch = NULL;
-	assert_null(stream_conn(fixture_sock_of(fd)));
+	assert_null(stream_tcp_conn(fixture_sock_of(fd)));
 	assert_int_equal(do_poll(fd), EPOLLOUT | EPOLLWRNORM | EPOLLHUP | EPOLLERR);
 	do_close(fd);
 	vma_tcp_listener_close(listener);

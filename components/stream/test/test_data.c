@@ -36,7 +36,7 @@ static void pair_end(struct pair *p)
 
 static size_t queued(int fd)
 {
-	return (size_t)vma_tcp_rx_bytes(stream_conn(fixture_sock_of(fd)));
+	return (size_t)vma_tcp_rx_bytes(stream_tcp_conn(fixture_sock_of(fd)));
 }
 
 static void test_bytes_come_in_order_whatever_the_pieces(void **state)
@@ -126,10 +126,10 @@ static void test_a_blocking_read_waits_and_waitall_for_all(void **state)
 	fixture_peer_send(p.peer, "hello", 5);
 	fixture_until(queued(p.fd) == 5);
 	pthread_create(&thread, NULL, data_send_later, p.peer);
-	fixture_peer_runs();
+	fixture_peer_thread_start();
 	assert_int_equal(do_recv(p.fd, in, 10, MSG_WAITALL), 10);
 	assert_memory_equal(in, "helloworld", 10);
-	fixture_peer_rests();
+	fixture_peer_thread_stop();
 	pthread_join(thread, NULL);
 	pair_end(&p);
 }
@@ -229,7 +229,7 @@ static void test_a_reset_is_told_once_and_after_what_is_queued(void **state)
 
 static volatile sig_atomic_t pipes;
 
-static void count_pipe(int sig)
+static void count_sigpipe(int sig)
 {
 	(void)sig;
 	pipes++;
@@ -238,7 +238,7 @@ static void count_pipe(int sig)
 static void test_a_write_after_the_end_raises_sigpipe(void **state)
 {
 	struct pair p = pair(SOCK_NONBLOCK);
-	struct sigaction action = {.sa_handler = count_pipe}, before;
+	struct sigaction action = {.sa_handler = count_sigpipe}, before;
 
 	(void)state;
 	vma_sigaction(SIGPIPE, &action, &before);
@@ -300,11 +300,11 @@ static void test_a_blocking_write_sends_everything(void **state)
 	data_fill(out, sizeof(out));
 	memset(in, 0, sizeof(in));
 	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_SNDBUF, 20000), 0);
-	fixture_peer_runs();
+	fixture_peer_thread_start();
 	pthread_create(&thread, NULL, data_read_all, &p);
 	assert_int_equal(do_send(p.fd, out, sizeof(out), 0), sizeof(out));
 	pthread_join(thread, &got);
-	fixture_peer_rests();
+	fixture_peer_thread_stop();
 	assert_int_equal((size_t)got, sizeof(out));
 	assert_memory_equal(in, out, sizeof(out));
 	pair_end(&p);
@@ -442,8 +442,8 @@ static void test_options_of_a_connection_do_without_the_kernel_if_the_environmen
 	calls = os_options.calls;
 	count_os_options(false);
 	assert_int_equal(calls, 0);
-	assert_int_equal(vma_tcp_get_option(stream_conn(fixture_sock_of(p.fd)), VMA_TCP_OPT_NODELAY), 1);
-	assert_int_equal(vma_tcp_get_option(stream_conn(fixture_sock_of(p.fd)), VMA_TCP_OPT_KEEPIDLE), 78);
+	assert_int_equal(vma_tcp_get_option(stream_tcp_conn(fixture_sock_of(p.fd)), VMA_TCP_OPT_NODELAY), 1);
+	assert_int_equal(vma_tcp_get_option(stream_tcp_conn(fixture_sock_of(p.fd)), VMA_TCP_OPT_KEEPIDLE), 78);
 	assert_int_equal(shadow_option(p.fd, IPPROTO_TCP, TCP_KEEPIDLE), 77);
 	option_now(p.fd, IPPROTO_TCP, TCP_SYNCNT); /* another one, so the shadow gets them */
 	assert_int_equal(shadow_option(p.fd, IPPROTO_TCP, TCP_KEEPIDLE), 78);
@@ -474,7 +474,7 @@ static void test_privileged_options_are_allowed_if_the_environment_says_so(void 
 	conf->allow_privileged_sock_opt = true;
 	conf->given[VMA_CONF_AT_allow_privileged_sock_opt] = false;
 	fixture_drive();
-	vma_tcp_info(stream_conn(fixture_sock_of(p.fd)), &info);
+	vma_tcp_info(stream_tcp_conn(fixture_sock_of(p.fd)), &info);
 	assert_int_equal(info.kernel.tcpi_rcv_ssthresh, 3000000);
 	assert_int_equal(fixture_sock_of(p.fd)->mark, 9);
 	pair_end(&p);
@@ -528,31 +528,33 @@ static void test_a_receive_with_data_looks_as_often_as_the_environment_says(void
 	conf->rx_cq_drain_rate_nsec = 0;
 }
 
-static void hear_nothing(struct vma_watcher *watcher, uint32_t events)
+static void watcher_ignore_ready(struct vma_watcher *watcher, uint32_t events)
 {
 	(void)watcher, (void)events;
 }
 
-static void hear_no_rings(struct vma_watcher *watcher, uint64_t rings)
+static void watcher_ignore_rings(struct vma_watcher *watcher, uint64_t rings)
 {
 	(void)watcher, (void)rings;
 }
 
-static void hear_no_close(struct vma_watcher *watcher, int fd)
+static void watcher_ignore_close(struct vma_watcher *watcher, int fd)
 {
 	(void)watcher, (void)fd;
 }
 
-static void hear_no_shadow(struct vma_watcher *watcher)
+static void watcher_ignore_shadow(struct vma_watcher *watcher)
 {
 	(void)watcher;
 }
 
 /* Whether one of twenty receives leaves what has come where it is. */
-static bool a_receive_is_blind(bool in_a_set)
+static bool recv_skips_ring_poll_sometimes(bool in_a_set)
 {
-	struct vma_watcher watcher = {
-	        .ready = hear_nothing, .rings = hear_no_rings, .closed = hear_no_close, .shadow = hear_no_shadow};
+	struct vma_watcher watcher = {.ready = watcher_ignore_ready,
+	                              .rings = watcher_ignore_rings,
+	                              .closed = watcher_ignore_close,
+	                              .shadow = watcher_ignore_shadow};
 	bool blind = false;
 
 	for (int i = 0; i < 20 && !blind; i++) {
@@ -578,18 +580,18 @@ static void test_a_receive_is_blind_if_the_environment_says_so(void **state)
 	pthread_t thread;
 
 	(void)state;
-	assert_false(a_receive_is_blind(true));
+	assert_false(recv_skips_ring_poll_sometimes(true));
 	conf->skip_poll_in_rx = VMA_SKIP_POLL_IN_EPOLL;
-	assert_false(a_receive_is_blind(false));
-	assert_true(a_receive_is_blind(true));
+	assert_false(recv_skips_ring_poll_sometimes(false));
+	assert_true(recv_skips_ring_poll_sometimes(true));
 	conf->skip_poll_in_rx = VMA_SKIP_POLL_ALWAYS;
-	assert_true(a_receive_is_blind(false));
+	assert_true(recv_skips_ring_poll_sometimes(false));
 	/* One that waits is not. */
 	p = pair(0);
 	pthread_create(&thread, NULL, data_send_later, p.peer);
-	fixture_peer_runs();
+	fixture_peer_thread_start();
 	assert_int_equal(do_recv(p.fd, in, 5, MSG_WAITALL), 5);
-	fixture_peer_rests();
+	fixture_peer_thread_stop();
 	pthread_join(thread, NULL);
 	pair_end(&p);
 	conf->skip_poll_in_rx = VMA_SKIP_POLL_NEVER;
@@ -607,7 +609,7 @@ static void test_a_receive_buffer_is_no_smaller_than_the_environment_says(void *
 		p = pair(SOCK_NONBLOCK);
 		assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_RCVBUF, 4000), 0);
 		fixture_drive();
-		vma_tcp_info(stream_conn(fixture_sock_of(p.fd)), &info);
+		vma_tcp_info(stream_tcp_conn(fixture_sock_of(p.fd)), &info);
 		assert_int_equal(info.kernel.tcpi_rcv_ssthresh, given ? conf->rx_bytes_min : 4000);
 		pair_end(&p);
 	}
@@ -682,11 +684,11 @@ static void test_a_file_s_bytes_are_sent(void **state)
 	(void)state;
 	data_fill(out, 5000);
 	assert_int_equal(write(file, out, 5000), 5000);
-	assert_int_equal(CALL(ssize_t, vma_stream_send_from(vma_fd_lookup(p.fd), file, 1000, 100000, 0)), 4000);
+	assert_int_equal(CALL(ssize_t, vma_stream_sendfile(vma_fd_lookup(p.fd), file, 1000, 100000, 0)), 4000);
 	fixture_until(vma_tcp_rx_bytes(p.peer->conn) == 4000);
 	assert_int_equal(fixture_peer_recv(p.peer, in, sizeof(in)), 4000);
 	assert_memory_equal(in, out + 1000, 4000);
-	assert_int_equal(CALL(ssize_t, vma_stream_send_from(vma_fd_lookup(p.fd), file, 5000, 10, 0)), 0);
+	assert_int_equal(CALL(ssize_t, vma_stream_sendfile(vma_fd_lookup(p.fd), file, 5000, 10, 0)), 0);
 	vma_os.close(file);
 	pair_end(&p);
 }
@@ -698,9 +700,9 @@ static void test_a_pipe_s_bytes_are_sent_as_far_as_it_has_any(void **state)
 
 	(void)state;
 	assert_int_equal(pipe(ends), 0);
-	assert_int_equal(CALL(ssize_t, vma_stream_send_from(vma_fd_lookup(p.fd), ends[0], -1, 10, 0)), -EAGAIN);
+	assert_int_equal(CALL(ssize_t, vma_stream_sendfile(vma_fd_lookup(p.fd), ends[0], -1, 10, 0)), -EAGAIN);
 	assert_int_equal(write(ends[1], "abc", 3), 3);
-	assert_int_equal(CALL(ssize_t, vma_stream_send_from(vma_fd_lookup(p.fd), ends[0], -1, 10, 0)), 3);
+	assert_int_equal(CALL(ssize_t, vma_stream_sendfile(vma_fd_lookup(p.fd), ends[0], -1, 10, 0)), 3);
 	fixture_until(vma_tcp_rx_bytes(p.peer->conn) == 3);
 	vma_os.close(ends[0]);
 	vma_os.close(ends[1]);
@@ -742,7 +744,7 @@ static void test_an_urgent_byte_ends_a_read_and_is_read_by_itself(void **state)
 	*(char *)span.iov_base = 'X';
 	vma_tcp_tx_commit(p.peer->conn, 1, VMA_TCP_TX_URGENT);
 	fixture_peer_send(p.peer, "def", 3);
-	fixture_until(do_poll(p.fd) & EPOLLPRI && vma_tcp_rx_mark(stream_conn(fixture_sock_of(p.fd))) == 3);
+	fixture_until(do_poll(p.fd) & EPOLLPRI && vma_tcp_rx_urgent_mark(stream_tcp_conn(fixture_sock_of(p.fd))) == 3);
 	fixture_drive();
 	assert_int_equal(do_recv(p.fd, in, 10, 0), 3);
 	assert_int_equal(size_of(p.fd, SIOCATMARK), 1);
@@ -755,27 +757,27 @@ static void test_an_urgent_byte_ends_a_read_and_is_read_by_itself(void **state)
 	pair_end(&p);
 }
 
-static volatile sig_atomic_t signals_io;
+static volatile sig_atomic_t sigio_count;
 
-static void count_io(int sig)
+static void count_sigio(int sig)
 {
 	(void)sig;
-	signals_io++;
+	sigio_count++;
 }
 
 static void test_o_async_signals_what_comes(void **state)
 {
 	struct pair p = pair(SOCK_NONBLOCK);
-	struct sigaction action = {.sa_handler = count_io}, before;
+	struct sigaction action = {.sa_handler = count_sigio}, before;
 	struct vma_file *file = vma_fd_lookup(p.fd);
 
 	(void)state;
 	vma_sigaction(SIGIO, &action, &before);
 	assert_int_equal(CALL(int, stream_fcntl(file, p.fd, F_SETOWN, (void *)(long)getpid())), 0);
 	assert_int_equal(CALL(int, stream_fcntl(file, p.fd, F_SETFL, (void *)(long)(O_NONBLOCK | O_ASYNC))), 0);
-	assert_int_equal(signals_io, 0);
+	assert_int_equal(sigio_count, 0);
 	fixture_peer_send(p.peer, "hello", 5);
-	fixture_until(queued(p.fd) == 5 && signals_io > 0);
+	fixture_until(queued(p.fd) == 5 && sigio_count > 0);
 	CALL(int, stream_fcntl(file, p.fd, F_SETFL, (void *)(long)O_NONBLOCK));
 	vma_sigaction(SIGIO, &before, NULL);
 	pair_end(&p);
@@ -803,7 +805,7 @@ static void test_several_readers_get_every_byte_once(void **state)
 	uint32_t sent = 0;
 
 	(void)state;
-	fixture_peer_runs();
+	fixture_peer_thread_start();
 	for (unsigned i = 0; i < READERS; i++)
 		pthread_create(&thread[i], NULL, read_numbers, &p.fd);
 	while (sent < NUMBERS) {
@@ -817,7 +819,7 @@ static void test_several_readers_get_every_byte_once(void **state)
 	vma_tcp_shutdown(p.peer->conn, SHUT_WR);
 	for (unsigned i = 0; i < READERS; i++)
 		pthread_join(thread[i], NULL);
-	fixture_peer_rests();
+	fixture_peer_thread_stop();
 	for (unsigned i = 0; i < NUMBERS; i++)
 		assert_int_equal(atomic_load(&seen[i]), 1);
 	pair_end(&p);
@@ -829,11 +831,11 @@ static uint64_t stream_data_segments_out(const struct pair *p)
 {
 	struct vma_tcp_counts counts;
 
-	vma_tcp_counts(vma_tcp_stack(stream_conn(fixture_sock_of(p->fd))), &counts);
+	vma_tcp_counts(vma_tcp_stack(stream_tcp_conn(fixture_sock_of(p->fd))), &counts);
 	return counts.segments_out;
 }
 
-static bool data_comes(struct pair *p, size_t size)
+static bool peer_data_arrives(struct pair *p, size_t size)
 {
 	fixture_peer_drive();
 	return vma_tcp_rx_bytes(p->peer->conn) == size;
@@ -841,11 +843,11 @@ static bool data_comes(struct pair *p, size_t size)
 
 /* While the internal thread is held nobody but the test sends what was left for later. */
 static struct {
-	struct vma_task task;
+	struct vma_internal_task task;
 	_Atomic bool hold, held;
 } holder;
 
-static void data_hold(struct vma_task *task)
+static void hold_internal_thread_task(struct vma_internal_task *task)
 {
 	(void)task;
 	atomic_store(&holder.held, true);
@@ -856,7 +858,7 @@ static void data_hold(struct vma_task *task)
 
 static void hold_internal_thread(void)
 {
-	holder.task.run = data_hold;
+	holder.task.run = hold_internal_thread_task;
 	atomic_store(&holder.hold, true);
 	vma_engine_post(&holder.task);
 	fixture_until(atomic_load(&holder.held));
@@ -889,7 +891,7 @@ static void test_answers_to_several_leave_as_a_batch(void **state)
 	assert_int_equal(stream_data_segments_out(&p), before);
 	assert_int_equal(do_recv(p.fd, in, 1, 0), -EAGAIN); /* the next call that is no send */
 	assert_int_equal(stream_data_segments_out(&p), before + 1);
-	fixture_until(data_comes(&p, 10));
+	fixture_until(peer_data_arrives(&p, 10));
 	assert_int_equal(fixture_peer_recv(p.peer, in, 10), 10);
 	assert_memory_equal(in, "headerbody", 10);
 	release_internal_thread();
@@ -930,7 +932,7 @@ static void test_eight_sends_are_a_full_batch(void **state)
 	assert_int_equal(stream_data_segments_out(&p), before);
 	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
 	assert_int_equal(stream_data_segments_out(&p), before + 1);
-	fixture_until(data_comes(&p, 8));
+	fixture_until(peer_data_arrives(&p, 8));
 	assert_int_equal(fixture_peer_recv(p.peer, in, 8), 8);
 	release_internal_thread();
 	pair_end(&p);
@@ -968,13 +970,13 @@ static void test_calls_that_need_no_look_take_one_when_the_last_is_a_while_ago(v
 	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
 	assert_true(atomic_load(driven) > before);
 	self->overdue_rings = 0;
-	fixture_until(data_comes(&p, 1));
+	fixture_until(peer_data_arrives(&p, 1));
 	pair_end(&p);
 }
 
 static uint64_t unsent(const struct pair *p)
 {
-	return vma_tcp_tx_unsent(stream_conn(fixture_sock_of(p->fd)));
+	return vma_tcp_tx_unsent(stream_tcp_conn(fixture_sock_of(p->fd)));
 }
 
 /* Sends `before` bytes, told of `ready` ones, and whether one more was seen to have left when its send returned. */
@@ -1008,7 +1010,7 @@ static void test_an_answer_to_one_leaves_at_once(void **state)
 	for (int i = 0; i < 20 && !late; i++)
 		late = leaves_at_once(&p, 2, 8, &sent);
 	assert_true(late);
-	fixture_until(data_comes(&p, sent));
+	fixture_until(peer_data_arrives(&p, sent));
 	pair_end(&p);
 }
 
@@ -1020,9 +1022,9 @@ static void test_who_sends_and_then_computes_is_not_forgotten(void **state)
 	(void)state;
 	vma_thread_set_tx_batch(vma_thread_self(), 2);
 	assert_int_equal(do_send(p.fd, "x", 1, 0), 1);
-	for (uint64_t end_ns = vma_now_ns() + FIXTURE_TIMEOUT_NS; !data_comes(&p, 1) && vma_now_ns() < end_ns;)
+	for (uint64_t end_ns = vma_now_ns() + FIXTURE_TIMEOUT_NS; !peer_data_arrives(&p, 1) && vma_now_ns() < end_ns;)
 		;
-	assert_true(data_comes(&p, 1));
+	assert_true(peer_data_arrives(&p, 1));
 	pair_end(&p);
 }
 

@@ -14,7 +14,7 @@ static int open_listener_at(uint16_t port, int backlog)
 	return fd;
 }
 
-static bool is_up(const struct fixture_conn *peer)
+static bool peer_is_connected(const struct fixture_conn *peer)
 {
 	return atomic_load(&peer->events) & VMA_TCP_CONNECTED;
 }
@@ -63,7 +63,7 @@ static void test_exception_handling_3_ends_a_program_whose_listener_is_given_awa
 		signal(SIGABRT, SIG_DFL);
 		vma_engine()->conf.exception_handling = VMA_EXCEPTION_ABORT;
 		vma_enter();
-		stream_listen_give_up(sock, VMA_SOCK_HANDS_OVER);
+		stream_listen_leave_to_kernel(sock, VMA_SOCK_HANDS_OVER);
 		_exit(0);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
@@ -145,7 +145,7 @@ static void test_connections_are_taken_before_the_shadow_listens(void **state)
 	vma_os.listen = real_listen;
 	fixture_peer_connect(&peer, 8150, 7151); /* nobody takes it */
 	fixture_settle();
-	assert_false(is_up(&peer));
+	assert_false(peer_is_connected(&peer));
 	assert_int_equal(atomic_load(&fixture_sock_of(fd)->n_queued), 0);
 	assert_int_equal(do_listen(fd, 4), 0);
 	assert_int_equal(fixture_reason(fd), VMA_SOCK_OFFLOADED);
@@ -162,7 +162,7 @@ static void test_a_connection_is_accepted_with_its_names(void **state)
 
 	(void)state;
 	fixture_peer_connect(&peer, 8101, 7101);
-	fixture_until(is_up(&peer) && do_poll(fd) == (EPOLLIN | EPOLLRDNORM));
+	fixture_until(peer_is_connected(&peer) && do_poll(fd) == (EPOLLIN | EPOLLRDNORM));
 	child = do_accept(fd, &from, SOCK_NONBLOCK);
 	assert_true(child >= 0);
 	assert_int_equal(from.sin_addr.s_addr, fixture_ip(FIXTURE_PEER));
@@ -181,7 +181,7 @@ static uint64_t listen_segments_out(int fd)
 {
 	struct vma_tcp_counts counts;
 
-	vma_tcp_counts(vma_tcp_stack(stream_conn(fixture_sock_of(fd))), &counts);
+	vma_tcp_counts(vma_tcp_stack(stream_tcp_conn(fixture_sock_of(fd))), &counts);
 	return counts.segments_out;
 }
 
@@ -202,7 +202,7 @@ static bool answers_and_closes(int fd, uint16_t from, bool peer_closes)
 	int child;
 
 	fixture_peer_connect(&peer, from, 7160);
-	fixture_until(is_up(&peer) && do_poll(fd) != 0);
+	fixture_until(peer_is_connected(&peer) && do_poll(fd) != 0);
 	child = do_accept(fd, NULL, SOCK_NONBLOCK);
 	assert_true(child >= 0);
 	before = listen_segments_out(child);
@@ -220,7 +220,7 @@ static bool answers_and_closes(int fd, uint16_t from, bool peer_closes)
 }
 
 /* The internal thread may be at it at that moment, and send them in this one's place. */
-static bool is_ever_held(int fd, uint16_t from)
+static bool answer_is_held_back_once(int fd, uint16_t from)
 {
 	for (uint16_t i = 0; i < 20; i++)
 		if (answers_and_closes(fd, from + i, false))
@@ -235,7 +235,7 @@ static void test_answers_wait_for_the_close_that_follows_them_each_time(void **s
 	(void)state;
 	for (uint16_t i = 0; i < 16; i++)
 		assert_false(answers_and_closes(fd, 8160 + i, false));
-	assert_true(is_ever_held(fd, 8180));
+	assert_true(answer_is_held_back_once(fd, 8180));
 	/* One that the peer has ended first says that they stay. */
 	answers_and_closes(fd, 8201, true);
 	for (uint16_t i = 0; i < 3; i++)
@@ -352,7 +352,7 @@ static void test_a_closed_listener_resets_what_waits(void **state)
 
 	(void)state;
 	fixture_peer_connect(&peer, 8107, 7107);
-	fixture_until(is_up(&peer) && do_poll(fd) & EPOLLIN);
+	fixture_until(peer_is_connected(&peer) && do_poll(fd) & EPOLLIN);
 	do_close(fd);
 	fixture_until(atomic_load(&peer.events) & VMA_TCP_FAILED);
 	assert_int_equal(vma_tcp_error(peer.conn), ECONNRESET);
@@ -379,14 +379,14 @@ static void test_it_listens_again_while_a_connection_of_before_lives(void **stat
 
 	(void)state;
 	fixture_peer_connect(&peers[0], 8140, 7120);
-	fixture_until(is_up(&peers[0]) && do_poll(fd) & EPOLLIN);
+	fixture_until(peer_is_connected(&peers[0]) && do_poll(fd) & EPOLLIN);
 	old = do_accept(fd, NULL, 0);
 	assert_true(old >= 0);
 	assert_int_equal(do_shutdown(fd, SHUT_RD), 0);
 	assert_int_equal(do_listen(fd, 4), 0);
 	do_close(old);
 	fixture_peer_connect(&peers[1], 8141, 7120);
-	fixture_until(is_up(&peers[1]) && do_poll(fd) & EPOLLIN);
+	fixture_until(peer_is_connected(&peers[1]) && do_poll(fd) & EPOLLIN);
 	newer = do_accept(fd, NULL, 0);
 	assert_true(newer >= 0);
 	do_close(newer);
@@ -430,9 +430,9 @@ static void test_a_blocking_accept_waits_for_a_connection(void **state)
 	(void)state;
 	CALL(int, stream_fcntl(vma_fd_lookup(fd), fd, F_SETFL, NULL));
 	assert_int_equal(pthread_create(&thread, NULL, connect_later, &peer), 0);
-	fixture_peer_runs();
+	fixture_peer_thread_start();
 	child = do_accept(fd, NULL, 0);
-	fixture_peer_rests();
+	fixture_peer_thread_stop();
 	pthread_join(thread, NULL);
 	assert_true(child >= 0);
 	do_close(child);
@@ -533,8 +533,8 @@ static void test_a_connection_inherits_the_listener_s_options(void **state)
 	assert_int_equal(do_get(child, SOL_SOCKET, SO_KEEPALIVE), 1);
 	assert_int_equal(do_get(child, IPPROTO_TCP, TCP_NODELAY), 1);
 	assert_int_equal(do_get(child, IPPROTO_TCP, TCP_KEEPIDLE), 77);
-	assert_int_equal(vma_tcp_get_option(stream_conn(fixture_sock_of(child)), VMA_TCP_OPT_NODELAY), 1);
-	assert_int_equal(vma_tcp_get_option(stream_conn(fixture_sock_of(child)), VMA_TCP_OPT_KEEPIDLE), 77);
+	assert_int_equal(vma_tcp_get_option(stream_tcp_conn(fixture_sock_of(child)), VMA_TCP_OPT_NODELAY), 1);
+	assert_int_equal(vma_tcp_get_option(stream_tcp_conn(fixture_sock_of(child)), VMA_TCP_OPT_KEEPIDLE), 77);
 	do_close(child);
 	do_close(fd);
 	listen_forget_all(&peer, 1);
@@ -546,7 +546,7 @@ static void test_an_update_asked_for_before_a_fork_does_not_take_the_listener_up
 	int fd = open_listener_at(7160, 4);
 
 	(void)state;
-	stream_fork_queue_leave(fixture_sock_of(fd));
+	stream_fork_queue_stop_serving(fixture_sock_of(fd));
 	assert_int_equal(fixture_reason(fd), VMA_SOCK_INHERITED);
 	stream_schedule_update(fixture_sock_of(fd));
 	fixture_until(!atomic_load(&fixture_sock_of(fd)->update_scheduled));

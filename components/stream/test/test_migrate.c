@@ -11,23 +11,23 @@ static struct {
 	unsigned made; /* queue pairs */
 } device;
 
-static int count_qp(struct vma_nic *nic, const struct vma_nic_qp_attr *attr, struct vma_nic_qp **out)
+static int count_qp_create(struct vma_nic *nic, const struct vma_nic_qp_attr *attr, struct vma_nic_qp **out)
 {
 	device.made++;
 	return device.before->qp_create(nic, attr, out);
 }
 
-static int count_rings(void **state)
+static int hook_qp_create_op(void **state)
 {
 	(void)state;
 	device.before = fixture.end[0]->ops;
 	device.ops = *device.before;
-	device.ops.qp_create = count_qp;
+	device.ops.qp_create = count_qp_create;
 	fixture.end[0]->ops = &device.ops;
 	return 0;
 }
 
-static int count_no_more(void **state)
+static int restore_qp_create_op(void **state)
 {
 	struct vma_conf *conf = &vma_engine()->conf;
 
@@ -49,7 +49,7 @@ static void *look_often(void *arg)
 
 	for (int i = 0; i < 2 * RATIO; i++)
 		do_recv(looker->fd, &byte, 1, MSG_DONTWAIT);
-	looker->rings = stream_rings(vma_fd_lookup(looker->fd));
+	looker->rings = stream_ring_bits(vma_fd_lookup(looker->fd));
 	return NULL;
 }
 
@@ -80,15 +80,15 @@ static void test_a_connection_goes_on_with_the_ring_of_another_thread(void **sta
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
 	int fd = fixture_pair(&listener, &peer, SOCK_NONBLOCK);
-	const uint64_t rings = stream_rings(vma_fd_lookup(fd));
+	const uint64_t rings = stream_ring_bits(vma_fd_lookup(fd));
 	char got[8] = "";
 
 	(void)state;
 	assert_int_equal(rings_made_by_another_thread(fd), 1);
 	assert_int_equal(migrations_of(fd), 1);
-	assert_int_equal(stream_rings(vma_fd_lookup(fd)) & rings, 0);
+	assert_int_equal(stream_ring_bits(vma_fd_lookup(fd)) & rings, 0);
 	fixture_peer_send(peer, "there", 5);
-	fixture_until(vma_tcp_rx_bytes(stream_conn(fixture_sock_of(fd))) == 5);
+	fixture_until(vma_tcp_rx_bytes(stream_tcp_conn(fixture_sock_of(fd))) == 5);
 	assert_int_equal(do_recv(fd, got, sizeof(got), 0), 5);
 	fixture_pair_end(fd, listener, peer);
 }
@@ -108,7 +108,7 @@ static void covered_start(struct covered *covered, uint16_t port)
 	fixture_peer_connect(&covered->peer, 2000, port);
 	fixture_until((covered->fd = do_accept(covered->listener, NULL, SOCK_NONBLOCK)) != -EAGAIN);
 	assert_true(covered->fd >= 0);
-	assert_false(vma_tcp_has_rule(stream_conn(fixture_sock_of(covered->fd))));
+	assert_false(vma_tcp_has_rule(stream_tcp_conn(fixture_sock_of(covered->fd))));
 }
 
 static void covered_end(struct covered *covered)
@@ -160,7 +160,7 @@ static void test_a_connection_that_is_at_home_is_not_refused(void **state)
 	covered_end(&covered);
 }
 
-#define MIGRATE_CASE(name) cmocka_unit_test_setup_teardown(name, count_rings, count_no_more)
+#define MIGRATE_CASE(name) cmocka_unit_test_setup_teardown(name, hook_qp_create_op, restore_qp_create_op)
 static const struct CMUnitTest tests[] = {
         MIGRATE_CASE(test_a_connection_goes_on_with_the_ring_of_another_thread),
         MIGRATE_CASE(test_no_ring_is_made_for_a_connection_that_is_to_have_no_rule),

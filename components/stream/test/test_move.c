@@ -52,7 +52,7 @@ static void move_goes_on(int fd, struct fixture_conn *peer)
 	char got[8] = "";
 
 	fixture_peer_send(peer, "to us", 5);
-	fixture_until(vma_tcp_rx_bytes(stream_conn(fixture_sock_of(fd))) == 5);
+	fixture_until(vma_tcp_rx_bytes(stream_tcp_conn(fixture_sock_of(fd))) == 5);
 	assert_int_equal(do_recv(fd, got, sizeof(got), 0), 5);
 	assert_memory_equal(got, "to us", 5);
 	assert_int_equal(do_send(fd, "to you", 6, 0), 6);
@@ -61,7 +61,7 @@ static void move_goes_on(int fd, struct fixture_conn *peer)
 	assert_memory_equal(got, "to you", 6);
 }
 
-static void fail_at(int call, int error)
+static void fail_repair_call_at(int call, int error)
 {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
@@ -88,7 +88,7 @@ static void fail_at(int call, int error)
 static void test_without_the_right_to_it_it_goes_on_here(void **state)
 {
 	(void)state;
-	fail_at(1, EPERM);
+	fail_repair_call_at(1, EPERM);
 	assert_int_equal(kernel.calls, 1); /* nothing had to be undone */
 }
 
@@ -97,7 +97,7 @@ static void test_a_step_that_fails_is_undone(void **state)
 {
 	(void)state;
 	for (int call = 2; call <= 5; call++) {
-		fail_at(call, EINVAL);
+		fail_repair_call_at(call, EINVAL);
 		assert_int_equal(kernel.calls, call + 1); /* and off */
 	}
 }

@@ -28,7 +28,7 @@ static int teardown(void **state)
 static bool poll_one(int fd, struct vma_completion_t *completion)
 {
 	struct vma_thread *self = vma_enter();
-	const int n = vma_xtreme_poll(stream_rings(vma_fd_lookup(fd)), completion, 1);
+	const int n = vma_xtreme_poll(stream_ring_bits(vma_fd_lookup(fd)), completion, 1);
 
 	vma_leave(self);
 	fixture_peer_drive();

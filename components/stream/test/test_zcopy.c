@@ -30,7 +30,7 @@ static int zcopy_take_piece(void *arg, uint64_t number, struct vma_buf *buf, uin
 	held[held_count++].len = len;
 	return 0;
 }
-static const struct vma_stream_taker zcopy_taker = {.take = zcopy_take_piece};
+static const struct vma_stream_zcopy_taker zcopy_taker = {.take = zcopy_take_piece};
 
 /* Through number fd, whatever socket it is. */
 static void zcopy_give_back(int fd, unsigned i)
@@ -55,7 +55,7 @@ static ssize_t do_recv_pieces(int fd, size_t size, int flags, bool *taken)
 
 	m.msg.msg_iov = &m.iov;
 	m.msg.msg_iovlen = 1;
-	return CALL(ssize_t, vma_stream_recv_pieces(vma_fd_lookup(fd), fd, &m.msg, flags, &zcopy_taker, taken));
+	return CALL(ssize_t, vma_stream_recv_zcopy_pieces(vma_fd_lookup(fd), fd, &m.msg, flags, &zcopy_taker, taken));
 }
 
 static void zcopy_fill(void)
@@ -95,7 +95,7 @@ static void zcopy_pair_end(struct zpair *p)
 
 static size_t zcopy_queued(int fd)
 {
-	return (size_t)vma_tcp_rx_bytes(stream_conn(fixture_sock_of(fd)));
+	return (size_t)vma_tcp_rx_bytes(stream_tcp_conn(fixture_sock_of(fd)));
 }
 
 static int64_t frames_kept(void)
@@ -202,12 +202,12 @@ static void test_blocking_receive_waits_for_pieces(void **state)
 	(void)state;
 	zcopy_begin(p.fd);
 	assert_int_equal(CALL(int, stream_fcntl(vma_fd_lookup(p.fd), p.fd, F_SETFL, NULL)), 0);
-	fixture_peer_runs();
+	fixture_peer_thread_start();
 	assert_int_equal(pthread_create(&thread, NULL, zcopy_say_late, p.peer), 0);
 	assert_int_equal(do_recv_pieces(p.fd, sizeof(in), 0, &taken), 300);
 	assert_true(taken);
 	pthread_join(thread, NULL);
-	fixture_peer_rests();
+	fixture_peer_thread_stop();
 	check_held(0);
 	zcopy_give_back_all(p.fd);
 	zcopy_pair_end(&p);
@@ -258,7 +258,7 @@ static void test_pieces_outlive_the_socket_and_count_in_no_other(void **state)
 	assert_int_equal(do_recv_pieces(p.fd, sizeof(in), 0, &taken), 300);
 	assert_int_not_equal(held[before].number, held[0].number);
 	assert_int_equal(CALL(uint64_t, vma_stream_zcopy_number(vma_fd_lookup(p.fd))), held[before].number);
-	conn = stream_conn(fixture_sock_of(p.fd));
+	conn = stream_tcp_conn(fixture_sock_of(p.fd));
 	while (before > 0)
 		zcopy_give_back(p.fd, --before);
 	assert_int_equal(held_count, 1);
@@ -303,7 +303,7 @@ static void test_window_closes_for_a_holder_and_opens_again(void **state)
 /* ---- inspection ---- */
 
 static struct {
-	enum vma_tcp_verdict verdict;
+	enum vma_tcp_inspect_verdict verdict;
 	_Atomic unsigned arrived;
 	size_t seen;
 	int fd, close_fd;
@@ -317,9 +317,10 @@ static void watch_arrived(struct vma_file *file)
 	atomic_fetch_add(&watch.arrived, 1);
 }
 
-static enum vma_tcp_verdict watch_judge(struct vma_file *file, uint64_t number, const struct vma_tcp_piece *piece)
+static enum vma_tcp_inspect_verdict watch_judge(struct vma_file *file, uint64_t number,
+                                                const struct vma_tcp_rx_stream_piece *piece)
 {
-	enum vma_tcp_verdict verdict = watch.verdict;
+	enum vma_tcp_inspect_verdict verdict = watch.verdict;
 
 	assert_memory_equal(piece->data, out + watch.seen, piece->len);
 	watch.seen += piece->len;
@@ -345,7 +346,7 @@ static enum vma_tcp_verdict watch_judge(struct vma_file *file, uint64_t number, 
 }
 static const struct vma_stream_inspector watcher = {.arrived = watch_arrived, .judge = watch_judge};
 
-static void watch_begin(int fd, enum vma_tcp_verdict verdict)
+static void watch_begin(int fd, enum vma_tcp_inspect_verdict verdict)
 {
 	memset(&watch, 0, sizeof(watch));
 	watch.verdict = verdict;
@@ -421,7 +422,7 @@ static void test_calls_on_the_socket_work_in_a_verdict(void **state)
 	zcopy_pair_end(&p);
 }
 
-static void check_close_in_verdict(enum vma_tcp_verdict verdict, uint32_t event)
+static void check_close_in_verdict(enum vma_tcp_inspect_verdict verdict, uint32_t event)
 {
 	struct zpair p = zcopy_pair(SOCK_NONBLOCK);
 
@@ -437,7 +438,7 @@ static void check_close_in_verdict(enum vma_tcp_verdict verdict, uint32_t event)
 	p.fd = -1;
 	if (held_count > 0) {
 		vma_buf_put(vma_engine()->arena, held[0].buf);
-		vma_tcp_held_returned(NULL, vma_ring_ctx_tcp_memory(), held[0].number, held[0].len, 1);
+		vma_tcp_held_bytes_returned(NULL, vma_ring_ctx_tcp_memory(), held[0].number, held[0].len, 1);
 		held_count = 0;
 	}
 	zcopy_pair_end(&p);
@@ -535,7 +536,7 @@ static void test_reader_hears_of_the_end_after_the_last_verdict(void **state)
 	fixture_peer_send(p.peer, out, 100);
 	vma_tcp_shutdown(p.peer->conn, SHUT_WR);
 	fixture_until(atomic_load(&watch.arrived) != 0 &&
-	              CALL(int, stream_state(stream_conn(fixture_sock_of(p.fd)))) == TCP_CLOSE);
+	              CALL(int, stream_kernel_view_of_state(stream_tcp_conn(fixture_sock_of(p.fd)))) == TCP_CLOSE);
 	assert_int_equal(do_recv(p.fd, in, sizeof(in), 0), -EAGAIN);
 	assert_int_equal(CALL(int, stream_fcntl(vma_fd_lookup(p.fd), p.fd, F_SETFL, NULL)), 0);
 	assert_int_equal(pthread_create(&thread, NULL, watch_late, &p.fd), 0);

@@ -38,8 +38,8 @@ enum { STARTUP, DRAIN, PROBE_BW, PROBE_RTT };
 #define SLOW_RATE 150000 /* bytes per second, below which a segment at a time is enough */
 #define NS_PER_S 1000000000ULL
 
-static const uint16_t cycle_gain[] = {UNIT * 5 / 4, UNIT * 3 / 4, UNIT, UNIT, UNIT, UNIT, UNIT, UNIT};
-#define CYCLE (sizeof(cycle_gain) / sizeof(cycle_gain[0]))
+static const uint16_t bbr_cycle_pacing_gains[] = {UNIT * 5 / 4, UNIT * 3 / 4, UNIT, UNIT, UNIT, UNIT, UNIT, UNIT};
+#define CYCLE (sizeof(bbr_cycle_pacing_gains) / sizeof(bbr_cycle_pacing_gains[0]))
 
 /* ---- the model ---- */
 
@@ -51,7 +51,7 @@ static uint32_t pacing_gain(const struct tcp_bbr_state *bbr)
 	case DRAIN:
 		return DRAIN_GAIN;
 	case PROBE_BW:
-		return cycle_gain[bbr->cycle];
+		return bbr_cycle_pacing_gains[bbr->cycle];
 	default:
 		return UNIT;
 	}
@@ -70,14 +70,14 @@ static uint32_t cwnd_gain(const struct tcp_bbr_state *bbr)
 	}
 }
 
-static uint32_t at_most_cwnd(uint64_t bytes)
+static uint32_t clamp_to_cwnd_max(uint64_t bytes)
 {
 	return bytes < CC_CWND_MAX ? (uint32_t)bytes : CC_CWND_MAX;
 }
 
 /* 4.2.3.2: gain times the product, with room for what is gathered on the way at either end; an even number of
  * segments. */
-static uint32_t bbr_target(const struct tcp_cc *cc, uint32_t gain)
+static uint32_t bbr_target_inflight(const struct tcp_cc *cc, uint32_t gain)
 {
 	const struct tcp_bbr_state *bbr = &cc->bbr;
 	uint64_t bytes, segments;
@@ -91,11 +91,11 @@ static uint32_t bbr_target(const struct tcp_cc *cc, uint32_t gain)
 	segments += segments & 1;
 	if (bbr->mode == PROBE_BW && bbr->cycle == 0)
 		segments += 2; /* so that a small window shows the gain, too */
-	return at_most_cwnd(segments * cc->mss);
+	return clamp_to_cwnd_max(segments * cc->mss);
 }
 
 /* What is sent at once: a millisecond's worth, as the kernel's super-segments. */
-static void set_quantum(struct tcp_cc *cc)
+static void bbr_set_send_quantum(struct tcp_cc *cc)
 {
 	uint32_t least = cc->pacing_rate < SLOW_RATE ? 1 : 2, most = 65536 / cc->mss;
 	uint64_t segments = (cc->pacing_rate >> 10) / cc->mss;
@@ -105,23 +105,23 @@ static void set_quantum(struct tcp_cc *cc)
 	cc->quantum = (uint32_t)segments * cc->mss;
 }
 
-static void bbr_pace(struct tcp_cc *cc, uint64_t bytes_per_sec)
+static void bbr_set_pacing_rate(struct tcp_cc *cc, uint64_t bytes_per_sec)
 {
 	cc->pacing_rate = bytes_per_sec ? bytes_per_sec : 1;
-	set_quantum(cc);
+	bbr_set_send_quantum(cc);
 }
 
-static void set_pacing(struct tcp_cc *cc, uint32_t gain)
+static void bbr_set_pacing_by_gain(struct tcp_cc *cc, uint32_t gain)
 {
 	uint64_t rate = cc->bbr.max_rate * gain / UNIT / 100 * 99;
 
 	if (rate != cc->pacing_rate && (cc->bbr.full || rate > cc->pacing_rate))
-		bbr_pace(cc, rate);
+		bbr_set_pacing_rate(cc, rate);
 }
 
 /* ---- the rate ---- */
 
-static uint64_t bbr_highest(const struct tcp_bbr_state *bbr)
+static uint64_t bbr_max_rate_in_window(const struct tcp_bbr_state *bbr)
 {
 	uint64_t max = 0;
 
@@ -151,7 +151,7 @@ static void bbr_update_max_bw(struct tcp_bbr_state *bbr, uint64_t bytes_per_sec)
 	if (bytes_per_sec >= bbr->max_rate)
 		bbr->max_rate = bytes_per_sec;
 	else if (old == bbr->max_rate)
-		bbr->max_rate = bbr_highest(bbr);
+		bbr->max_rate = bbr_max_rate_in_window(bbr);
 }
 
 static void bbr_update_bw(struct tcp_bbr_state *bbr, const struct tcp_cc_sample *s)
@@ -208,33 +208,33 @@ static uint32_t ack_aggregation_cwnd(const struct tcp_bbr_state *bbr)
 
 /* ---- the cycle of PROBE_BW, 4.3.4 ---- */
 
-static void begin_phase(struct tcp_bbr_state *bbr, uint8_t cycle, uint64_t now_ns)
+static void bbr_begin_probe_bw_phase(struct tcp_bbr_state *bbr, uint8_t cycle, uint64_t now_ns)
 {
 	bbr->cycle = cycle;
 	bbr->cycle_ns = now_ns;
 }
 
 /* Begins anywhere but with the low gain, so that flows do not probe together. */
-static void enter_probe_bw(struct tcp_bbr_state *bbr, uint64_t now_ns)
+static void bbr_enter_probe_bw(struct tcp_bbr_state *bbr, uint64_t now_ns)
 {
 	uint64_t mixed = (now_ns ^ bbr->delivered) * UINT64_C(0x9e3779b97f4a7c15);
 	uint8_t any = (uint8_t)((mixed >> 32) % (CYCLE - 1));
 
 	bbr->mode = PROBE_BW;
-	begin_phase(bbr, any == 0 ? 0 : any + 1, now_ns);
+	bbr_begin_probe_bw_phase(bbr, any == 0 ? 0 : any + 1, now_ns);
 }
 
 /* 4.3.4.4. More is sent until there is more in flight, or something is lost; less, until the queue is gone. */
-static bool phase_is_over(const struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
+static bool bbr_phase_is_over(const struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
 {
 	const struct tcp_bbr_state *bbr = &cc->bbr;
-	uint32_t gain = cycle_gain[bbr->cycle];
+	uint32_t gain = bbr_cycle_pacing_gains[bbr->cycle];
 	bool is_long = now_ns - bbr->cycle_ns > bbr->min_rtt_ns;
 
 	if (gain > UNIT)
-		return is_long && (s->lost || s->prior_in_flight >= bbr_target(cc, gain));
+		return is_long && (s->lost || s->prior_in_flight >= bbr_target_inflight(cc, gain));
 	if (gain < UNIT)
-		return is_long || s->prior_in_flight <= bbr_target(cc, UNIT);
+		return is_long || s->prior_in_flight <= bbr_target_inflight(cc, UNIT);
 	return is_long;
 }
 
@@ -258,15 +258,15 @@ static void bbr_check_drain(struct tcp_cc *cc, const struct tcp_cc_sample *s, ui
 
 	if (bbr->mode == STARTUP && bbr->full) {
 		bbr->mode = DRAIN;
-		cc->ssthresh = bbr_target(cc, UNIT);
+		cc->ssthresh = bbr_target_inflight(cc, UNIT);
 	}
-	if (bbr->mode == DRAIN && s->in_flight <= bbr_target(cc, UNIT))
-		enter_probe_bw(bbr, now_ns);
+	if (bbr->mode == DRAIN && s->in_flight <= bbr_target_inflight(cc, UNIT))
+		bbr_enter_probe_bw(bbr, now_ns);
 }
 
 /* ---- PROBE_RTT, 4.3.5 ---- */
 
-static void save_cwnd(struct tcp_cc *cc)
+static void bbr_save_cwnd(struct tcp_cc *cc)
 {
 	struct tcp_bbr_state *bbr = &cc->bbr;
 
@@ -276,27 +276,27 @@ static void save_cwnd(struct tcp_cc *cc)
 		bbr->prior_cwnd = cc->cwnd;
 }
 
-static void restore_cwnd(struct tcp_cc *cc)
+static void bbr_restore_cwnd(struct tcp_cc *cc)
 {
 	if (cc->cwnd < cc->bbr.prior_cwnd)
 		cc->cwnd = cc->bbr.prior_cwnd;
 }
 
-static void end_probe_rtt(struct tcp_cc *cc, uint64_t now_ns)
+static void bbr_end_probe_rtt(struct tcp_cc *cc, uint64_t now_ns)
 {
 	struct tcp_bbr_state *bbr = &cc->bbr;
 
 	if (bbr->probe_rtt_done_ns == 0 || now_ns < bbr->probe_rtt_done_ns)
 		return;
 	bbr->min_rtt_at_ns = now_ns;
-	restore_cwnd(cc);
+	bbr_restore_cwnd(cc);
 	if (bbr->full)
-		enter_probe_bw(bbr, now_ns);
+		bbr_enter_probe_bw(bbr, now_ns);
 	else
 		bbr->mode = STARTUP;
 }
 
-static void probe_rtt(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
+static void bbr_update_probe_rtt(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
 {
 	struct tcp_bbr_state *bbr = &cc->bbr;
 
@@ -311,7 +311,7 @@ static void probe_rtt(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t
 	if (bbr->round_start)
 		bbr->probe_rtt_round_done = true;
 	if (bbr->probe_rtt_round_done)
-		end_probe_rtt(cc, now_ns);
+		bbr_end_probe_rtt(cc, now_ns);
 }
 
 static void bbr_update_min_rtt(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
@@ -324,12 +324,12 @@ static void bbr_update_min_rtt(struct tcp_cc *cc, const struct tcp_cc_sample *s,
 		bbr->min_rtt_at_ns = now_ns;
 	}
 	if (is_old && !bbr->idle_restart && bbr->mode != PROBE_RTT) {
-		save_cwnd(cc);
+		bbr_save_cwnd(cc);
 		bbr->mode = PROBE_RTT;
 		bbr->probe_rtt_done_ns = 0;
 	}
 	if (bbr->mode == PROBE_RTT)
-		probe_rtt(cc, s, now_ns);
+		bbr_update_probe_rtt(cc, s, now_ns);
 	if (s->newly)
 		bbr->idle_restart = false;
 }
@@ -340,11 +340,11 @@ static void bbr_update_min_rtt(struct tcp_cc *cc, const struct tcp_cc_sample *s,
  * 4.2.3.4. What is lost is not replaced; and the first round of a recovery sends as much as is delivered. Whether that
  * decides the window.
  */
-static bool recovery_window(struct tcp_cc *cc, const struct tcp_cc_sample *s)
+static bool bbr_limit_cwnd_in_recovery(struct tcp_cc *cc, const struct tcp_cc_sample *s)
 {
 	struct tcp_bbr_state *bbr = &cc->bbr;
 	uint8_t before = bbr->phase;
-	uint32_t conserved = at_most_cwnd((uint64_t)s->in_flight + s->newly);
+	uint32_t conserved = clamp_to_cwnd_max((uint64_t)s->in_flight + s->newly);
 
 	bbr->phase = (uint8_t)s->phase;
 	if (s->lost)
@@ -355,7 +355,7 @@ static bool recovery_window(struct tcp_cc *cc, const struct tcp_cc_sample *s)
 		cc->cwnd = conserved;
 	} else if (s->phase == CC_OPEN && before != CC_OPEN) {
 		bbr->conserving = false;
-		restore_cwnd(cc);
+		bbr_restore_cwnd(cc);
 	}
 	if (!bbr->conserving)
 		return false;
@@ -364,14 +364,15 @@ static bool recovery_window(struct tcp_cc *cc, const struct tcp_cc_sample *s)
 	return true;
 }
 
-static void set_cwnd(struct tcp_cc *cc, const struct tcp_cc_sample *s)
+static void bbr_set_cwnd(struct tcp_cc *cc, const struct tcp_cc_sample *s)
 {
 	struct tcp_bbr_state *bbr = &cc->bbr;
 	uint32_t least = MIN_SEGMENTS * cc->mss;
 
-	if (s->newly && !recovery_window(cc, s)) {
-		uint32_t most = at_most_cwnd((uint64_t)bbr_target(cc, cwnd_gain(bbr)) + ack_aggregation_cwnd(bbr));
-		uint32_t grown = at_most_cwnd((uint64_t)cc->cwnd + s->newly);
+	if (s->newly && !bbr_limit_cwnd_in_recovery(cc, s)) {
+		uint32_t most = clamp_to_cwnd_max((uint64_t)bbr_target_inflight(cc, cwnd_gain(bbr)) +
+		                                  ack_aggregation_cwnd(bbr));
+		uint32_t grown = clamp_to_cwnd_max((uint64_t)cc->cwnd + s->newly);
 
 		if (bbr->full)
 			cc->cwnd = grown < most ? grown : most;
@@ -392,41 +393,41 @@ static void bbr_init(struct tcp_cc *cc)
 }
 
 /* 4.2.1: until there is a sample, the initial window in a round-trip time. */
-static void first_pacing(struct tcp_cc *cc, uint64_t rtt_ns)
+static void bbr_set_initial_pacing(struct tcp_cc *cc, uint64_t rtt_ns)
 {
-	bbr_pace(cc, (uint64_t)cc->cwnd * HIGH_GAIN / UNIT * NS_PER_S / rtt_ns);
+	bbr_set_pacing_rate(cc, (uint64_t)cc->cwnd * HIGH_GAIN / UNIT * NS_PER_S / rtt_ns);
 }
 
-static bool bbr_sampled(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
+static bool bbr_on_rate_sample(struct tcp_cc *cc, const struct tcp_cc_sample *s, uint64_t now_ns)
 {
 	struct tcp_bbr_state *bbr = &cc->bbr;
 
 	bbr->delivered = s->delivered;
 	bbr_update_bw(bbr, s);
 	bbr_update_ack_aggregation(cc, s, now_ns);
-	if (bbr->mode == PROBE_BW && phase_is_over(cc, s, now_ns))
-		begin_phase(bbr, (uint8_t)((bbr->cycle + 1) % CYCLE), now_ns);
+	if (bbr->mode == PROBE_BW && bbr_phase_is_over(cc, s, now_ns))
+		bbr_begin_probe_bw_phase(bbr, (uint8_t)((bbr->cycle + 1) % CYCLE), now_ns);
 	bbr_check_full_bw_reached(bbr, s);
 	bbr_check_drain(cc, s, now_ns);
 	bbr_update_min_rtt(cc, s, now_ns);
 	if (cc->pacing_rate == 0 && s->rtt_ns)
-		first_pacing(cc, s->rtt_ns);
+		bbr_set_initial_pacing(cc, s->rtt_ns);
 	if (bbr->max_rate)
-		set_pacing(cc, pacing_gain(bbr));
-	set_cwnd(cc, s);
+		bbr_set_pacing_by_gain(cc, pacing_gain(bbr));
+	bbr_set_cwnd(cc, s);
 	return bbr->mode == PROBE_RTT;
 }
 
-static uint32_t bbr_reduce(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
+static uint32_t bbr_ssthresh_on_loss(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
 {
 	(void)in_flight;
 	(void)now_ns;
-	save_cwnd(cc);
+	bbr_save_cwnd(cc);
 	return cc->ssthresh;
 }
 
 /* What was known of the path's fullness may be no longer so. */
-static void bbr_timeout(struct tcp_cc *cc, uint64_t now_ns)
+static void bbr_on_rto(struct tcp_cc *cc, uint64_t now_ns)
 {
 	(void)now_ns;
 	cc->bbr.phase = CC_LOSS;
@@ -434,14 +435,14 @@ static void bbr_timeout(struct tcp_cc *cc, uint64_t now_ns)
 	cc->bbr.round_start = true;
 }
 
-static void bbr_undo(struct tcp_cc *cc)
+static void bbr_undo_reduction(struct tcp_cc *cc)
 {
 	cc->bbr.full_rate = 0;
 	cc->bbr.full_rounds = 0;
 }
 
 /* 4.3.4.4: what is known of the path is used at once, at the rate of it. */
-static void bbr_restarted(struct tcp_cc *cc, bool app_limited, uint64_t now_ns)
+static void bbr_restart_from_idle(struct tcp_cc *cc, bool app_limited, uint64_t now_ns)
 {
 	struct tcp_bbr_state *bbr = &cc->bbr;
 
@@ -451,9 +452,9 @@ static void bbr_restarted(struct tcp_cc *cc, bool app_limited, uint64_t now_ns)
 	bbr->epoch_ns = now_ns;
 	bbr->epoch_bytes = 0;
 	if (bbr->mode == PROBE_BW)
-		set_pacing(cc, UNIT);
+		bbr_set_pacing_by_gain(cc, UNIT);
 	else if (bbr->mode == PROBE_RTT)
-		end_probe_rtt(cc, now_ns);
+		bbr_end_probe_rtt(cc, now_ns);
 }
 
 static size_t bbr_info(const struct tcp_cc *cc, union tcp_cc_info *info)
@@ -472,10 +473,10 @@ static size_t bbr_info(const struct tcp_cc *cc, union tcp_cc_info *info)
 const struct tcp_cc_ops cc_bbr = {
         .name = "bbr",
         .init = bbr_init,
-        .reduce = bbr_reduce,
-        .timeout = bbr_timeout,
-        .undo = bbr_undo,
-        .sampled = bbr_sampled,
-        .restarted = bbr_restarted,
+        .reduce = bbr_ssthresh_on_loss,
+        .timeout = bbr_on_rto,
+        .undo = bbr_undo_reduction,
+        .sampled = bbr_on_rate_sample,
+        .restarted = bbr_restart_from_idle,
         .info = bbr_info,
 };

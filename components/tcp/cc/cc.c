@@ -66,7 +66,7 @@ const char *vma_tcp_cc_name(int algorithm)
 	return algorithm >= 0 && algorithm < ALGORITHMS ? algorithms[algorithm]->name : NULL;
 }
 
-static void cc_limit(struct tcp_cc *cc)
+static void cc_clamp_cwnd(struct tcp_cc *cc)
 {
 	if (cc->cwnd < cc->mss)
 		cc->cwnd = cc->mss;
@@ -82,10 +82,10 @@ void cc_init(struct tcp_cc *cc, int algorithm, uint32_t mss)
 	cc->cwnd = cc_initial_window(cc);
 	if (cc->ops->init)
 		cc->ops->init(cc);
-	cc_limit(cc);
+	cc_clamp_cwnd(cc);
 }
 
-static bool has_not_moved(const struct tcp_cc *cc)
+static bool cc_window_is_initial(const struct tcp_cc *cc)
 {
 	return cc->ssthresh == UINT32_MAX && cc->cwnd == cc_initial_window(cc);
 }
@@ -93,29 +93,29 @@ static bool has_not_moved(const struct tcp_cc *cc)
 /* Before the window has moved at all, it is the initial one of the new size. */
 void cc_set_mss(struct tcp_cc *cc, uint32_t mss)
 {
-	bool initial = has_not_moved(cc);
+	bool initial = cc_window_is_initial(cc);
 
 	if (mss == 0)
 		return;
 	cc->mss = mss;
 	if (initial)
 		cc->cwnd = cc_initial_window(cc);
-	cc_limit(cc);
+	cc_clamp_cwnd(cc);
 }
 
 void cc_set_initial(struct tcp_cc *cc, uint32_t segments)
 {
-	bool initial = has_not_moved(cc);
+	bool initial = cc_window_is_initial(cc);
 
 	if (segments == cc->initial)
 		return;
 	cc->initial = segments;
 	if (initial)
 		cc->cwnd = cc_initial_window(cc);
-	cc_limit(cc);
+	cc_clamp_cwnd(cc);
 }
 
-void cc_acked(struct tcp_cc *cc, uint32_t acked, bool was_limited, uint64_t rtt_ns, uint64_t now_ns)
+void cc_on_ack(struct tcp_cc *cc, uint32_t acked, bool was_limited, uint64_t rtt_ns, uint64_t now_ns)
 {
 	/* A window that was not used has not been tried: it does not grow (RFC 5681 4.1, RFC 7661). */
 	if (was_limited)
@@ -123,56 +123,56 @@ void cc_acked(struct tcp_cc *cc, uint32_t acked, bool was_limited, uint64_t rtt_
 	else if (cc->ops->unused && cc->acked_ns && now_ns > cc->acked_ns)
 		cc->ops->unused(cc, now_ns - cc->acked_ns);
 	cc->acked_ns = now_ns;
-	cc_limit(cc);
+	cc_clamp_cwnd(cc);
 }
 
-bool cc_sampled(struct tcp_cc *cc, const struct tcp_cc_sample *sample, uint64_t now_ns)
+bool cc_on_rate_sample(struct tcp_cc *cc, const struct tcp_cc_sample *sample, uint64_t now_ns)
 {
 	bool holds_back = cc->ops->sampled(cc, sample, now_ns);
 
-	cc_limit(cc);
+	cc_clamp_cwnd(cc);
 	return holds_back;
 }
 
-void cc_restarted(struct tcp_cc *cc, bool app_limited, uint64_t now_ns)
+void cc_on_restart_from_idle(struct tcp_cc *cc, bool app_limited, uint64_t now_ns)
 {
 	if (cc->ops->restarted)
 		cc->ops->restarted(cc, app_limited, now_ns);
 }
 
-static uint32_t cc_reduced(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
+static uint32_t cc_compute_ssthresh(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
 {
 	uint32_t ssthresh = cc->ops->reduce(cc, in_flight, now_ns);
 
 	return ssthresh > 2 * cc->mss ? ssthresh : 2 * cc->mss; /* RFC 5681, equation 4 */
 }
 
-void cc_lost(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
+void cc_on_loss(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
 {
-	cc->ssthresh = cc_reduced(cc, in_flight, now_ns);
+	cc->ssthresh = cc_compute_ssthresh(cc, in_flight, now_ns);
 	cc->acked = 0;
 }
 
-void cc_recovered(struct tcp_cc *cc, uint64_t now_ns)
+void cc_on_recovery_end(struct tcp_cc *cc, uint64_t now_ns)
 {
-	if (cc_has_model(cc))
+	if (cc_is_model_based(cc))
 		return; /* it has seen it itself */
 	cc->cwnd = cc->ssthresh;
 	cc->acked = 0;
 	cc->acked_ns = now_ns;
-	cc_limit(cc);
+	cc_clamp_cwnd(cc);
 }
 
-void cc_timeout(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
+void cc_on_rto(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
 {
-	cc->ssthresh = cc_reduced(cc, in_flight, now_ns);
+	cc->ssthresh = cc_compute_ssthresh(cc, in_flight, now_ns);
 	cc->acked = 0;
 	cc->cwnd = cc->mss;
 	if (cc->ops->timeout)
 		cc->ops->timeout(cc, now_ns);
 }
 
-void cc_undo(struct tcp_cc *cc, uint32_t cwnd, uint32_t ssthresh)
+void cc_undo_reduction(struct tcp_cc *cc, uint32_t cwnd, uint32_t ssthresh)
 {
 	cc->ssthresh = ssthresh;
 	if (cc->cwnd < cwnd)
@@ -180,18 +180,18 @@ void cc_undo(struct tcp_cc *cc, uint32_t cwnd, uint32_t ssthresh)
 	if (cc->ops->undo)
 		cc->ops->undo(cc);
 	cc->acked = 0;
-	cc_limit(cc);
+	cc_clamp_cwnd(cc);
 }
 
 /*
  * What is known about the path grows old: for each timeout of silence the window is halved, down to the initial one;
  * the threshold remembers three quarters of it, so that slow start leads back quickly (RFC 2861, as the kernel).
  */
-void cc_idle(struct tcp_cc *cc, uint64_t idle_ns, uint64_t rto_ns)
+void cc_decay_after_idle(struct tcp_cc *cc, uint64_t idle_ns, uint64_t rto_ns)
 {
 	uint32_t restart = cc_initial_window(cc), remember = cc->cwnd / 4 * 3;
 
-	if (cc_has_model(cc))
+	if (cc_is_model_based(cc))
 		return; /* pacing does what the smaller window is for */
 	if (cc->ops->unused)
 		cc->ops->unused(cc, idle_ns);

@@ -79,7 +79,7 @@ struct tcp_cc {
 	const struct tcp_cc_ops *ops;
 	uint32_t mss, cwnd, ssthresh; /* ssthresh UINT32_MAX: not known yet */
 	uint32_t acked;               /* bytes acknowledged that have not moved cwnd yet */
-	uint64_t acked_ns;            /* of the last call of cc_acked */
+	uint64_t acked_ns;            /* of the last call of cc_on_ack */
 	uint64_t pacing_rate;         /* bytes per second at which segments leave; 0: as fast as they can */
 	uint32_t quantum;             /* bytes that may leave at once, with a pacing_rate */
 	uint32_t initial;             /* segments of the initial window, as the route says; 0: as RFC 6928 does */
@@ -105,21 +105,22 @@ void cc_set_mss(struct tcp_cc *cc, uint32_t mss);
  * moved, from the next restart on. */
 void cc_set_initial(struct tcp_cc *cc, uint32_t segments);
 /* New data has been acknowledged outside recovery. was_limited: the window, not the application, was what held back. */
-void cc_acked(struct tcp_cc *cc, uint32_t acked, bool was_limited, uint64_t rtt_ns, uint64_t now_ns);
-/* Recovery begins: sets ssthresh; cwnd is recovery's until cc_recovered (RFC 6937 proportional rate reduction). */
-void cc_lost(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns);
-void cc_recovered(struct tcp_cc *cc, uint64_t now_ns);
-void cc_timeout(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns); /* cwnd: one segment */
-void cc_undo(struct tcp_cc *cc, uint32_t cwnd, uint32_t ssthresh);
+void cc_on_ack(struct tcp_cc *cc, uint32_t acked, bool was_limited, uint64_t rtt_ns, uint64_t now_ns);
+/* Recovery begins: sets ssthresh; cwnd is recovery's until cc_on_recovery_end (RFC 6937 proportional rate reduction).
+ * */
+void cc_on_loss(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns);
+void cc_on_recovery_end(struct tcp_cc *cc, uint64_t now_ns);
+void cc_on_rto(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns); /* cwnd: one segment */
+void cc_undo_reduction(struct tcp_cc *cc, uint32_t cwnd, uint32_t ssthresh);
 /* Nothing was sent for idle_ns: restart as the kernel (tcp_slow_start_after_idle, RFC 2861). */
-void cc_idle(struct tcp_cc *cc, uint64_t idle_ns, uint64_t rto_ns);
-/* With a model: instead of cc_acked, at the end of each acknowledgement; see sampled and restarted above. */
-static inline bool cc_has_model(const struct tcp_cc *cc)
+void cc_decay_after_idle(struct tcp_cc *cc, uint64_t idle_ns, uint64_t rto_ns);
+/* With a model: instead of cc_on_ack, at the end of each acknowledgement; see sampled and restarted above. */
+static inline bool cc_is_model_based(const struct tcp_cc *cc)
 {
 	return cc->ops->sampled != 0;
 }
-bool cc_sampled(struct tcp_cc *cc, const struct tcp_cc_sample *sample, uint64_t now_ns);
-void cc_restarted(struct tcp_cc *cc, bool app_limited, uint64_t now_ns);
+bool cc_on_rate_sample(struct tcp_cc *cc, const struct tcp_cc_sample *sample, uint64_t now_ns);
+void cc_on_restart_from_idle(struct tcp_cc *cc, bool app_limited, uint64_t now_ns);
 uint32_t cc_initial_window(const struct tcp_cc *cc);
 extern const struct tcp_cc_ops cc_newreno, cc_cubic, cc_bbr;
 uint32_t cc_cube_root(uint64_t value); /* the largest whole number whose cube is not above it */

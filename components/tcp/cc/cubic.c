@@ -36,7 +36,7 @@ uint32_t cc_cube_root(uint64_t value)
 
 /* ---- slow start ---- */
 
-static void round_begin(struct tcp_cc *cc)
+static void hystart_round_begin(struct tcp_cc *cc)
 {
 	cc->last_round_min_ns = cc->round_min_ns;
 	cc->round_min_ns = UINT64_MAX;
@@ -48,11 +48,11 @@ static void cubic_init(struct tcp_cc *cc)
 {
 	cc->round_min_ns = UINT64_MAX;
 	cc->css_baseline_ns = UINT64_MAX;
-	round_begin(cc);
+	hystart_round_begin(cc);
 }
 
 /* Delay has grown by an eighth of what it was in the last round: slow start is near its end. */
-static bool delay_has_grown(const struct tcp_cc *cc)
+static bool hystart_delay_has_grown(const struct tcp_cc *cc)
 {
 	uint64_t threshold_ns = cc->last_round_min_ns / MIN_RTT_DIVISOR;
 
@@ -65,14 +65,14 @@ static bool delay_has_grown(const struct tcp_cc *cc)
 	return cc->round_min_ns >= cc->last_round_min_ns + threshold_ns;
 }
 
-static void hystart_sample(struct tcp_cc *cc, uint64_t rtt_ns)
+static void hystart_rtt_sample(struct tcp_cc *cc, uint64_t rtt_ns)
 {
 	if (rtt_ns == 0)
 		return;
 	if (rtt_ns < cc->round_min_ns)
 		cc->round_min_ns = rtt_ns;
 	cc->round_samples++;
-	if (!cc->in_css && delay_has_grown(cc)) {
+	if (!cc->in_css && hystart_delay_has_grown(cc)) {
 		cc->css_baseline_ns = cc->round_min_ns;
 		cc->in_css = true;
 		cc->css_rounds = 0;
@@ -82,7 +82,7 @@ static void hystart_sample(struct tcp_cc *cc, uint64_t rtt_ns)
 	}
 }
 
-static void hystart_round(struct tcp_cc *cc, uint32_t acked)
+static void hystart_count_round(struct tcp_cc *cc, uint32_t acked)
 {
 	if (cc->round_left > acked) {
 		cc->round_left -= acked;
@@ -90,25 +90,25 @@ static void hystart_round(struct tcp_cc *cc, uint32_t acked)
 	}
 	if (cc->in_css && ++cc->css_rounds >= CSS_ROUNDS)
 		cc->ssthresh = cc->cwnd;
-	round_begin(cc);
+	hystart_round_begin(cc);
 }
 
-static void slow_start(struct tcp_cc *cc, uint32_t acked, uint64_t rtt_ns)
+static void cubic_slow_start(struct tcp_cc *cc, uint32_t acked, uint64_t rtt_ns)
 {
 	bool first = cc->ssthresh == UINT32_MAX; /* HyStart++ is for the first slow start, RFC 9406 4.3 */
 
 	if (first)
-		hystart_sample(cc, rtt_ns);
+		hystart_rtt_sample(cc, rtt_ns);
 	cc->cwnd += first && cc->in_css ? acked / CSS_GROWTH_DIVISOR : acked;
 	if (!first && cc->cwnd > cc->ssthresh)
 		cc->cwnd = cc->ssthresh;
 	if (first)
-		hystart_round(cc, acked);
+		hystart_count_round(cc, acked);
 }
 
 /* ---- congestion avoidance ---- */
 
-static void epoch_begin(struct tcp_cc *cc, uint64_t now_ns)
+static void cubic_epoch_begin(struct tcp_cc *cc, uint64_t now_ns)
 {
 	struct tcp_cubic *cubic = &cc->cubic;
 
@@ -156,7 +156,7 @@ static void reno_estimate(struct tcp_cc *cc, uint32_t acked)
 }
 
 /* cwnd moves by (target - cwnd) / cwnd for each byte acknowledged; what is less than a byte is kept. */
-static void move_towards(struct tcp_cc *cc, uint32_t target, uint32_t acked)
+static void cubic_move_cwnd_towards(struct tcp_cc *cc, uint32_t target, uint32_t acked)
 {
 	uint64_t distance = target - cc->cwnd, gained;
 
@@ -175,7 +175,7 @@ static void avoid_congestion(struct tcp_cc *cc, uint32_t acked, uint64_t rtt_ns,
 	uint64_t t_ns, target;
 
 	if (cc->cubic.epoch_ns == 0)
-		epoch_begin(cc, now_ns);
+		cubic_epoch_begin(cc, now_ns);
 	reno_estimate(cc, acked);
 	t_ns = now_ns > cc->cubic.epoch_ns ? now_ns - cc->cubic.epoch_ns : 0;
 	if (cubic_window(cc, t_ns / NS_PER_MS) < cc->cubic.w_est) {
@@ -187,13 +187,13 @@ static void avoid_congestion(struct tcp_cc *cc, uint32_t acked, uint64_t rtt_ns,
 	if (target > (uint64_t)cc->cwnd * 3 / 2)
 		target = (uint64_t)cc->cwnd * 3 / 2;
 	if (target > cc->cwnd)
-		move_towards(cc, (uint32_t)target, acked);
+		cubic_move_cwnd_towards(cc, (uint32_t)target, acked);
 }
 
-static void cubic_acked(struct tcp_cc *cc, uint32_t acked, uint64_t rtt_ns, uint64_t now_ns)
+static void cubic_on_ack(struct tcp_cc *cc, uint32_t acked, uint64_t rtt_ns, uint64_t now_ns)
 {
 	if (cc->cwnd < cc->ssthresh)
-		slow_start(cc, acked, rtt_ns);
+		cubic_slow_start(cc, acked, rtt_ns);
 	else
 		avoid_congestion(cc, acked, rtt_ns, now_ns);
 }
@@ -202,7 +202,7 @@ static void cubic_acked(struct tcp_cc *cc, uint32_t acked, uint64_t rtt_ns, uint
  * RFC 9438 4.6 and 4.7. By cwnd rather than by what was in flight, as the kernel and as 4.6 allows: the end of a
  * transfer, when little is in flight, says nothing about the path. cwnd grows only while it is used.
  */
-static uint32_t cubic_reduce(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
+static uint32_t cubic_ssthresh_on_loss(struct tcp_cc *cc, uint32_t in_flight, uint64_t now_ns)
 {
 	(void)in_flight;
 	(void)now_ns;
@@ -214,7 +214,7 @@ static uint32_t cubic_reduce(struct tcp_cc *cc, uint32_t in_flight, uint64_t now
 }
 
 /* RFC 9438 4.8: from here on as if nothing were known but ssthresh. */
-static void cubic_timeout(struct tcp_cc *cc, uint64_t now_ns)
+static void cubic_on_rto(struct tcp_cc *cc, uint64_t now_ns)
 {
 	(void)now_ns;
 	cc->cubic.w_max = 0;
@@ -227,7 +227,7 @@ static void cubic_undo(struct tcp_cc *cc)
 }
 
 /* Time in which the window was not used does not count, or the curve would have risen meanwhile (RFC 9438 5.8). */
-static void cubic_unused(struct tcp_cc *cc, uint64_t span_ns)
+static void cubic_skip_idle_time(struct tcp_cc *cc, uint64_t span_ns)
 {
 	if (cc->cubic.epoch_ns)
 		cc->cubic.epoch_ns += span_ns;
@@ -236,9 +236,9 @@ static void cubic_unused(struct tcp_cc *cc, uint64_t span_ns)
 const struct tcp_cc_ops cc_cubic = {
         .name = "cubic",
         .init = cubic_init,
-        .acked = cubic_acked,
-        .reduce = cubic_reduce,
-        .timeout = cubic_timeout,
-        .unused = cubic_unused,
+        .acked = cubic_on_ack,
+        .reduce = cubic_ssthresh_on_loss,
+        .timeout = cubic_on_rto,
+        .unused = cubic_skip_idle_time,
         .undo = cubic_undo,
 };

@@ -86,7 +86,7 @@ void rate_ack_end(struct tcp_rate *rate, uint64_t min_rtt_ns, uint64_t now_ns, s
  */
 #define LATE_NS 150000
 
-void pace_sent(struct tcp_pace *pace, const struct tcp_cc *cc, uint32_t bytes, uint64_t now_ns)
+void pacing_account_sent(struct tcp_pacing *pace, const struct tcp_cc *cc, uint32_t bytes, uint64_t now_ns)
 {
 	if (cc->pacing_rate == 0)
 		return;

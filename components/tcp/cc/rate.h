@@ -26,7 +26,7 @@ struct vma_tcp_conn;
 struct tcp_seg;
 
 #define RATE_UNIT_NS 64
-enum rate_mark { RATE_SAMPLED = 1, RATE_APP_LIMITED = 2 }; /* tcp_seg.rate_marks */
+enum rate_segment_mark { RATE_SAMPLED = 1, RATE_APP_LIMITED = 2 }; /* tcp_seg.rate_marks */
 
 struct tcp_rate {
 	uint64_t delivered, delivered_ns; /* bytes in all; when the last of them were */
@@ -44,14 +44,14 @@ void rate_app_limited(struct tcp_rate *rate, uint32_t in_flight);
 /* delivered, prior_delivered, is_known, app_limited, and bytes_per_sec unless it would be of less than a round trip. */
 void rate_ack_end(struct tcp_rate *rate, uint64_t min_rtt_ns, uint64_t now_ns, struct tcp_cc_sample *sample);
 
-struct tcp_pace {
+struct tcp_pacing {
 	uint64_t next_ns;      /* when the next may leave */
 	uint32_t quantum_left; /* of the quantum that leaves now */
 };
-static inline bool pace_lets(const struct tcp_pace *pace, const struct tcp_cc *cc, uint64_t now_ns)
+static inline bool pacing_allows_send(const struct tcp_pacing *pace, const struct tcp_cc *cc, uint64_t now_ns)
 {
 	return cc->pacing_rate == 0 || pace->next_ns <= now_ns || pace->quantum_left != 0;
 }
-void pace_sent(struct tcp_pace *pace, const struct tcp_cc *cc, uint32_t bytes, uint64_t now_ns);
+void pacing_account_sent(struct tcp_pacing *pace, const struct tcp_cc *cc, uint32_t bytes, uint64_t now_ns);
 
 #endif

@@ -25,7 +25,8 @@ struct tcp_ack {
 	} block[4];
 };
 
-/* What one segment's acknowledgement has brought: noted by recovery_ack_before, used by recovery_ack_after. */
+/* What one segment's acknowledgement has brought: noted by recovery_ack_before_lwip, used by recovery_ack_after_lwip.
+ * */
 struct tcp_ack_delta {
 	uint32_t una;       /* before it */
 	uint32_t acked;     /* bytes that una moves on */
@@ -132,43 +133,44 @@ struct tcp_recovery {
 };
 
 /*
- * rx/input.c:   hook_inpacket, when the segment has been found acceptable:  recovery_ack_before
- *               after lwIP has processed it, if the pcb is still there:     recovery_ack_after
- * tx/output.c:  tcp_output_conn begins with                                 recovery_retransmit
+ * rx/input.c:   hook_inpacket, when the segment has been found acceptable:  recovery_ack_before_lwip
+ *               after lwIP has processed it, if the pcb is still there:     recovery_ack_after_lwip
+ * tx/output.c:  tcp_output_conn_data begins with                            recovery_retransmit
  *               then new data, as far as                                    recovery_may_send
- *               each segment of it that has left (SYN and FIN, too):        recovery_sent
+ *               each segment of it that has left (SYN and FIN, too):        recovery_on_segment_sent
  *               at its end                                                  timers_retransmit_update
- * Nothing here sends but recovery_retransmit; timeouts leave marks and call tcp_ready.
+ * Nothing here sends but recovery_retransmit; timeouts leave marks and call conn_enqueue_ready.
  *
  * Where a look at a few fields tells that nothing of this would find anything to do, it is not asked:
- * tx/output.c:  new data, if it is one message and has room (bytes_alone):  recovery_sent_at only
+ * tx/output.c:  new data, if it is one message and has room (sole_message_bytes):  recovery_on_segment_sent_at only
  *               nothing is out and nothing waits (is_quiet):                no retransmission, no new data
  * rx/pingpong.c: a message that acknowledges the one segment that is out,
  *               or nothing, while nothing is to be decided, for both
- *               halves of an ACK:                                           recovery_all_acked, recovery_acked_last
+ *               halves of an ACK:                                           recovery_all_acked_outside_recovery,
+ *                                                                           recovery_sole_segment_acked
  *               and if nothing is to be sent then (tcp_pingpong_finish),
  *               no output and no timers_retransmit_update follow:           persist_end only
  */
 
 void recovery_init(struct vma_tcp_conn *conn);
 /* Before lwIP sees the segment: looks at what will be acknowledged and freed, and marks what is SACKed. */
-void recovery_ack_before(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
+void recovery_ack_before_lwip(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
 /* After it: samples the round-trip time, finds losses, moves cwnd; recovery begins or ends. */
-void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
-void recovery_sent(struct vma_tcp_conn *conn, struct tcp_seg *seg); /* for the first time */
+void recovery_ack_after_lwip(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
+void recovery_on_segment_sent(struct vma_tcp_conn *conn, struct tcp_seg *seg); /* for the first time */
 uint32_t recovery_may_send(const struct vma_tcp_conn *conn);        /* bytes of new data that cwnd allows now */
-uint32_t recovery_pipe(const struct vma_tcp_conn *conn);            /* RFC 6675: bytes in flight */
-/* What is lost (or probed for), as far as cwnd allows. -ENOBUFS: no frame (tcp_retry is the caller's). */
+uint32_t recovery_bytes_in_flight(const struct vma_tcp_conn *conn); /* RFC 6675: bytes in flight */
+/* What is lost (or probed for), as far as cwnd allows. -ENOBUFS: no frame (conn_enqueue_retry is the caller's). */
 int recovery_retransmit(struct vma_tcp_conn *conn);
 void recovery_timeout(struct vma_tcp_conn *conn);                 /* RTO: all is lost */
 void recovery_tail_probe(struct vma_tcp_conn *conn);              /* TLP */
-void recovery_reorder(struct vma_tcp_conn *conn);                 /* the time to wait for reordered segments is over */
+void recovery_detect_reordering(struct vma_tcp_conn *conn);       /* the time to wait for reordered segments is over */
 uint64_t recovery_rescue_due_ns(const struct vma_tcp_conn *conn); /* when recovery_retransmit has to be called again */
 /* At the end of an output: whether the application, or the pace, is what holds back; until when. */
 void recovery_output_done(struct vma_tcp_conn *conn);
 bool recovery_is_held_back(const struct vma_tcp_conn *conn); /* something waits for nothing but its time */
 /* tx/output.c has rebuilt pcb->unacked (a smaller MSS); new pieces of what was sent carry SEG_LOST. Sends nothing. */
-void recovery_rescan(struct vma_tcp_conn *conn);
-void recovery_forget_segments(struct vma_tcp_conn *conn); /* the pcb's segments are being freed */
+void recovery_detect_losses_again(struct vma_tcp_conn *conn);
+void recovery_reset_segment_state(struct vma_tcp_conn *conn); /* the pcb's segments are being freed */
 
 #endif

@@ -23,14 +23,14 @@ void recovery_init(struct vma_tcp_conn *conn)
 	scoreboard_reset(conn);
 }
 
-void recovery_forget_segments(struct vma_tcp_conn *conn)
+void recovery_reset_segment_state(struct vma_tcp_conn *conn)
 {
 	scoreboard_reset(conn);
 	conn->recovery.dup_bytes = 0;
 	conn->recovery.probe_wanted = conn->recovery.probe_new = conn->recovery.tail_probe_out = false;
 }
 
-uint32_t recovery_pipe(const struct vma_tcp_conn *conn)
+uint32_t recovery_bytes_in_flight(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
 	uint64_t gone = (uint64_t)r->sacked_bytes + r->dup_bytes + r->lost_bytes;
@@ -38,7 +38,7 @@ uint32_t recovery_pipe(const struct vma_tcp_conn *conn)
 
 	if (!conn->pcb)
 		return 0;
-	out = (uint64_t)scoreboard_out(conn) + r->retransmitted_bytes;
+	out = (uint64_t)scoreboard_bytes_unacked(conn) + r->retransmitted_bytes;
 	return out > gone ? (uint32_t)(out - gone) : 0;
 }
 
@@ -71,16 +71,16 @@ static void recovery_begin(struct vma_tcp_conn *conn, int state)
 	r->tail_probe_out = r->probe_wanted = r->probe_new = false;
 }
 
-static void enter_fast(struct vma_tcp_conn *conn)
+static void recovery_enter_fast(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
-	uint32_t flight = scoreboard_out(conn);
+	uint32_t flight = scoreboard_bytes_unacked(conn);
 
 	save_undo_state(conn);
 	recovery_begin(conn, TCP_RECOVERY_FAST);
 	r->prr_delivered = r->prr_out = 0;
 	r->prr_flight = flight ? flight : 1;
-	cc_lost(&conn->cc, flight, conn->tcp->now_ns);
+	cc_on_loss(&conn->cc, flight, conn->tcp->now_ns);
 	conn->counts.fast_recoveries++;
 	TCP_COUNT(conn->tcp, fast_recoveries, 1);
 }
@@ -92,10 +92,10 @@ static void enter_fast(struct vma_tcp_conn *conn)
 static void prr_update(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
-	uint32_t pipe = recovery_pipe(conn), ssthresh = conn->cc.ssthresh;
+	uint32_t pipe = recovery_bytes_in_flight(conn), ssthresh = conn->cc.ssthresh;
 	uint64_t allowed;
 
-	if (cc_has_model(&conn->cc))
+	if (cc_is_model_based(&conn->cc))
 		return; /* it has a way of its own */
 	r->prr_delivered += r->delta.delivered;
 	if (pipe > ssthresh) {
@@ -121,7 +121,7 @@ static void recovery_exit(struct vma_tcp_conn *conn)
 	struct tcp_recovery *r = &conn->recovery;
 
 	if (r->state == TCP_RECOVERY_FAST)
-		cc_recovered(&conn->cc, conn->tcp->now_ns);
+		cc_on_recovery_end(&conn->cc, conn->tcp->now_ns);
 	r->state = r->sacked_segments ? TCP_RECOVERY_DISORDER : TCP_RECOVERY_OPEN;
 	r->frto = 0;
 	r->dup_acks = r->dup_bytes = 0;
@@ -137,31 +137,31 @@ static bool is_duplicate(const struct vma_tcp_conn *conn, const struct tcp_ack *
 	return pcb->unacked && ack->payload == 0 && ack->ackno == pcb->lastack && ack->window == pcb->snd_wnd;
 }
 
-void recovery_ack_before(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
+void recovery_ack_before_lwip(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	struct tcp_pcb *pcb = conn->pcb;
 
 	r->delta = (struct tcp_ack_delta){.una = pcb->lastack, .handshake = recovery_in_handshake(conn)};
-	if (cc_has_model(&conn->cc)) {
+	if (cc_is_model_based(&conn->cc)) {
 		rate_ack_begin(&conn->rate);
-		r->delta.in_flight = recovery_pipe(conn);
+		r->delta.in_flight = recovery_bytes_in_flight(conn);
 	}
 	if (TCP_SEQ_GT(ack->ackno, pcb->snd_nxt))
 		return;
 	r->probes = 0;
 	if (TCP_SEQ_GT(ack->ackno, pcb->lastack))
-		scoreboard_acked(conn, ack);
+		scoreboard_drop_acked(conn, ack);
 	else
 		r->delta.dup = is_duplicate(conn, ack);
 	if (scoreboard_has_sack(conn))
-		scoreboard_sack(conn, ack);
+		scoreboard_apply_sack(conn, ack);
 }
 
 /* ---- an acknowledgement, after lwIP ---- */
 
 /* RFC 6298 4, 7323 4: by a segment that was sent once, else by the time stamp, if the ACK is for something new. */
-static void recovery_sample(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
+static void recovery_rtt_sample(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	uint64_t rtt_ns = r->delta.rtt_ns;
@@ -183,10 +183,10 @@ static void recovery_sample(struct vma_tcp_conn *conn, const struct tcp_ack *ack
  * duplicate ACK says nothing by itself: the answer to a tail-loss probe, or a window probe's, must not end the state in
  * which the next tail-loss probe is sent.
  */
-static void count_duplicates(struct vma_tcp_conn *conn)
+static void count_duplicate_acks(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
-	uint32_t mss = conn->cc.mss, out = scoreboard_out(conn);
+	uint32_t mss = conn->cc.mss, out = scoreboard_bytes_unacked(conn);
 
 	if (r->delta.dup) {
 		conn->counts.dup_acks_in++;
@@ -210,7 +210,7 @@ static void count_duplicates(struct vma_tcp_conn *conn)
 }
 
 /* RFC 7661, as the kernel: the window counts as used when it was full, or in slow start half full, in this round. */
-static bool was_limited(const struct vma_tcp_conn *conn)
+static bool cwnd_was_used(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
 
@@ -218,16 +218,16 @@ static bool was_limited(const struct vma_tcp_conn *conn)
 	       r->state == TCP_RECOVERY_LOSS;
 }
 
-static void recovery_grow(struct vma_tcp_conn *conn)
+static void recovery_grow_cwnd(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
-	if (r->delta.acked && !r->delta.handshake && !cc_has_model(&conn->cc))
-		cc_acked(&conn->cc, r->delta.acked, was_limited(conn), r->delta.rtt_ns, conn->tcp->now_ns);
+	if (r->delta.acked && !r->delta.handshake && !cc_is_model_based(&conn->cc))
+		cc_on_ack(&conn->cc, r->delta.acked, cwnd_was_used(conn), r->delta.rtt_ns, conn->tcp->now_ns);
 }
 
 /* RFC 6582 3.2, step 1: duplicate ACKs that the last recovery's own retransmissions have caused begin no new one. */
-static bool newreno_lost(const struct vma_tcp_conn *conn)
+static bool newreno_detects_loss(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
 
@@ -235,24 +235,24 @@ static bool newreno_lost(const struct vma_tcp_conn *conn)
 	       (!r->recover_valid || TCP_SEQ_GT(conn->pcb->lastack, r->recover));
 }
 
-static void ack_while_open(struct vma_tcp_conn *conn)
+static void recovery_ack_without_loss(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
-	if (newreno_lost(conn))
-		scoreboard_lose(conn, conn->pcb->unacked);
-	if (scoreboard_waiting(conn)) {
-		enter_fast(conn);
+	if (newreno_detects_loss(conn))
+		scoreboard_mark_lost(conn, conn->pcb->unacked);
+	if (scoreboard_bytes_to_resend(conn)) {
+		recovery_enter_fast(conn);
 		prr_update(conn);
 		return;
 	}
 	if (r->delta.acked)
 		r->dup_acks = 0;
 	r->state = r->sacked_segments || r->dup_acks ? TCP_RECOVERY_DISORDER : TCP_RECOVERY_OPEN;
-	recovery_grow(conn);
+	recovery_grow_cwnd(conn);
 }
 
-static void ack_in_fast(struct vma_tcp_conn *conn)
+static void recovery_ack_in_fast_recovery(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
@@ -261,22 +261,22 @@ static void ack_in_fast(struct vma_tcp_conn *conn)
 		return;
 	}
 	if (!scoreboard_has_sack(conn) && r->delta.acked && conn->pcb->unacked && !conn->pcb->unacked->marks)
-		scoreboard_lose(conn, conn->pcb->unacked);
+		scoreboard_mark_lost(conn, conn->pcb->unacked);
 	prr_update(conn);
 }
 
-static void ack_in_loss(struct vma_tcp_conn *conn)
+static void recovery_ack_in_rto_recovery(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
-	recovery_grow(conn);
+	recovery_grow_cwnd(conn);
 	if (TCP_SEQ_GEQ(conn->pcb->lastack, r->recover))
 		recovery_exit(conn);
 	else if (r->frto)
-		recovery_frto(conn);
+		recovery_frto_on_ack(conn);
 }
 
-static void recovery_progress(struct vma_tcp_conn *conn)
+static void recovery_on_una_advance(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
@@ -304,48 +304,48 @@ static void feed_cc_sample(struct vma_tcp_conn *conn)
 	                          .phase = phase_of(r)};
 
 	rate_ack_end(&conn->rate, conn->rtt.min_ns, conn->tcp->now_ns, &s);
-	if (cc_sampled(&conn->cc, &s, conn->tcp->now_ns))
+	if (cc_on_rate_sample(&conn->cc, &s, conn->tcp->now_ns))
 		rate_app_limited(&conn->rate, r->pipe_bytes);
 }
 
 /* Else the peer has said something, and it is no acknowledgement: the kernel's tcp_ack does not ask the model, either.
  */
-static bool had_something_out(const struct vma_tcp_conn *conn)
+static bool had_unacked_before_ack(const struct vma_tcp_conn *conn)
 {
 	return conn->pcb->snd_nxt != conn->recovery.delta.una;
 }
 
-void recovery_ack_after(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
+void recovery_ack_after_lwip(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
 	if (conn->pcb->lastack != r->delta.una + r->delta.acked) { /* lwIP has seen it otherwise: what it did counts */
-		scoreboard_count(conn);
+		scoreboard_recount_bytes(conn);
 		r->delta.acked = conn->pcb->lastack - r->delta.una;
 	}
-	recovery_sample(conn, ack);
-	count_duplicates(conn);
+	recovery_rtt_sample(conn, ack);
+	count_duplicate_acks(conn);
 	if (r->delta.acked)
-		recovery_progress(conn);
+		recovery_on_una_advance(conn);
 	recovery_tail_probe_acked(conn, ack);
-	if (!recovery_undo(conn, ack)) {
+	if (!recovery_undo_if_spurious(conn, ack)) {
 		if (r->delta.acked || r->delta.sacked)
 			scoreboard_detect_losses(conn);
 		if (r->state == TCP_RECOVERY_FAST)
-			ack_in_fast(conn);
+			recovery_ack_in_fast_recovery(conn);
 		else if (r->state == TCP_RECOVERY_LOSS)
-			ack_in_loss(conn);
+			recovery_ack_in_rto_recovery(conn);
 		else
-			ack_while_open(conn);
+			recovery_ack_without_loss(conn);
 	}
-	r->pipe_bytes = recovery_pipe(conn);
-	if (cc_has_model(&conn->cc) && had_something_out(conn))
+	r->pipe_bytes = recovery_bytes_in_flight(conn);
+	if (cc_is_model_based(&conn->cc) && had_unacked_before_ack(conn))
 		feed_cc_sample(conn);
 	r->delta.acked = r->delta.delivered = 0;
 }
 
 /* All that was in flight, in one segment. */
-static void sample_last(struct vma_tcp_conn *conn, struct tcp_seg *seg, uint32_t acked, uint64_t rtt_ns)
+static void recovery_rate_sample_sole(struct vma_tcp_conn *conn, struct tcp_seg *seg, uint32_t acked, uint64_t rtt_ns)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
@@ -361,29 +361,29 @@ static void sample_last(struct vma_tcp_conn *conn, struct tcp_seg *seg, uint32_t
  * segment carries a mark, so all sums are 0 as they were; no search can be further than this segment; what it says of a
  * recovery before it is of interest only while that lasts.
  */
-void recovery_acked_last(struct vma_tcp_conn *conn, struct tcp_seg *seg, uint32_t acked)
+void recovery_sole_segment_acked(struct vma_tcp_conn *conn, struct tcp_seg *seg, uint32_t acked)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	uint64_t now_ns = conn->tcp->now_ns, rtt_ns = now_ns - seg->sent_ns;
 
 	rtt_ns = rtt_ns ? rtt_ns : 1;
-	scoreboard_newest(r, seg, now_ns);
+	scoreboard_update_newest_delivered(r, seg, now_ns);
 	r->checked = NULL;
 	sack_index_reset(&r->sack_index);
 	r->sacked_checked = 0;
 	r->reorder_due_ns = UINT64_MAX;
 	rtt_sample(&conn->rtt, rtt_ns, now_ns);
 	r->backoff = 0;
-	recovery_progress(conn);
-	if (cc_has_model(&conn->cc))
-		sample_last(conn, seg, acked, rtt_ns);
+	recovery_on_una_advance(conn);
+	if (cc_is_model_based(&conn->cc))
+		recovery_rate_sample_sole(conn, seg, acked, rtt_ns);
 	else
-		cc_acked(&conn->cc, acked, was_limited(conn), rtt_ns, now_ns);
+		cc_on_ack(&conn->cc, acked, cwnd_was_used(conn), rtt_ns, now_ns);
 }
 
 /* ---- timeouts ---- */
 
-void recovery_reorder(struct vma_tcp_conn *conn)
+void recovery_detect_reordering(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
@@ -391,11 +391,11 @@ void recovery_reorder(struct vma_tcp_conn *conn)
 		return;
 	r->delta = (struct tcp_ack_delta){.una = conn->pcb->lastack};
 	scoreboard_detect_losses(conn);
-	if (scoreboard_waiting(conn) && r->state < TCP_RECOVERY_FAST)
-		enter_fast(conn);
+	if (scoreboard_bytes_to_resend(conn) && r->state < TCP_RECOVERY_FAST)
+		recovery_enter_fast(conn);
 	if (r->state == TCP_RECOVERY_FAST)
 		prr_update(conn);
-	tcp_ready(conn);
+	conn_enqueue_ready(conn);
 }
 
 /*
@@ -421,27 +421,27 @@ void recovery_timeout(struct vma_tcp_conn *conn)
 		save_undo_state(conn);
 	if (!recovery_in_handshake(conn)) {
 		if (first)
-			cc_timeout(&conn->cc, scoreboard_out(conn), conn->tcp->now_ns);
+			cc_on_rto(&conn->cc, scoreboard_bytes_unacked(conn), conn->tcp->now_ns);
 		conn->cc.cwnd = conn->cc.mss;
 	} else if (r->timeouts > 1) {
 		conn->cc.cwnd = conn->cc.mss;
 	}
-	tcp_output_join(conn);
-	scoreboard_lose_all(conn);
+	tcp_output_join_short_segments(conn);
+	scoreboard_mark_all_lost(conn);
 	r->dup_acks = r->dup_bytes = 0;
 	recovery_begin(conn, TCP_RECOVERY_LOSS);
 	r->frto = (!old || r->timeouts > 1) && !recovery_in_handshake(conn) ? 1 : 0;
-	tcp_ready(conn);
+	conn_enqueue_ready(conn);
 }
 
-void recovery_rescan(struct vma_tcp_conn *conn)
+void recovery_detect_losses_again(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
-	scoreboard_count(conn);
+	scoreboard_recount_bytes(conn);
 	r->dup_bytes = 0;
 	/* Lost for their size, not by congestion (RFC 1191 6.4): sent again at once, and the window stays. */
-	if (scoreboard_waiting(conn) && r->state < TCP_RECOVERY_FAST) {
+	if (scoreboard_bytes_to_resend(conn) && r->state < TCP_RECOVERY_FAST) {
 		save_undo_state(conn);
 		recovery_begin(conn, TCP_RECOVERY_LOSS);
 	}

@@ -11,14 +11,14 @@ void recovery_record_rate(struct vma_tcp_conn *conn, struct tcp_seg *seg, bool n
 	uint64_t now_ns = conn->tcp->now_ns;
 
 	if (nothing_out)
-		cc_restarted(&conn->cc, conn->rate.app_limited != 0, now_ns);
+		cc_on_restart_from_idle(&conn->cc, conn->rate.app_limited != 0, now_ns);
 	rate_sent(&conn->rate, seg, nothing_out, now_ns);
-	pace_sent(&conn->pace, &conn->cc, seg->len, now_ns);
+	pacing_account_sent(&conn->pace, &conn->cc, seg->len, now_ns);
 }
 
-void recovery_sent(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+void recovery_on_segment_sent(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
-	recovery_sent_at(conn, seg, seg_seq(seg), seg_len(seg));
+	recovery_on_segment_sent_at(conn, seg, seg_seq(seg), seg_len(seg));
 }
 
 /* Lost segments go first. While F-RTO waits for its answer they do not, and two new ones may (RFC 5682 2.1). */
@@ -27,49 +27,49 @@ uint32_t recovery_may_send(const struct vma_tcp_conn *conn)
 	const struct tcp_recovery *r = &conn->recovery;
 	uint32_t pipe, cwnd = conn->cc.cwnd;
 
-	if (!conn->pcb || (scoreboard_waiting(conn) && r->frto < 2) ||
-	    (!pace_lets(&conn->pace, &conn->cc, conn->tcp->now_ns) && !r->probe_new))
+	if (!conn->pcb || (scoreboard_bytes_to_resend(conn) && r->frto < 2) ||
+	    (!pacing_allows_send(&conn->pace, &conn->cc, conn->tcp->now_ns) && !r->probe_new))
 		return 0;
-	pipe = recovery_pipe(conn);
+	pipe = recovery_bytes_in_flight(conn);
 	if (r->probe_new && cwnd < pipe + conn->cc.mss)
 		cwnd = pipe + conn->cc.mss;
 	return cwnd > pipe ? cwnd - pipe : 0;
 }
 
-bool recovery_has_new(const struct vma_tcp_conn *conn)
+bool recovery_has_unsent_data(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
-	uint32_t out = scoreboard_out(conn);
+	uint32_t out = scoreboard_bytes_unacked(conn);
 
 	if (pcb->snd_wnd < out + conn->cc.mss)
 		return false;
 	return pcb->unsent || fifo_produced(&conn->tx) - conn->lwip_end >= conn->cc.mss;
 }
 
-static bool nothing_waits(const struct vma_tcp_conn *conn)
+static bool nothing_waits_to_be_sent(const struct vma_tcp_conn *conn)
 {
-	return !conn->pcb->unsent && fifo_produced(&conn->tx) == conn->lwip_end && !scoreboard_waiting(conn);
+	return !conn->pcb->unsent && fifo_produced(&conn->tx) == conn->lwip_end && !scoreboard_bytes_to_resend(conn);
 }
 
-static bool waits_for_pace(const struct vma_tcp_conn *conn)
+static bool send_waits_for_pacing(const struct vma_tcp_conn *conn)
 {
-	return !pace_lets(&conn->pace, &conn->cc, conn->tcp->now_ns) && !nothing_waits(conn) &&
-	       recovery_pipe(conn) < conn->cc.cwnd;
+	return !pacing_allows_send(&conn->pace, &conn->cc, conn->tcp->now_ns) && !nothing_waits_to_be_sent(conn) &&
+	       recovery_bytes_in_flight(conn) < conn->cc.cwnd;
 }
 
 bool recovery_is_held_back(const struct vma_tcp_conn *conn)
 {
-	return conn->in_small_mss_queue || waits_for_pace(conn);
+	return conn->in_small_mss_queue || send_waits_for_pacing(conn);
 }
 
 void recovery_output_done(struct vma_tcp_conn *conn)
 {
-	if (!cc_has_model(&conn->cc) || !conn->connected)
+	if (!cc_is_model_based(&conn->cc) || !conn->connected)
 		return;
-	if (nothing_waits(conn) && recovery_pipe(conn) < conn->cc.cwnd)
-		rate_app_limited(&conn->rate, recovery_pipe(conn));
-	else if (waits_for_pace(conn))
-		timers_pace(conn, conn->pace.next_ns);
+	if (nothing_waits_to_be_sent(conn) && recovery_bytes_in_flight(conn) < conn->cc.cwnd)
+		rate_app_limited(&conn->rate, recovery_bytes_in_flight(conn));
+	else if (send_waits_for_pacing(conn))
+		timers_set_pacing(conn, conn->pace.next_ns);
 }
 
 /* RFC 2861, before the first segment after a silence. */
@@ -84,22 +84,22 @@ static void restart_after_idle(struct vma_tcp_conn *conn)
 	rto_ns = rtt_rto_ns(&conn->rtt, 0);
 	if (silent_ns <= rto_ns)
 		return;
-	cc_idle(&conn->cc, silent_ns, rto_ns);
+	cc_decay_after_idle(&conn->cc, silent_ns, rto_ns);
 	r->last_sent_ns = conn->tcp->now_ns;
 }
 
 /* ---- again ---- */
 
-static int seg_send_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+static int seg_retransmit_probe(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
 	struct tcp_recovery *r = &conn->recovery;
-	int rc = tcp_output_again(conn, seg);
+	int rc = tcp_output_retransmit(conn, seg);
 
 	if (rc < 0)
 		return rc;
 	seg->sent_ns = conn->tcp->now_ns;
 	seg->send_number = ++r->sends;
-	if (cc_has_model(&conn->cc))
+	if (cc_is_model_based(&conn->cc))
 		recovery_record_rate(conn, seg, false);
 	if (seg->sends < UINT8_MAX)
 		seg->sends++;
@@ -107,7 +107,7 @@ static int seg_send_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 	r->total_retransmits++;
 	conn->counts.retransmits++;
 	TCP_COUNT(conn->tcp, retransmits, 1);
-	scoreboard_resent(conn, seg);
+	scoreboard_on_resent(conn, seg);
 	if (r->state == TCP_RECOVERY_FAST)
 		r->prr_out += seg_len(seg);
 	if (seg == conn->pcb->unacked)
@@ -115,10 +115,10 @@ static int seg_send_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 	return 0;
 }
 
-static int seg_resend(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+static int seg_resend_lost(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
 	struct tcp_recovery *r = &conn->recovery;
-	int rc = seg_send_again(conn, seg);
+	int rc = seg_retransmit_probe(conn, seg);
 
 	if (rc < 0)
 		return rc;
@@ -131,16 +131,16 @@ static int seg_resend(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 }
 
 /* Whether cwnd and the receiver's window, which may have shrunk, let it leave; the head is its own probe. */
-static bool may_resend(const struct vma_tcp_conn *conn, const struct tcp_seg *seg)
+static bool segment_may_be_resent(const struct vma_tcp_conn *conn, const struct tcp_seg *seg)
 {
-	uint32_t pipe = recovery_pipe(conn);
+	uint32_t pipe = recovery_bytes_in_flight(conn);
 
 	if (seg != conn->pcb->unacked && TCP_SEQ_GEQ(seg_seq(seg), conn->pcb->lastack + conn->pcb->snd_wnd))
 		return false;
 	return pipe == 0 || pipe + seg_len(seg) <= conn->cc.cwnd;
 }
 
-static bool has_share(struct vma_tcp_conn *conn, const struct tcp_seg *seg)
+static bool retransmit_has_mss_quota(struct vma_tcp_conn *conn, const struct tcp_seg *seg)
 {
 	return seg == conn->pcb->unacked || !conn_has_small_mss(conn) || small_mss_quota_take(conn);
 }
@@ -150,9 +150,10 @@ static int resend_lost(struct vma_tcp_conn *conn)
 	struct tcp_seg *seg;
 	int rc = 0;
 
-	while (rc == 0 && pace_lets(&conn->pace, &conn->cc, conn->tcp->now_ns) && (seg = scoreboard_next_lost(conn)) &&
-	       may_resend(conn, seg) && has_share(conn, seg))
-		rc = seg_resend(conn, seg);
+	while (rc == 0 && pacing_allows_send(&conn->pace, &conn->cc, conn->tcp->now_ns) &&
+	       (seg = scoreboard_next_lost(conn)) && segment_may_be_resent(conn, seg) &&
+	       retransmit_has_mss_quota(conn, seg))
+		rc = seg_resend_lost(conn, seg);
 	return rc;
 }
 
@@ -168,9 +169,9 @@ uint64_t recovery_rescue_due_ns(const struct vma_tcp_conn *conn)
 	const struct tcp_seg *last = conn->pcb->unacked_last;
 	uint64_t srtt_ns = conn->rtt.srtt_ns;
 
-	if (r->state != TCP_RECOVERY_FAST || r->rescued || !scoreboard_has_sack(conn) || scoreboard_waiting(conn) ||
-	    recovery_has_new(conn) || last->marks || last == conn->pcb->unacked ||
-	    recovery_pipe(conn) + seg_len(last) > conn->cc.cwnd)
+	if (r->state != TCP_RECOVERY_FAST || r->rescued || !scoreboard_has_sack(conn) ||
+	    scoreboard_bytes_to_resend(conn) || recovery_has_unsent_data(conn) || last->marks ||
+	    last == conn->pcb->unacked || recovery_bytes_in_flight(conn) + seg_len(last) > conn->cc.cwnd)
 		return UINT64_MAX;
 	return last->sent_ns + srtt_ns + srtt_ns / 4;
 }
@@ -180,7 +181,7 @@ static int rescue_retransmit(struct vma_tcp_conn *conn)
 	if (recovery_rescue_due_ns(conn) > conn->tcp->now_ns)
 		return 0;
 	conn->recovery.rescued = true; /* without a frame, too: there is another way, it only takes longer */
-	return seg_send_again(conn, conn->pcb->unacked_last);
+	return seg_retransmit_probe(conn, conn->pcb->unacked_last);
 }
 
 /* ---- tail-loss probe, RFC 8985 7 ---- */
@@ -188,7 +189,7 @@ static int rescue_retransmit(struct vma_tcp_conn *conn)
 void recovery_tail_probe(struct vma_tcp_conn *conn)
 {
 	conn->recovery.probe_wanted = true;
-	tcp_ready(conn);
+	conn_enqueue_ready(conn);
 }
 
 static int send_tail_probe(struct vma_tcp_conn *conn)
@@ -200,10 +201,10 @@ static int send_tail_probe(struct vma_tcp_conn *conn)
 		r->probe_wanted = false;
 		return 0;
 	}
-	if (recovery_has_new(conn)) {
+	if (recovery_has_unsent_data(conn)) {
 		r->probe_new = true; /* the output that follows sends it */
 	} else {
-		rc = seg_send_again(conn, conn->pcb->unacked_last);
+		rc = seg_retransmit_probe(conn, conn->pcb->unacked_last);
 		if (rc < 0)
 			return rc;
 		r->tail_probe_out = r->tail_probe_again = true;
@@ -230,8 +231,8 @@ void recovery_tail_probe_acked(struct vma_tcp_conn *conn, const struct tcp_ack *
 		r->tail_probe_out = false;
 	} else if (TCP_SEQ_GT(ack->ackno, r->tail_probe_end)) {
 		r->tail_probe_out = false;
-		cc_lost(&conn->cc, scoreboard_out(conn) + r->delta.acked, conn->tcp->now_ns);
-		cc_recovered(&conn->cc, conn->tcp->now_ns);
+		cc_on_loss(&conn->cc, scoreboard_bytes_unacked(conn) + r->delta.acked, conn->tcp->now_ns);
+		cc_on_recovery_end(&conn->cc, conn->tcp->now_ns);
 	} else if (!r->delta.acked && !r->delta.sacked && ack->payload == 0) {
 		r->tail_probe_out = false;
 	}
@@ -267,6 +268,6 @@ int recovery_retransmit(struct vma_tcp_conn *conn)
 		rc = resend_lost(conn);
 	if (rc == 0)
 		rc = rescue_retransmit(conn);
-	r->pipe_bytes = recovery_pipe(conn);
+	r->pipe_bytes = recovery_bytes_in_flight(conn);
 	return rc;
 }

@@ -43,7 +43,7 @@ void sack_index_free(struct vma_tcp_conn *conn)
 }
 
 /* What ends before una begins the next run's. */
-static void drop_acknowledged(struct tcp_sack_index *index, uint32_t una)
+static void sack_index_drop_acknowledged(struct tcp_sack_index *index, uint32_t una)
 {
 	while (index->end - index->begin > 1 && TCP_SEQ_LEQ(index->at[index->begin + 1].seq, una))
 		index->begin++;
@@ -65,12 +65,12 @@ static bool sack_index_append(struct vma_tcp_conn *conn, struct tcp_sack_index *
 	return true;
 }
 
-void sack_index_extend(struct vma_tcp_conn *conn, uint32_t una)
+void sack_index_cover_unacked(struct vma_tcp_conn *conn, uint32_t una)
 {
 	struct tcp_sack_index *index = &conn->recovery.sack_index;
 	struct tcp_seg *seg = index->last != NULL ? index->last->next : conn->pcb->unacked;
 
-	drop_acknowledged(index, una);
+	sack_index_drop_acknowledged(index, una);
 	for (; seg != NULL; seg = seg->next)
 		if (TCP_SEQ_GT(seg_end(seg), una) && !sack_index_append(conn, index, seg))
 			return;
@@ -93,7 +93,7 @@ static uint32_t sack_run_of(const struct tcp_sack_index *index, uint32_t seq)
 }
 
 /* If a run begins here, it is the one that the walk is in; and past it, if nothing in it is left to be marked. */
-static void enter_stretch(struct vma_tcp_conn *conn, struct sack_walk *walk)
+static void sack_walk_enter_run(struct vma_tcp_conn *conn, struct sack_walk *walk)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	const struct tcp_sack_index *index = &r->sack_index;
@@ -111,7 +111,7 @@ void sack_walk_next(struct vma_tcp_conn *conn, struct sack_walk *walk)
 {
 	conn->recovery.sack_steps++;
 	walk->seg = walk->seg->next;
-	enter_stretch(conn, walk);
+	sack_walk_enter_run(conn, walk);
 }
 
 struct sack_walk sack_walk_from(struct vma_tcp_conn *conn, uint32_t seq)
@@ -128,14 +128,14 @@ struct sack_walk sack_walk_from(struct vma_tcp_conn *conn, uint32_t seq)
 			walk.seg = run->first;
 		if (run->unsacked == 0)
 			walk.seg = walk.run + 1 < index->end ? index->at[walk.run + 1].first : NULL;
-		enter_stretch(conn, &walk);
+		sack_walk_enter_run(conn, &walk);
 	}
 	while (walk.seg != NULL && TCP_SEQ_LEQ(seg_end(walk.seg), seq))
 		sack_walk_next(conn, &walk);
 	return walk;
 }
 
-void sack_walk_marked(struct vma_tcp_conn *conn, const struct sack_walk *walk)
+void sack_walk_note_sacked(struct vma_tcp_conn *conn, const struct sack_walk *walk)
 {
 	struct tcp_sack_index *index = &conn->recovery.sack_index;
 

@@ -28,7 +28,7 @@ static inline void sack_index_reset(struct tcp_sack_index *index)
 }
 void sack_index_free(struct vma_tcp_conn *conn); /* with the connection */
 /* To the end of what is out; una: what lies before it is acknowledged, although it may be in the list still. */
-void sack_index_extend(struct vma_tcp_conn *conn, uint32_t una);
+void sack_index_cover_unacked(struct vma_tcp_conn *conn, uint32_t una);
 
 /* A walk from the segment that holds seq on, which passes by runs that are SACKed whole. */
 struct sack_walk {
@@ -37,6 +37,6 @@ struct sack_walk {
 };
 struct sack_walk sack_walk_from(struct vma_tcp_conn *conn, uint32_t seq);
 void sack_walk_next(struct vma_tcp_conn *conn, struct sack_walk *walk);
-void sack_walk_marked(struct vma_tcp_conn *conn, const struct sack_walk *walk); /* its segment has been SACKed */
+void sack_walk_note_sacked(struct vma_tcp_conn *conn, const struct sack_walk *walk); /* its segment has been SACKed */
 
 #endif

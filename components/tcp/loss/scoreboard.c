@@ -7,7 +7,7 @@
 /* ---- what is lost: two lists ---- */
 
 /* after is in the list; NULL: before all that is there. */
-static void list_insert(struct tcp_seg_list *list, struct tcp_seg *after, struct tcp_seg *seg)
+static void lost_list_insert(struct tcp_seg_list *list, struct tcp_seg *after, struct tcp_seg *seg)
 {
 	struct tcp_seg *before = after != NULL ? after->lost_next : list->first;
 
@@ -17,14 +17,14 @@ static void list_insert(struct tcp_seg_list *list, struct tcp_seg *after, struct
 	*(before != NULL ? &before->lost_prev : &list->last) = seg;
 }
 
-static void list_remove(struct tcp_seg_list *list, struct tcp_seg *seg)
+static void lost_list_remove(struct tcp_seg_list *list, struct tcp_seg *seg)
 {
 	*(seg->lost_prev != NULL ? &seg->lost_prev->lost_next : &list->first) = seg->lost_next;
 	*(seg->lost_next != NULL ? &seg->lost_next->lost_prev : &list->last) = seg->lost_prev;
 }
 
 /* Of a segment that is lost. */
-static struct tcp_seg_list *list_of(struct tcp_recovery *r, const struct tcp_seg *seg)
+static struct tcp_seg_list *lost_list_of(struct tcp_recovery *r, const struct tcp_seg *seg)
 {
 	return seg->marks & SEG_RETRANSMITTED ? &r->resent : &r->waiting;
 }
@@ -34,13 +34,13 @@ static struct tcp_seg_list *list_of(struct tcp_recovery *r, const struct tcp_seg
  * a row. Else, being lost once more, before all others. So no walk is needed, and the order is that of sequence
  * numbers but for what a peer makes of it.
  */
-static void list_wait(struct tcp_recovery *r, struct tcp_seg *seg)
+static void lost_list_add_waiting(struct tcp_recovery *r, struct tcp_seg *seg)
 {
 	struct tcp_seg *after = r->waiting.last, *recent = r->lost_last;
 
 	if (after != NULL && TCP_SEQ_LT(seg_seq(seg), seg_seq(after)))
 		after = recent != NULL && TCP_SEQ_GT(seg_seq(seg), seg_seq(recent)) ? recent : NULL;
-	list_insert(&r->waiting, after, seg);
+	lost_list_insert(&r->waiting, after, seg);
 	r->lost_last = seg;
 }
 
@@ -50,7 +50,8 @@ static void list_wait(struct tcp_recovery *r, struct tcp_seg *seg)
  * The original's, not the repetition's (RFC 8985 6.2, step 2): too quick; or by a time stamp from before it, which an
  * ACK for something out of order always bears, so that it must be one that advances.
  */
-static bool acks_original(const struct vma_tcp_conn *conn, const struct tcp_seg *seg, const struct tcp_ack *ack)
+static bool ack_is_for_original_send(const struct vma_tcp_conn *conn, const struct tcp_seg *seg,
+                                     const struct tcp_ack *ack)
 {
 	uint64_t now_ns = conn->tcp->now_ns;
 	uint32_t ms_ago = (uint32_t)(now_ns / TCP_NS_PER_MS - seg->sent_ns / TCP_NS_PER_MS);
@@ -62,14 +63,15 @@ static bool acks_original(const struct vma_tcp_conn *conn, const struct tcp_seg 
 }
 
 /* RFC 8985 6.2, step 2, and the rest of it. */
-static void newest_delivered(struct vma_tcp_conn *conn, const struct tcp_seg *seg, const struct tcp_ack *ack)
+static void rack_update_newest_delivered(struct vma_tcp_conn *conn, const struct tcp_seg *seg,
+                                         const struct tcp_ack *ack)
 {
-	if (seg->sends > 1 && acks_original(conn, seg, ack))
+	if (seg->sends > 1 && ack_is_for_original_send(conn, seg, ack))
 		return;
-	scoreboard_newest(&conn->recovery, seg, conn->tcp->now_ns);
+	scoreboard_update_newest_delivered(&conn->recovery, seg, conn->tcp->now_ns);
 }
 
-void scoreboard_reordered(struct vma_tcp_conn *conn, uint32_t seq, uint32_t high_sacked)
+void scoreboard_on_reordering(struct vma_tcp_conn *conn, uint32_t seq, uint32_t high_sacked)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	uint32_t distance = (high_sacked - seq + conn->cc.mss - 1) / conn->cc.mss;
@@ -91,9 +93,9 @@ static void seg_delivered(struct vma_tcp_conn *conn, struct tcp_seg *seg, const 
 {
 	struct tcp_recovery *r = &conn->recovery;
 
-	if (cc_has_model(&conn->cc))
+	if (cc_is_model_based(&conn->cc))
 		rate_delivered(&conn->rate, seg, conn->tcp->now_ns);
-	newest_delivered(conn, seg, of->ack);
+	rack_update_newest_delivered(conn, seg, of->ack);
 	if (seg->sends != 1) {
 		r->delta.resent = true;
 		return;
@@ -104,14 +106,14 @@ static void seg_delivered(struct vma_tcp_conn *conn, struct tcp_seg *seg, const 
 	if (r->recover_valid && TCP_SEQ_LEQ(seg_end(seg), r->recover))
 		r->delta.original = true;
 	if (of->had_sacked && TCP_SEQ_LT(seg_end(seg), of->high_sacked))
-		scoreboard_reordered(conn, seg_seq(seg), of->high_sacked);
+		scoreboard_on_reordering(conn, seg_seq(seg), of->high_sacked);
 }
 
 static void unmark_lost(struct tcp_recovery *r, struct tcp_seg *seg)
 {
 	if (!(seg->marks & SEG_LOST))
 		return;
-	list_remove(list_of(r, seg), seg);
+	lost_list_remove(lost_list_of(r, seg), seg);
 	if (r->lost_last == seg)
 		r->lost_last = NULL;
 	r->lost_bytes -= seg_len(seg);
@@ -121,7 +123,7 @@ static void unmark_lost(struct tcp_recovery *r, struct tcp_seg *seg)
 }
 
 /* seg leaves the list, and with it all before it: a search that has passed it begins at the head again. */
-static void unlink_segment(struct tcp_recovery *r, const struct tcp_seg *seg)
+static void scoreboard_unlink_segment(struct tcp_recovery *r, const struct tcp_seg *seg)
 {
 	if (seg == r->checked) {
 		r->checked = NULL;
@@ -131,7 +133,7 @@ static void unlink_segment(struct tcp_recovery *r, const struct tcp_seg *seg)
 		sack_index_reset(&r->sack_index);
 }
 
-void scoreboard_acked(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
+void scoreboard_drop_acked(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	struct ack_context of = {.ack = ack, .had_sacked = r->sacked_segments > 0, .high_sacked = r->high_sacked};
@@ -149,7 +151,7 @@ void scoreboard_acked(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 		}
 		unmark_lost(r, seg);
 		seg->marks = 0;
-		unlink_segment(r, seg);
+		scoreboard_unlink_segment(r, seg);
 	}
 	r->delta.acked = ack->ackno - r->delta.una;
 	r->delta.delivered = r->delta.acked > sacked ? r->delta.acked - sacked : 0;
@@ -181,8 +183,8 @@ static void mark_sacked(struct vma_tcp_conn *conn, struct tcp_seg *seg, const st
 }
 
 /* The segments of which a part lies from `from` on and before `to`, of a block from left to right. */
-static void mark_part(struct vma_tcp_conn *conn, uint32_t from, uint32_t to, const struct sack_range *whole,
-                      const struct ack_context *of)
+static void sack_mark_block_part(struct vma_tcp_conn *conn, uint32_t from, uint32_t to, const struct sack_range *whole,
+                                 const struct ack_context *of)
 {
 	struct sack_walk walk = sack_walk_from(conn, from);
 
@@ -194,7 +196,7 @@ static void mark_part(struct vma_tcp_conn *conn, uint32_t from, uint32_t to, con
 		    TCP_SEQ_GT(seg_end(seg), whole->right))
 			continue;
 		mark_sacked(conn, seg, of);
-		sack_walk_marked(conn, &walk);
+		sack_walk_note_sacked(conn, &walk);
 	}
 }
 
@@ -202,7 +204,7 @@ static void mark_part(struct vma_tcp_conn *conn, uint32_t from, uint32_t to, con
  * What the blocks of the last ACK cover is marked already: only the parts between them are searched. `to`: the end of
  * the part that begins at `at`. Returns whether that part is one of those blocks.
  */
-static bool sack_is_marked(const struct tcp_recovery *r, uint32_t at, uint32_t *to)
+static bool sack_range_was_in_last_ack(const struct tcp_recovery *r, uint32_t at, uint32_t *to)
 {
 	for (unsigned i = 0; i < r->blocks; i++) {
 		uint32_t left = r->block[i].left, right = r->block[i].right;
@@ -217,15 +219,15 @@ static bool sack_is_marked(const struct tcp_recovery *r, uint32_t at, uint32_t *
 	return false;
 }
 
-static void mark_block(struct vma_tcp_conn *conn, uint32_t left, uint32_t right, const struct ack_context *of)
+static void sack_mark_block(struct vma_tcp_conn *conn, uint32_t left, uint32_t right, const struct ack_context *of)
 {
 	const struct sack_range whole = {left, right};
 	uint32_t at = left, to;
 
 	for (; at != right; at = to) {
 		to = right;
-		if (!sack_is_marked(&conn->recovery, at, &to))
-			mark_part(conn, at, to, &whole, of);
+		if (!sack_range_was_in_last_ack(&conn->recovery, at, &to))
+			sack_mark_block_part(conn, at, to, &whole, of);
 	}
 }
 
@@ -264,13 +266,14 @@ static void count_dsack(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 		r->undo_resends--;
 }
 
-static bool is_plausible(const struct vma_tcp_conn *conn, const struct tcp_ack *ack, uint32_t left, uint32_t right)
+static bool sack_block_is_plausible(const struct vma_tcp_conn *conn, const struct tcp_ack *ack, uint32_t left,
+                                    uint32_t right)
 {
 	return TCP_SEQ_LT(left, right) && TCP_SEQ_GT(left, ack->ackno) && TCP_SEQ_GT(left, conn->pcb->lastack) &&
 	       TCP_SEQ_LEQ(right, conn->pcb->snd_nxt);
 }
 
-void scoreboard_sack(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
+void scoreboard_apply_sack(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	struct ack_context of = {.ack = ack, .had_sacked = r->sacked_segments > 0, .high_sacked = r->high_sacked};
@@ -279,13 +282,14 @@ void scoreboard_sack(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 	if (ack->blocks > 0 && is_dsack(ack))
 		count_dsack(conn, ack);
 	if (ack->blocks > 0)
-		sack_index_extend(conn, TCP_SEQ_GT(ack->ackno, conn->pcb->lastack) ? ack->ackno : conn->pcb->lastack);
+		sack_index_cover_unacked(conn,
+		                         TCP_SEQ_GT(ack->ackno, conn->pcb->lastack) ? ack->ackno : conn->pcb->lastack);
 	for (unsigned i = 0; i < ack->blocks; i++) {
-		if (is_plausible(conn, ack, ack->block[i].left, ack->block[i].right))
-			mark_block(conn, ack->block[i].left, ack->block[i].right, &of);
+		if (sack_block_is_plausible(conn, ack, ack->block[i].left, ack->block[i].right))
+			sack_mark_block(conn, ack->block[i].left, ack->block[i].right, &of);
 	}
 	for (unsigned i = 0; i < ack->blocks; i++) {
-		if (!is_plausible(conn, ack, ack->block[i].left, ack->block[i].right))
+		if (!sack_block_is_plausible(conn, ack, ack->block[i].left, ack->block[i].right))
 			continue;
 		r->block[known].left = ack->block[i].left;
 		r->block[known++].right = ack->block[i].right;
@@ -295,7 +299,7 @@ void scoreboard_sack(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 
 /* ---- what is lost ---- */
 
-void scoreboard_lose(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+void scoreboard_mark_lost(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
@@ -306,7 +310,7 @@ void scoreboard_lose(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 	r->lost_bytes += seg_len(seg);
 	r->delta.lost_new = true;
 	r->delta.lost += seg_len(seg);
-	list_wait(r, seg);
+	lost_list_add_waiting(r, seg);
 }
 
 /* RFC 8985 6.2, step 4: how much later than others something may come. */
@@ -321,7 +325,7 @@ static uint64_t reorder_window_ns(const struct vma_tcp_conn *conn)
 }
 
 /* RFC 8985 6.2, step 5. Not yet, but later: notes when. */
-static bool check_overdue(struct vma_tcp_conn *conn, const struct tcp_seg *seg, uint64_t window_ns)
+static bool check_lost_by_reo_window(struct vma_tcp_conn *conn, const struct tcp_seg *seg, uint64_t window_ns)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	uint64_t due_ns = seg->sent_ns + r->rack_rtt_ns + window_ns;
@@ -347,9 +351,9 @@ static void detect_lost_originals(struct vma_tcp_conn *conn, uint64_t window_ns)
 			bool by_count =
 			        !r->reordering_seen && r->sacked_segments - r->sacked_checked >= r->dup_threshold;
 
-			if (!by_count && !check_overdue(conn, seg, window_ns))
+			if (!by_count && !check_lost_by_reo_window(conn, seg, window_ns))
 				return;
-			scoreboard_lose(conn, seg);
+			scoreboard_mark_lost(conn, seg);
 		}
 		r->checked = seg;
 	}
@@ -360,8 +364,8 @@ static void detect_lost_retransmissions(struct vma_tcp_conn *conn, uint64_t wind
 {
 	struct tcp_seg *seg;
 
-	while ((seg = conn->recovery.resent.first) != NULL && check_overdue(conn, seg, window_ns))
-		scoreboard_lose(conn, seg);
+	while ((seg = conn->recovery.resent.first) != NULL && check_lost_by_reo_window(conn, seg, window_ns))
+		scoreboard_mark_lost(conn, seg);
 }
 
 void scoreboard_detect_losses(struct vma_tcp_conn *conn)
@@ -382,33 +386,33 @@ struct tcp_seg *scoreboard_next_lost(struct vma_tcp_conn *conn)
 	return conn->recovery.waiting.first;
 }
 
-void scoreboard_resent(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+void scoreboard_on_resent(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
 	if (!(seg->marks & SEG_LOST))
 		return;
-	list_remove(list_of(r, seg), seg);
+	lost_list_remove(lost_list_of(r, seg), seg);
 	if (r->lost_last == seg)
 		r->lost_last = NULL;
 	if (!(seg->marks & SEG_RETRANSMITTED))
 		r->retransmitted_bytes += seg_len(seg);
 	seg->marks |= SEG_RETRANSMITTED;
-	list_insert(&r->resent, r->resent.last, seg);
+	lost_list_insert(&r->resent, r->resent.last, seg);
 }
 
-void scoreboard_cut(struct vma_tcp_conn *conn, struct tcp_seg *seg, struct tcp_seg *half)
+void scoreboard_on_segment_split(struct vma_tcp_conn *conn, struct tcp_seg *seg, struct tcp_seg *half)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
 	if (half->marks & SEG_LOST)
-		list_insert(list_of(r, seg), seg, half);
+		lost_list_insert(lost_list_of(r, seg), seg, half);
 	sack_index_reset(&r->sack_index);
 }
 
 /* ---- all of them ---- */
 
-void scoreboard_count(struct vma_tcp_conn *conn)
+void scoreboard_recount_bytes(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
@@ -427,7 +431,7 @@ void scoreboard_count(struct vma_tcp_conn *conn)
 		r->lost_bytes += seg_len(seg);
 		if (seg->marks & SEG_RETRANSMITTED)
 			r->retransmitted_bytes += seg_len(seg);
-		list_insert(list_of(r, seg), list_of(r, seg)->last, seg);
+		lost_list_insert(lost_list_of(r, seg), lost_list_of(r, seg)->last, seg);
 	}
 }
 
@@ -435,20 +439,20 @@ void scoreboard_count(struct vma_tcp_conn *conn)
  * What was SACKed stays so, unless the head is: a receiver that acknowledges no further than that has thrown away what
  * it had SACKed (RFC 2018 8), and gets everything again.
  */
-void scoreboard_lose_all(struct vma_tcp_conn *conn)
+void scoreboard_mark_all_lost(struct vma_tcp_conn *conn)
 {
 	bool reneged = conn->pcb->unacked && conn->pcb->unacked->marks & SEG_SACKED;
 
 	for (struct tcp_seg *seg = conn->pcb->unacked; seg; seg = seg->next)
 		seg->marks = seg->marks & SEG_SACKED && !reneged ? SEG_SACKED : SEG_LOST;
-	scoreboard_count(conn);
+	scoreboard_recount_bytes(conn);
 }
 
-void scoreboard_lose_none(struct vma_tcp_conn *conn)
+void scoreboard_unmark_all_lost(struct vma_tcp_conn *conn)
 {
 	for (struct tcp_seg *seg = conn->pcb->unacked; seg; seg = seg->next)
 		seg->marks &= SEG_SACKED;
-	scoreboard_count(conn);
+	scoreboard_recount_bytes(conn);
 }
 
 void scoreboard_reset(struct vma_tcp_conn *conn)

@@ -49,12 +49,12 @@ static inline bool scoreboard_has_sack(const struct vma_tcp_conn *conn)
 	return conn->pcb->flags & TF_SACK;
 }
 /* Bytes sent and not acknowledged. */
-static inline uint32_t scoreboard_out(const struct vma_tcp_conn *conn)
+static inline uint32_t scoreboard_bytes_unacked(const struct vma_tcp_conn *conn)
 {
 	return conn->pcb->snd_nxt - conn->pcb->lastack;
 }
 /* Bytes that are lost and have not been sent again. */
-static inline uint32_t scoreboard_waiting(const struct vma_tcp_conn *conn)
+static inline uint32_t scoreboard_bytes_to_resend(const struct vma_tcp_conn *conn)
 {
 	return conn->recovery.lost_bytes - conn->recovery.retransmitted_bytes;
 }
@@ -68,7 +68,8 @@ static inline bool scoreboard_sent_after(uint32_t a_number, uint32_t b_number)
 	return (int32_t)(a_number - b_number) > 0;
 }
 /* seg has been delivered, as it was sent last: RFC 8985 6.2, step 2. */
-static inline void scoreboard_newest(struct tcp_recovery *r, const struct tcp_seg *seg, uint64_t now_ns)
+static inline void scoreboard_update_newest_delivered(struct tcp_recovery *r, const struct tcp_seg *seg,
+                                                      uint64_t now_ns)
 {
 	if (r->rack_sent_ns && !scoreboard_sent_after(seg->send_number, r->rack_number))
 		return;
@@ -78,20 +79,20 @@ static inline void scoreboard_newest(struct tcp_recovery *r, const struct tcp_se
 }
 
 /* What ack->ackno acknowledges leaves the sums; it is still in the list. Notes in recovery.delta. */
-void scoreboard_acked(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
-void scoreboard_sack(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
+void scoreboard_drop_acked(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
+void scoreboard_apply_sack(struct vma_tcp_conn *conn, const struct tcp_ack *ack);
 /* What begins at seq has arrived after others, up to high_sacked, that were sent later. The path does that, so it is to
  * be awaited. */
-void scoreboard_reordered(struct vma_tcp_conn *conn, uint32_t seq, uint32_t high_sacked);
+void scoreboard_on_reordering(struct vma_tcp_conn *conn, uint32_t seq, uint32_t high_sacked);
 void scoreboard_detect_losses(struct vma_tcp_conn *conn); /* marks what is lost, sets recovery.reorder_due_ns */
-void scoreboard_lose(struct vma_tcp_conn *conn, struct tcp_seg *seg);
-void scoreboard_lose_all(struct vma_tcp_conn *conn); /* but what is SACKed */
-void scoreboard_lose_none(struct vma_tcp_conn *conn);
+void scoreboard_mark_lost(struct vma_tcp_conn *conn, struct tcp_seg *seg);
+void scoreboard_mark_all_lost(struct vma_tcp_conn *conn); /* but what is SACKed */
+void scoreboard_unmark_all_lost(struct vma_tcp_conn *conn);
 struct tcp_seg *scoreboard_next_lost(struct vma_tcp_conn *conn); /* that waits; NULL */
-void scoreboard_resent(struct vma_tcp_conn *conn, struct tcp_seg *seg);
+void scoreboard_on_resent(struct vma_tcp_conn *conn, struct tcp_seg *seg);
 /* seg has become two, which carry the same marks; the sums are what they were. */
-void scoreboard_cut(struct vma_tcp_conn *conn, struct tcp_seg *seg, struct tcp_seg *half);
-void scoreboard_count(struct vma_tcp_conn *conn); /* all sums from the marks, all searches from the head */
-void scoreboard_reset(struct vma_tcp_conn *conn); /* no segment is there any more */
+void scoreboard_on_segment_split(struct vma_tcp_conn *conn, struct tcp_seg *seg, struct tcp_seg *half);
+void scoreboard_recount_bytes(struct vma_tcp_conn *conn); /* all sums from the marks, all searches from the head */
+void scoreboard_reset(struct vma_tcp_conn *conn);         /* no segment is there any more */
 
 #endif

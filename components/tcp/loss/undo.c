@@ -13,9 +13,9 @@ static void undo_reduction(struct vma_tcp_conn *conn)
 	bool was_reordered = r->state == TCP_RECOVERY_FAST && TCP_SEQ_GT(r->high_sacked, r->delta.una);
 
 	if (was_reordered && scoreboard_has_sack(conn))
-		scoreboard_reordered(conn, r->delta.una, r->high_sacked);
-	scoreboard_lose_none(conn);
-	cc_undo(&conn->cc, r->undo_cwnd, r->undo_ssthresh);
+		scoreboard_on_reordering(conn, r->delta.una, r->high_sacked);
+	scoreboard_unmark_all_lost(conn);
+	cc_undo_reduction(&conn->cc, r->undo_cwnd, r->undo_ssthresh);
 	r->undo_possible = r->undo_first_ack = false;
 	r->state = r->sacked_segments ? TCP_RECOVERY_DISORDER : TCP_RECOVERY_OPEN;
 	r->frto = 0;
@@ -46,7 +46,7 @@ static bool original_after_timeout(const struct vma_tcp_conn *conn)
 	       (scoreboard_has_sack(conn) || (r->delta.acked && !r->delta.resent));
 }
 
-bool recovery_undo(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
+bool recovery_undo_if_spurious(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 {
 	struct tcp_recovery *r = &conn->recovery;
 	bool by_dsack = r->undo_possible && r->delta.dsack && r->undo_resends == 0;
@@ -59,19 +59,19 @@ bool recovery_undo(struct vma_tcp_conn *conn, const struct tcp_ack *ack)
 		return true;
 	}
 	/* The recovery is over already: only the window is to be given back. */
-	cc_undo(&conn->cc, r->undo_cwnd, r->undo_ssthresh);
+	cc_undo_reduction(&conn->cc, r->undo_cwnd, r->undo_ssthresh);
 	r->undo_possible = false;
 	conn->counts.spurious++;
 	TCP_COUNT(conn->tcp, spurious, 1);
 	return false;
 }
 
-void recovery_frto(struct vma_tcp_conn *conn)
+void recovery_frto_on_ack(struct vma_tcp_conn *conn)
 {
 	struct tcp_recovery *r = &conn->recovery;
 
 	/* 2.1, step 2: an ACK that advances lets two new segments leave; without any, as always. */
-	if (r->frto == 1 && r->delta.acked && recovery_has_new(conn))
+	if (r->frto == 1 && r->delta.acked && recovery_has_unsent_data(conn))
 		r->frto = 2;
 	else if (r->delta.acked || r->delta.dup || r->delta.sacked)
 		r->frto = 0;

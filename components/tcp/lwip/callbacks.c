@@ -20,7 +20,7 @@ err_t tcp_hook_inpacket(struct tcp_pcb *pcb, struct tcp_hdr *hdr, u16_t optlen, 
 }
 
 /* Fills the span from where *p and *off are. */
-static void copy_span(struct pbuf **p, u16_t *off, const struct iovec *span)
+static void pbuf_copy_to_span(struct pbuf **p, u16_t *off, const struct iovec *span)
 {
 	size_t done = 0;
 
@@ -38,7 +38,7 @@ static void copy_span(struct pbuf **p, u16_t *off, const struct iovec *span)
 	}
 }
 
-static bool copy_all(struct tcp_fifo *fifo, struct pbuf *p)
+static bool pbuf_copy_to_fifo(struct tcp_fifo *fifo, struct pbuf *p)
 {
 	struct iovec spans[8];
 	size_t room = 0, total = p->tot_len;
@@ -50,16 +50,16 @@ static bool copy_all(struct tcp_fifo *fifo, struct pbuf *p)
 	if (room < total)
 		return false;
 	for (unsigned i = 0; i < n; i++)
-		copy_span(&p, &off, &spans[i]);
+		pbuf_copy_to_span(&p, &off, &spans[i]);
 	fifo_commit(fifo, total);
 	return true;
 }
 
-static bool take_in_order(struct vma_tcp_conn *conn, struct pbuf *p)
+static bool fifo_take_in_order_pbufs(struct vma_tcp_conn *conn, struct pbuf *p)
 {
 	if ((atomic_load_explicit(&conn->rx_mode, memory_order_relaxed) & RX_ZCOPY) != 0)
 		return zcopy_take_pbufs(conn, p);
-	if (!copy_all(&conn->rx, p))
+	if (!pbuf_copy_to_fifo(&conn->rx, p))
 		return false;
 	conn->counts.bytes_in += p->tot_len;
 	TCP_COUNT(conn->tcp, bytes_in, p->tot_len);
@@ -79,9 +79,9 @@ static err_t lwip_on_recv(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_t 
 			tcp_conn_fin_received(conn);
 		return ERR_OK;
 	}
-	if (!take_in_order(conn, p)) {
+	if (!fifo_take_in_order_pbufs(conn, p)) {
 		TCP_COUNT(conn->tcp, no_memory, 1);
-		tcp_retry(conn);
+		conn_enqueue_retry(conn);
 		return ERR_MEM;
 	}
 	pbuf_free(p);

@@ -34,7 +34,7 @@ struct header_block {
 _Static_assert(HEADER_AT % 4 == 0 && HEADER_AT + TCP_HLEN + 40 <= sizeof(((struct header_block *)0)->bytes),
                "room for a header with all its options");
 
-static const uint32_t kind_size[MEMORY_KINDS] = {
+static const uint32_t memory_kind_size[MEMORY_KINDS] = {
         [MEMORY_PCB] = sizeof(struct tcp_pcb),
         [MEMORY_LISTENER] = sizeof(struct tcp_pcb_listen),
         [MEMORY_SEGMENT] = sizeof(struct tcp_seg),
@@ -47,7 +47,7 @@ static const uint32_t kind_size[MEMORY_KINDS] = {
 struct free_object {
 	struct free_object *next;
 };
-struct tcp_port_memory {
+struct tcp_lwip_memory {
 	struct {
 		struct free_object *first;
 		uint32_t count, limit;
@@ -85,31 +85,31 @@ static void host_free(struct vma_tcp *tcp, void *memory)
 		free(memory);
 }
 
-static void keep_segments(struct tcp_port_memory *memory, bool on)
+static void memory_keep_free_segments(struct tcp_lwip_memory *memory, bool on)
 {
-	memory->free[MEMORY_SEGMENT].limit = on ? KEEPS * KEEP_BYTES / kind_size[MEMORY_SEGMENT] : 0;
+	memory->free[MEMORY_SEGMENT].limit = on ? KEEPS * KEEP_BYTES / memory_kind_size[MEMORY_SEGMENT] : 0;
 	memory->whole_limit = on ? memory->free[MEMORY_HEADER].limit : 0;
 }
 
 /* One more or less. While there are as many as there may be, none is kept: the next is another stack's, perhaps. */
-static void count_segments(struct vma_tcp *tcp, int64_t n)
+static void memory_count_segments(struct vma_tcp *tcp, int64_t n)
 {
 	struct vma_tcp_memory *all = tcp->attr.memory;
 	const int64_t now = atomic_fetch_add_explicit(&all->segments, n, memory_order_relaxed) + n;
 
 	if (all->segments_max != 0)
-		keep_segments(tcp->memory, now < all->segments_max);
+		memory_keep_free_segments(tcp->memory, now < all->segments_max);
 }
 
 int port_memory_create(struct vma_tcp *tcp)
 {
-	struct tcp_port_memory *memory = host_alloc(tcp, sizeof(*memory));
+	struct tcp_lwip_memory *memory = host_alloc(tcp, sizeof(*memory));
 
 	if (!memory)
 		return -ENOMEM;
 	for (unsigned kind = 0; kind < MEMORY_KINDS; kind++)
-		memory->free[kind].limit = KEEPS * KEEP_BYTES / kind_size[kind];
-	keep_segments(memory, true);
+		memory->free[kind].limit = KEEPS * KEEP_BYTES / memory_kind_size[kind];
+	memory_keep_free_segments(memory, true);
 	tcp->memory = memory;
 	tcp->clock_offset_ms = port_clock_offset(tcp->attr.secret);
 	return 0;
@@ -117,14 +117,14 @@ int port_memory_create(struct vma_tcp *tcp)
 
 void port_memory_destroy(struct vma_tcp *tcp)
 {
-	struct tcp_port_memory *memory = tcp->memory;
+	struct tcp_lwip_memory *memory = tcp->memory;
 	struct free_object *object;
 	struct tcp_seg *seg;
 
 	if (!memory)
 		return;
 	if (tcp->attr.memory)
-		count_segments(tcp, -(int64_t)memory->segments);
+		memory_count_segments(tcp, -(int64_t)memory->segments);
 	while ((seg = memory->whole)) {
 		memory->whole = seg->next;
 		host_free(tcp, seg->p->next);
@@ -146,20 +146,20 @@ uint64_t port_memory_in_use(const struct vma_tcp *tcp)
 	return tcp->memory->in_use;
 }
 
-void memory_hand_over(struct vma_tcp *from, struct vma_tcp *to, unsigned n)
+void memory_move_count_to_stack(struct vma_tcp *from, struct vma_tcp *to, unsigned n)
 {
 	from->memory->in_use -= n;
 	to->memory->in_use += n;
 }
 
-static int64_t charge_of(const struct tcp_port_memory *memory)
+static int64_t segment_memory_charge(const struct tcp_lwip_memory *memory)
 {
 	return memory->segments > SEGMENTS_FREE_OF_CHARGE
 	               ? (int64_t)(memory->segments - SEGMENTS_FREE_OF_CHARGE) * (int64_t)SEGMENT_BYTES
 	               : 0;
 }
 
-static void *count_object(struct vma_tcp *tcp, void *object)
+static void *memory_count_object_in_use(struct vma_tcp *tcp, void *object)
 {
 	if (object)
 		tcp->memory->in_use++;
@@ -169,7 +169,7 @@ static void *count_object(struct vma_tcp *tcp, void *object)
 }
 
 /* NULL: none is kept. Not counted yet. */
-static inline void *memory_pop_free(struct tcp_port_memory *memory, enum memory_kind kind)
+static inline void *memory_pop_free(struct tcp_lwip_memory *memory, enum memory_kind kind)
 {
 	struct free_object *object = memory->free[kind].first;
 
@@ -180,7 +180,7 @@ static inline void *memory_pop_free(struct tcp_port_memory *memory, enum memory_
 	return object;
 }
 
-static void memory_keep(struct tcp_port_memory *memory, enum memory_kind kind, void *object)
+static void memory_keep(struct tcp_lwip_memory *memory, enum memory_kind kind, void *object)
 {
 	struct free_object *free = object;
 
@@ -190,7 +190,7 @@ static void memory_keep(struct tcp_port_memory *memory, enum memory_kind kind, v
 }
 
 /* Segments that are kept whole do not lie idle when the host has nothing: one becomes what it is made of. */
-static bool split_whole_segment(struct tcp_port_memory *memory)
+static bool split_whole_segment(struct tcp_lwip_memory *memory)
 {
 	struct tcp_seg *seg = memory->whole;
 
@@ -212,43 +212,43 @@ static void memory_charge(struct vma_tcp *tcp, int64_t bytes)
 
 bool memory_lacks_segments(const struct vma_tcp *tcp)
 {
-	const struct tcp_port_memory *own = tcp->memory;
+	const struct tcp_lwip_memory *own = tcp->memory;
 	const struct vma_tcp_memory *all = tcp->attr.memory;
 
 	return own->whole == NULL && own->free[MEMORY_SEGMENT].first == NULL &&
 	       atomic_load_explicit(&all->segments, memory_order_relaxed) >= all->segments_max;
 }
 
-void memory_hand_over_segments(struct vma_tcp *from, struct vma_tcp *to, unsigned n)
+void memory_move_segments_to_stack(struct vma_tcp *from, struct vma_tcp *to, unsigned n)
 {
-	const int64_t before = charge_of(from->memory) + charge_of(to->memory);
+	const int64_t before = segment_memory_charge(from->memory) + segment_memory_charge(to->memory);
 
 	from->memory->segments -= n;
 	to->memory->segments += n;
-	memory_charge(to, charge_of(from->memory) + charge_of(to->memory) - before);
+	memory_charge(to, segment_memory_charge(from->memory) + segment_memory_charge(to->memory) - before);
 }
 
-static void *__attribute__((cold, noinline)) get_new(struct vma_tcp *tcp, enum memory_kind kind)
+static void *__attribute__((cold, noinline)) memory_get_from_host(struct vma_tcp *tcp, enum memory_kind kind)
 {
-	void *object = host_alloc(tcp, kind_size[kind]);
+	void *object = host_alloc(tcp, memory_kind_size[kind]);
 
 	if (object && kind == MEMORY_SEGMENT && tcp->attr.memory)
-		count_segments(tcp, 1);
+		memory_count_segments(tcp, 1);
 	if (object && kind == MEMORY_SEGMENT && ++tcp->memory->segments > SEGMENTS_FREE_OF_CHARGE)
 		memory_charge(tcp, (int64_t)SEGMENT_BYTES);
 	if (!object && split_whole_segment(tcp->memory))
 		object = memory_pop_free(tcp->memory, kind);
-	return count_object(tcp, object);
+	return memory_count_object_in_use(tcp, object);
 }
 
 /* static: inlined where the kind is known. */
 static inline void *port_memory_get(struct vma_tcp *tcp, enum memory_kind kind)
 {
-	struct tcp_port_memory *memory = tcp->memory;
+	struct tcp_lwip_memory *memory = tcp->memory;
 	void *object = memory_pop_free(memory, kind);
 
 	if (__builtin_expect(object == NULL, 0))
-		return get_new(tcp, kind);
+		return memory_get_from_host(tcp, kind);
 	memory->in_use++;
 	return object;
 }
@@ -258,10 +258,11 @@ void *memory_get(struct vma_tcp *tcp, enum memory_kind kind)
 	return port_memory_get(tcp, kind);
 }
 
-static void __attribute__((cold, noinline)) memory_give_back(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
+static void __attribute__((cold, noinline))
+memory_return_to_host(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
 {
 	if (kind == MEMORY_SEGMENT && tcp->attr.memory)
-		count_segments(tcp, -1);
+		memory_count_segments(tcp, -1);
 	if (kind == MEMORY_SEGMENT && tcp->memory->segments-- > SEGMENTS_FREE_OF_CHARGE)
 		memory_charge(tcp, -(int64_t)SEGMENT_BYTES);
 	host_free(tcp, memory);
@@ -269,11 +270,11 @@ static void __attribute__((cold, noinline)) memory_give_back(struct vma_tcp *tcp
 
 void memory_put(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
 {
-	struct tcp_port_memory *all = tcp->memory;
+	struct tcp_lwip_memory *all = tcp->memory;
 
 	all->in_use--;
 	if (all->free[kind].count >= all->free[kind].limit)
-		memory_give_back(tcp, kind, memory);
+		memory_return_to_host(tcp, kind, memory);
 	else
 		memory_keep(all, kind, memory);
 }
@@ -281,7 +282,8 @@ void memory_put(struct vma_tcp *tcp, enum memory_kind kind, void *memory)
 /* ---- segments ---- */
 
 /* The header lies where pbuf_alloc and pbuf_add_header would put it. */
-static inline struct tcp_seg *memory_fill_seg(struct tcp_seg *seg, void *bytes, uint16_t len, uint16_t options_len)
+static inline struct tcp_seg *memory_init_segment_header(struct tcp_seg *seg, void *bytes, uint16_t len,
+                                                         uint16_t options_len)
 {
 	uint16_t hdr_len = (uint16_t)(TCP_HLEN + options_len);
 	struct pbuf *head = seg->p, *data = head->next;
@@ -299,7 +301,7 @@ static inline struct tcp_seg *memory_fill_seg(struct tcp_seg *seg, void *bytes, 
 
 /* Of one object of each kind, after the other. */
 static struct tcp_seg *__attribute__((noinline))
-segment_of_pieces(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t options_len)
+memory_build_segment_of_parts(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t options_len)
 {
 	struct tcp_seg *seg = port_memory_get(tcp, MEMORY_SEGMENT);
 	struct pbuf *data = seg ? port_memory_get(tcp, MEMORY_PBUF) : NULL;
@@ -315,10 +317,10 @@ segment_of_pieces(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t optio
 	block->is_large = 0;
 	seg->p = (struct pbuf *)block->bytes;
 	seg->p->next = data;
-	return memory_fill_seg(seg, bytes, len, options_len);
+	return memory_init_segment_header(seg, bytes, len, options_len);
 }
 
-static inline struct tcp_seg *get_whole(struct tcp_port_memory *memory)
+static inline struct tcp_seg *memory_pop_whole_segment(struct tcp_lwip_memory *memory)
 {
 	struct tcp_seg *seg = memory->whole;
 
@@ -330,26 +332,26 @@ static inline struct tcp_seg *get_whole(struct tcp_port_memory *memory)
 	return seg;
 }
 
-struct tcp_seg *memory_segment(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t options_len)
+struct tcp_seg *memory_get_segment_of_bytes(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t options_len)
 {
-	struct tcp_seg *seg = get_whole(tcp->memory);
+	struct tcp_seg *seg = memory_pop_whole_segment(tcp->memory);
 
 	if (__builtin_expect(!seg, 0))
-		return segment_of_pieces(tcp, bytes, len, options_len);
-	return memory_fill_seg(seg, bytes, len, options_len);
+		return memory_build_segment_of_parts(tcp, bytes, len, options_len);
+	return memory_init_segment_header(seg, bytes, len, options_len);
 }
 
-struct tcp_seg *memory_segment_whole(struct vma_tcp *tcp)
+struct tcp_seg *memory_get_whole_segment(struct vma_tcp *tcp)
 {
-	return get_whole(tcp->memory);
+	return memory_pop_whole_segment(tcp->memory);
 }
 
 void memory_segment_fill(struct tcp_seg *seg, void *bytes, uint16_t len, uint16_t options_len)
 {
-	memory_fill_seg(seg, bytes, len, options_len);
+	memory_init_segment_header(seg, bytes, len, options_len);
 }
 
-static bool is_pair(const struct pbuf *p)
+static bool pbuf_is_header_data_pair(const struct pbuf *p)
 {
 	const struct pbuf *data = p->next;
 
@@ -359,11 +361,11 @@ static bool is_pair(const struct pbuf *p)
 
 unsigned memory_segment_free(struct vma_tcp *tcp, struct tcp_seg *seg)
 {
-	struct tcp_port_memory *memory = tcp->memory;
+	struct tcp_lwip_memory *memory = tcp->memory;
 	struct header_block *block;
 	unsigned pbufs;
 
-	if (!is_pair(seg->p)) {
+	if (!pbuf_is_header_data_pair(seg->p)) {
 		pbufs = pbuf_clen(seg->p);
 		tcp_seg_free(seg);
 		return pbufs;
@@ -430,7 +432,7 @@ void *mem_malloc(mem_size_t size)
 		if (block)
 			block->is_large = 0;
 	} else {
-		block = count_object(tcp, host_alloc(tcp, offsetof(struct header_block, bytes) + size));
+		block = memory_count_object_in_use(tcp, host_alloc(tcp, offsetof(struct header_block, bytes) + size));
 		if (block)
 			block->is_large = 1;
 	}

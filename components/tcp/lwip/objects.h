@@ -27,8 +27,8 @@ enum memory_kind {
 void *memory_get(struct vma_tcp *tcp, enum memory_kind kind); /* NULL: none, counted */
 void memory_put(struct vma_tcp *tcp, enum memory_kind kind, void *memory);
 /* Objects change stacks: n of any kind, and how many of these are segments. Both receive flags held. */
-void memory_hand_over(struct vma_tcp *from, struct vma_tcp *to, unsigned n);
-void memory_hand_over_segments(struct vma_tcp *from, struct vma_tcp *to, unsigned n);
+void memory_move_count_to_stack(struct vma_tcp *from, struct vma_tcp *to, unsigned n);
+void memory_move_segments_to_stack(struct vma_tcp *from, struct vma_tcp *to, unsigned n);
 
 /*
  * A segment as tcp_write makes it of bytes that stay where they are: pbufs for its header and for the bytes. All but
@@ -38,10 +38,10 @@ struct tcp_seg;
 #define MEMORY_SEGMENT_PBUFS 2
 /* VMA_TX_SEGS_TCP (vma_tcp_memory): none is kept here, and the process has as many as it may have. */
 bool memory_lacks_segments(const struct vma_tcp *tcp);
-struct tcp_seg *memory_segment(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t options_len);
+struct tcp_seg *memory_get_segment_of_bytes(struct vma_tcp *tcp, void *bytes, uint16_t len, uint16_t options_len);
 /* The same in two steps, if one is kept in one piece; NULL: none is, which counts for nothing. Before it is filled it
  * may be freed, and nothing else. */
-struct tcp_seg *memory_segment_whole(struct vma_tcp *tcp);
+struct tcp_seg *memory_get_whole_segment(struct vma_tcp *tcp);
 void memory_segment_fill(struct tcp_seg *seg, void *bytes, uint16_t len, uint16_t options_len);
 /* tcp_seg_free of any segment that is or was to be sent. Returns how many pbufs it had. Within lwip_enter. */
 unsigned memory_segment_free(struct vma_tcp *tcp, struct tcp_seg *seg);

@@ -70,7 +70,7 @@ void lwip_leave(void)
 	lwip_at = (struct lwip_at){0};
 }
 
-void lwip_input(const void *src, const void *dst, struct pbuf *p)
+void lwip_tcp_input_segment(const void *src, const void *dst, struct pbuf *p)
 {
 	memcpy(&ip_data.current_iphdr_src, src, sizeof(ip_data.current_iphdr_src));
 	memcpy(&ip_data.current_iphdr_dest, dst, sizeof(ip_data.current_iphdr_dest));

@@ -4,7 +4,7 @@
  * lwIP's own lists and scratch variables are thread-local (adapted at build time). While a driver works on a
  * connection, tcp_active_pcbs holds only its pcb (or, for a handshake, tcp_listen_pcbs the listener's). lwip_enter and
  * lwip_leave see to that. Outside them no function of lwIP is called. The exception is code that only frees its
- * objects, between lwip_give and lwip_cursor_reset.
+ * objects, between lwip_set_cursor_for_free and lwip_cursor_reset.
  *
  * Threads: the driver. Several drivers, of different rings, may run lwIP at the same time.
  */
@@ -43,7 +43,7 @@ void lwip_enter(struct vma_tcp *tcp, struct vma_tcp_conn *conn);
 void lwip_enter_listener(struct vma_tcp *tcp, struct tcp_pcb_listen *listener);
 void lwip_leave(void);
 /* Instead of both around what frees objects of lwIP's, and does nothing else: its lists stay empty. */
-static inline void lwip_give(struct vma_tcp *tcp, struct vma_tcp_conn *conn)
+static inline void lwip_set_cursor_for_free(struct vma_tcp *tcp, struct vma_tcp_conn *conn)
 {
 	lwip_at = (struct lwip_at){.tcp = tcp, .conn = conn};
 }
@@ -52,7 +52,7 @@ static inline void lwip_cursor_reset(void)
 	lwip_at = (struct lwip_at){0};
 }
 /* Within: a segment, from its TCP header on, of a packet between these IPv4 addresses. Takes p. */
-void lwip_input(const void *src, const void *dst, struct pbuf *p);
+void lwip_tcp_input_segment(const void *src, const void *dst, struct pbuf *p);
 
 /* What time stamps of the stack say now (RFC 7323: milliseconds), and how far that is from host.now_ns' milliseconds:
  * a peer does not learn how long the machine has been up. */

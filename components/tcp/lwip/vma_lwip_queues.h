@@ -22,7 +22,7 @@
 #include <lwip/priv/tcp_priv.h>
 
 /* Cuts off what of an out of order segment, which begins within the window, lies beyond it: bytes, and the FIN. */
-static inline void queue_trim(const struct tcp_pcb *pcb, struct tcp_seg *seg, u32_t seqno, u16_t *tcplen)
+static inline void ooo_queue_trim_to_window(const struct tcp_pcb *pcb, struct tcp_seg *seg, u32_t seqno, u16_t *tcplen)
 {
 	u32_t room = pcb->rcv_nxt + pcb->rcv_wnd - seqno;
 
@@ -40,7 +40,7 @@ static inline void queue_trim(const struct tcp_pcb *pcb, struct tcp_seg *seg, u3
  * Where the search for the place of a segment begins: before it lies nothing that the search needs to know. *sackbeg is
  * the left edge of the data without a hole that this segment begins or goes on.
  */
-static inline struct tcp_seg *queue_start(struct tcp_pcb *pcb, u32_t seqno, u32_t *sackbeg)
+static inline struct tcp_seg *ooo_queue_search_start(struct tcp_pcb *pcb, u32_t seqno, u32_t *sackbeg)
 {
 	struct tcp_seg *last = pcb->ooseq_last;
 
@@ -60,19 +60,19 @@ static inline struct tcp_seg *queue_start(struct tcp_pcb *pcb, u32_t seqno, u32_
 }
 
 /* Whether all of a segment that begins behind the beginning of a queued one is in that one. */
-static inline bool queue_has_all(const struct tcp_seg *queued, u32_t seqno, u32_t tcplen)
+static inline bool ooo_queue_covers_segment(const struct tcp_seg *queued, u32_t seqno, u32_t tcplen)
 {
 	return TCP_SEQ_LEQ(seqno + tcplen, queued->tcphdr->seqno + TCP_TCPLEN(queued));
 }
 
 /* A piece per 256 bytes of the window is more than segments of any usual size need. */
-static inline bool queue_is_full(const struct tcp_pcb *pcb)
+static inline bool ooo_queue_is_full(const struct tcp_pcb *pcb)
 {
 	return pcb->ooseq_pbufs > 64 + pcb->rcv_wnd / 256;
 }
 
 /* A segment of the pcb at work has been copied, to be queued. */
-static inline void queue_copied(struct tcp_seg *seg)
+static inline void ooo_queue_on_copied(struct tcp_seg *seg)
 {
 	seg->marks = SEG_QUEUED;
 	seg->queue_pcb = tcp_input_pcb;
@@ -83,7 +83,7 @@ static inline void queue_copied(struct tcp_seg *seg)
 }
 
 /* A segment is about to be freed; its pcb is still there. */
-static inline void queue_freed(const struct tcp_seg *seg)
+static inline void ooo_queue_on_freed(const struct tcp_seg *seg)
 {
 	if (!(seg->marks & SEG_QUEUED))
 		return;
@@ -94,9 +94,9 @@ static inline void queue_freed(const struct tcp_seg *seg)
 
 /*
  * Chains `more` behind `head`, whose last pbuf is `*tail` (NULL: not known), without the sums of lengths; they are
- * made, once for the whole chain, by queue_chained. Modulo 2^16, as pbuf_split_64k wants them.
+ * made, once for the whole chain, by ooo_queue_finish_chain. Modulo 2^16, as pbuf_split_64k wants them.
  */
-static inline void queue_chain(struct pbuf *head, struct pbuf **tail, struct pbuf *more)
+static inline void ooo_queue_chain_pbufs(struct pbuf *head, struct pbuf **tail, struct pbuf *more)
 {
 	struct pbuf *last = *tail != NULL ? *tail : head;
 
@@ -106,7 +106,7 @@ static inline void queue_chain(struct pbuf *head, struct pbuf **tail, struct pbu
 	*tail = more;
 }
 
-static inline void queue_chained(struct pbuf *head, const struct pbuf *tail)
+static inline void ooo_queue_finish_chain(struct pbuf *head, const struct pbuf *tail)
 {
 	u16_t total = 0;
 

@@ -17,7 +17,7 @@
 #define MERGE_MAX 64          /* segments that lwIP sees as one */
 #define MERGE_BYTES_MAX 64000 /* lwIP counts in 16 bits, headers and FIN included */
 
-bool tcp_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+bool tcp_conn_flow_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct vma_tcp_conn *conn = flow->owner;
 
@@ -29,11 +29,11 @@ bool tcp_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx
 	else
 		conn->burst_last->user = packet;
 	conn->burst_last = packet;
-	tcp_ready(conn);
+	conn_enqueue_ready(conn);
 	return true;
 }
 
-static struct vma_buf *pop_burst(struct vma_tcp_conn *conn)
+static struct vma_buf *rx_burst_pop_packet(struct vma_tcp_conn *conn)
 {
 	struct vma_buf *packet = conn->burst;
 
@@ -51,12 +51,12 @@ struct run {
 	unsigned n;
 };
 
-static bool may_begin_run(const struct segment *s)
+static bool segment_may_begin_merge(const struct segment *s)
 {
 	return s->len != 0 && s->is_plain && (s->flags & ~TCP_PSH) == TCP_ACK;
 }
 
-static bool run_continues(const struct run *run, const struct segment *next)
+static bool rx_run_continues(const struct run *run, const struct segment *next)
 {
 	const struct segment *s = &run->s;
 
@@ -67,52 +67,52 @@ static bool run_continues(const struct run *run, const struct segment *next)
 }
 
 /* The urgent byte is looked for in the packet of each segment. */
-static bool awaits_urgent(const struct vma_tcp_conn *conn)
+static bool rx_watches_for_urgent(const struct vma_tcp_conn *conn)
 {
 	return atomic_load_explicit(&conn->urgent_byte, memory_order_relaxed) == URGENT_EXPECTED;
 }
 
 /* Takes what can be taken as one from the head of the burst. */
-static void merge_run(struct vma_tcp_conn *conn, struct run *run, bool merge)
+static void rx_merge_burst_to_run(struct vma_tcp_conn *conn, struct run *run, bool merge)
 {
 	struct vma_bufarena *arena = conn->tcp->arena;
 	struct segment next;
 
-	run->packets[0] = pop_burst(conn);
+	run->packets[0] = rx_burst_pop_packet(conn);
 	run->n = 1;
 	segment_parse(&run->s, arena, run->packets[0]);
-	if (!merge || !may_begin_run(&run->s) || awaits_urgent(conn))
+	if (!merge || !segment_may_begin_merge(&run->s) || rx_watches_for_urgent(conn))
 		return;
 	while (conn->burst != NULL) {
 		segment_parse(&next, arena, conn->burst);
-		if (!run_continues(run, &next))
+		if (!rx_run_continues(run, &next))
 			return;
-		run->packets[run->n++] = pop_burst(conn);
-		segment_absorb(&run->s, &next);
+		run->packets[run->n++] = rx_burst_pop_packet(conn);
+		segment_merge_next(&run->s, &next);
 	}
 }
 
-static void drop_run(struct vma_tcp_conn *conn, struct run *run, unsigned from)
+static void rx_run_drop_packets(struct vma_tcp_conn *conn, struct run *run, unsigned from)
 {
 	for (unsigned i = from; i < run->n; i++)
 		vma_buf_put_chain(conn->tcp->arena, run->packets[i]);
 }
 
 /* The same where the data is not in order: nobody knows for how long it is kept. */
-static struct pbuf *copy_run(struct vma_tcp_conn *conn, struct run *run)
+static struct pbuf *rx_run_copy_to_pbuf(struct vma_tcp_conn *conn, struct run *run)
 {
 	const struct segment *s = &run->s;
 	struct pbuf *p = port_pbuf_copied(conn->tcp, run->packets, run->n, s->len, s->header, s->hdr_len);
 
 	if (p == NULL) {
 		TCP_COUNT(conn->tcp, no_memory, 1);
-		drop_run(conn, run, 0);
+		rx_run_drop_packets(conn, run, 0);
 	}
 	return p;
 }
 
 /* One chain of all the data, behind one header. NULL: no memory, and the packets are gone. */
-static struct pbuf *chain_run(struct vma_tcp_conn *conn, struct run *run)
+static struct pbuf *rx_run_to_pbuf_chain(struct vma_tcp_conn *conn, struct run *run)
 {
 	struct pbuf *pieces[MERGE_MAX], *last;
 
@@ -120,7 +120,7 @@ static struct pbuf *chain_run(struct vma_tcp_conn *conn, struct run *run)
 		pieces[i] = port_pbuf_of(conn->tcp, run->packets[i], run->s.header, i == 0 ? run->s.hdr_len : 0);
 		if (pieces[i] == NULL) {
 			TCP_COUNT(conn->tcp, no_memory, 1);
-			drop_run(conn, run, i);
+			rx_run_drop_packets(conn, run, i);
 			while (i > 0)
 				pbuf_free(pieces[--i]);
 			return NULL;
@@ -146,20 +146,20 @@ static uint64_t acked_offset(const struct vma_tcp_conn *conn)
 
 static void release_acked(struct vma_tcp_conn *conn)
 {
-	predict_release(conn, tcp_output_released(conn), acked_offset(conn));
+	fast_path_release_acked_bytes(conn, tcp_output_released_offset(conn), acked_offset(conn));
 }
 
 /*
  * Both sides have sent a SYN (RFC 9293 3.5, figure 7), which lwIP does not know: it has read the options, and goes on
  * as if this side had been asked. The SYN that waits to be acknowledged becomes a SYN-ACK, which takes no memory.
  */
-static void cross_syn(struct vma_tcp_conn *conn, const struct segment *s)
+static void handle_simultaneous_open(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_seg *syn = pcb->unacked != NULL ? pcb->unacked : pcb->unsent;
 
 	conn->peer_mss = pcb->mss; /* before anything of this side changes it */
-	recovery_forget_segments(conn);
+	recovery_reset_segment_state(conn);
 	TCPH_SET_FLAG(syn->tcphdr, TCP_ACK);
 	syn->marks = 0;
 	pcb->unsent = syn;
@@ -184,13 +184,13 @@ struct before {
  * window.c's decision. What it wants to be answered for other reasons is.
  */
 /* In order, and the end of what has come. */
-static bool took_fin(const struct vma_tcp_conn *conn, const struct segment *s, const struct before *before)
+static bool segment_fin_was_taken(const struct vma_tcp_conn *conn, const struct segment *s, const struct before *before)
 {
 	return s->flags & TCP_FIN && before->state == ESTABLISHED && conn->pcb->state == CLOSE_WAIT &&
 	       before->rcv_nxt == s->seq && conn->pcb->rcv_nxt == s->end;
 }
 
-static void conclude_segment(struct vma_tcp_conn *conn, const struct segment *s, const struct before *before)
+static void rx_segment_after_lwip(struct vma_tcp_conn *conn, const struct segment *s, const struct before *before)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	uint32_t came = pcb->rcv_nxt - before->rcv_nxt;
@@ -198,20 +198,20 @@ static void conclude_segment(struct vma_tcp_conn *conn, const struct segment *s,
 	tcp_clear_flags(pcb, TF_ACK_DELAY);
 	if (s->seq == s->end && !before->ack_now && before->state != SYN_SENT)
 		tcp_clear_flags(pcb, TF_ACK_NOW);
-	if (took_fin(conn, s, before) && !before->ack_now)
-		window_fin(conn);
+	if (segment_fin_was_taken(conn, s, before) && !before->ack_now)
+		window_on_fin(conn);
 	if (pcb->snd_wnd > conn->snd_wnd_max)
 		conn->snd_wnd_max = pcb->snd_wnd;
 	if (!conn->connected)
 		return;
 	if (s->len != 0 && came != 0)
-		window_received(conn, came, s->size, s->flags & TCP_PSH);
+		window_on_data_received(conn, came, s->size, s->flags & TCP_PSH);
 	else if (s->len != 0) {
 		TCP_COUNT(conn->tcp, out_of_order_in, 1);
 		conn->counts.out_of_order_in++;
 	}
 	if (s->len != 0 && came == 0 && pcb->flags & TF_ACK_NOW)
-		window_behind_hole(conn, s->len, before->ack_now);
+		window_on_out_of_order_data(conn, s->len, before->ack_now);
 	release_acked(conn);
 	conn->ack_received = true;
 }
@@ -236,8 +236,8 @@ static void parse_ack(struct vma_tcp_conn *conn, const struct segment *s, struct
 /*
  * The kernel's rule, in place of lwIP's and RFC 9293's: what acknowledges something new says the window of now, also if
  * it is a segment sent again, whose number is an old one; the size of before would move the edge to where the peer
- * never told it. What acknowledges less than is known says nothing, whatever its number (receive_duplicate gives it a
- * new one).
+ * never told it. What acknowledges less than is known says nothing, whatever its number (rx_run_handle_duplicate gives
+ * it a new one).
  */
 static void update_window(struct tcp_pcb *pcb, const struct segment *s, const struct before *before)
 {
@@ -258,15 +258,15 @@ static void update_window(struct tcp_pcb *pcb, const struct segment *s, const st
 }
 
 /* What lwIP has ended, or made of it. */
-static void follow_segment(struct vma_tcp_conn *conn, const struct segment *s, const struct before *before)
+static void handle_lwip_state_change(struct vma_tcp_conn *conn, const struct segment *s, const struct before *before)
 {
 	if (conn->pcb == NULL) {
 		TCP_COUNT(conn->tcp, resets_in, (s->flags & TCP_RST) != 0);
-		tcp_conn_over(conn, conn->fatal_error);
+		conn_pcb_is_gone(conn, conn->fatal_error);
 		return;
 	}
 	if (before->state == SYN_SENT && conn->pcb->state == SYN_SENT && s->flags & TCP_SYN)
-		cross_syn(conn, s);
+		handle_simultaneous_open(conn, s);
 	if (conn->pcb == NULL)
 		return;
 	if (conn->pcb->state == TIME_WAIT) {
@@ -275,49 +275,49 @@ static void follow_segment(struct vma_tcp_conn *conn, const struct segment *s, c
 	}
 	update_window(conn->pcb, s, before);
 	if (s->flags & TCP_ACK)
-		recovery_ack_after(conn, &conn->tcp->ack);
-	conclude_segment(conn, s, before);
+		recovery_ack_after_lwip(conn, &conn->tcp->ack);
+	rx_segment_after_lwip(conn, s, before);
 	if (before->state == SYN_RCVD && conn->connected && conn->listener != NULL)
-		tcp_half_open_done(conn);
+		tcp_half_open_established(conn);
 }
 
 /* The peer is told at once that this has come twice (RFC 2883). */
-static void report_duplicate(struct vma_tcp_conn *conn, const struct segment *s)
+static void ack_duplicate_with_dsack(struct vma_tcp_conn *conn, const struct segment *s)
 {
-	window_duplicate(conn, s->seq, s->seq + s->len);
+	window_on_duplicate_data(conn, s->seq, s->seq + s->len);
 	tcp_ack_now(conn->pcb);
 }
 
 /* All of it has been taken before; the rest is an ACK. */
-static void receive_duplicate(struct vma_tcp_conn *conn, struct run *run)
+static void rx_run_handle_duplicate(struct vma_tcp_conn *conn, struct run *run)
 {
 	struct segment *s = &run->s;
 
-	report_duplicate(conn, s);
-	segment_make_bare(s, conn->pcb->rcv_nxt);
-	drop_run(conn, run, 1);
+	ack_duplicate_with_dsack(conn, s);
+	segment_strip_payload(s, conn->pcb->rcv_nxt);
+	rx_run_drop_packets(conn, run, 1);
 	run->n = 1;
 }
 
 /* There is no memory for more than is held already: only its acknowledgement is taken. Its data is said again. */
-static void refuse_data(struct vma_tcp_conn *conn, struct run *run)
+static void rx_run_refuse_data(struct vma_tcp_conn *conn, struct run *run)
 {
 	TCP_COUNT(conn->tcp, no_memory, 1);
 	tcp_ack_now(conn->pcb);
-	segment_make_bare(&run->s, conn->pcb->rcv_nxt);
-	drop_run(conn, run, 1);
+	segment_strip_payload(&run->s, conn->pcb->rcv_nxt);
+	rx_run_drop_packets(conn, run, 1);
 	run->n = 1;
 }
 
 /* Bytes that the receive fifo had no memory for would be lost with the pcb, which the last ACK ends. */
-static bool waits_for_memory(const struct vma_tcp_conn *conn)
+static bool fin_waits_for_rx_memory(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
 	return __builtin_expect(pcb->refused_data != NULL, 0) && (pcb->state == LAST_ACK || pcb->state == CLOSING);
 }
 
-static void through_lwip(struct vma_tcp_conn *conn, struct run *run, struct before *before)
+static void rx_run_through_lwip(struct vma_tcp_conn *conn, struct run *run, struct before *before)
 {
 	struct segment *s = &run->s;
 	bool has_data = s->len != 0 && conn->pcb->state != SYN_SENT; /* with a SYN it is not taken, nor by the kernel */
@@ -326,32 +326,33 @@ static void through_lwip(struct vma_tcp_conn *conn, struct run *run, struct befo
 	struct pbuf *p;
 
 	if (has_data && TCP_SEQ_LEQ(s->end, conn->pcb->rcv_nxt)) {
-		receive_duplicate(conn, run);
+		rx_run_handle_duplicate(conn, run);
 		before->ack_now = true;
-	} else if (has_data && budget_refuses(conn)) {
-		refuse_data(conn, run);
+	} else if (has_data && tcp_memory_refuses_rx(conn)) {
+		rx_run_refuse_data(conn, run);
 		before->ack_now = true;
 	} else if (has_data && ooo_is_queued(conn, s, &steps)) {
 		is_queued_already = true;
-		report_duplicate(conn, s);
+		ack_duplicate_with_dsack(conn, s);
 		before->ack_now = true;
 	} else if (is_ooo && !ooo_may_keep(conn, s, steps)) {
-		refuse_data(conn, run);
+		rx_run_refuse_data(conn, run);
 		before->ack_now = true;
 	}
 	/* A bare FIN is taken even if the window is closed, as the kernel does. */
 	if (s->len == 0 && s->flags & TCP_FIN && s->seq == conn->pcb->rcv_nxt && conn->pcb->rcv_wnd == 0)
 		conn->pcb->rcv_wnd = 1;
-	p = is_ooo && s->len != 0 && !is_queued_already ? copy_run(conn, run) : chain_run(conn, run);
+	p = is_ooo && s->len != 0 && !is_queued_already ? rx_run_copy_to_pbuf(conn, run)
+	                                                : rx_run_to_pbuf_chain(conn, run);
 	if (p == NULL)
 		return;
 	if (s->flags & TCP_ACK)
-		recovery_ack_before(conn, &conn->tcp->ack);
-	lwip_input(conn->key.peer, conn->key.local, p);
-	follow_segment(conn, s, before);
+		recovery_ack_before_lwip(conn, &conn->tcp->ack);
+	lwip_tcp_input_segment(conn->key.peer, conn->key.local, p);
+	handle_lwip_state_change(conn, s, before);
 }
 
-static void feed_run(struct vma_tcp_conn *conn, struct run *run)
+static void rx_run_to_lwip(struct vma_tcp_conn *conn, struct run *run)
 {
 	struct segment *s = &run->s;
 	struct before before = {.rcv_nxt = conn->pcb->rcv_nxt,
@@ -363,22 +364,22 @@ static void feed_run(struct vma_tcp_conn *conn, struct run *run)
 	                        .ack_now = conn->pcb->flags & TF_ACK_NOW};
 
 	parse_ack(conn, s, &conn->tcp->ack);
-	if (!conn->tcp->predicts_nothing && !awaits_urgent(conn) && !budget_refuses(conn) &&
-	    tcp_predict(conn, s, run->packets, run->n)) {
+	if (!conn->tcp->predicts_nothing && !rx_watches_for_urgent(conn) && !tcp_memory_refuses_rx(conn) &&
+	    tcp_rx_fast_path(conn, s, run->packets, run->n)) {
 		conn->last_in_ns = conn->tcp->now_ns;
-		recovery_ack_after(conn, &conn->tcp->ack);
-		conclude_segment(conn, s, &before);
+		recovery_ack_after_lwip(conn, &conn->tcp->ack);
+		rx_segment_after_lwip(conn, s, &before);
 		return;
 	}
 	conn->window.chooses |= conn->tcp->predicts_nothing;
-	if (waits_for_memory(conn) || !tcp_validate(conn, s)) {
-		drop_run(conn, run, 0);
+	if (fin_waits_for_rx_memory(conn) || !tcp_validate(conn, s)) {
+		rx_run_drop_packets(conn, run, 0);
 		return;
 	}
 	conn->last_in_ns = conn->tcp->now_ns;
 	parse_ack(conn, s, &conn->tcp->ack); /* once more: tcp_validate may have changed it */
 	urgent_update(conn, s);
-	through_lwip(conn, run, &before);
+	rx_run_through_lwip(conn, run, &before);
 }
 
 void tcp_input_burst(struct vma_tcp_conn *conn)
@@ -390,11 +391,11 @@ void tcp_input_burst(struct vma_tcp_conn *conn)
 	if (merge)
 		tcp->gro_conns_left--;
 	while (conn->burst != NULL && conn->pcb != NULL && conn->pcb->state != TIME_WAIT) {
-		merge_run(conn, &run, merge);
+		rx_merge_burst_to_run(conn, &run, merge);
 		TCP_COUNT(tcp, segments_in, run.n);
 		conn->counts.segments_in += run.n;
 		conn->data_segments_in += run.s.len != 0 ? run.n : 0;
-		feed_run(conn, &run);
+		rx_run_to_lwip(conn, &run);
 		if (conn->pcb != NULL && window_sacks_are_full(conn))
 			tcp_output_ack(conn);
 	}

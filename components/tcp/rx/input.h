@@ -4,7 +4,7 @@
 
 #include <vma/tcp.h>
 
-bool tcp_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info); /* a flow's */
+bool tcp_conn_flow_sink(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info); /* a flow's */
 /* Within lwip_enter, and the pcb is there. */
 void tcp_input_burst(struct vma_tcp_conn *conn);
 

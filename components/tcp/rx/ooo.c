@@ -15,7 +15,7 @@
 /* Of what is held, given up at once: so that the walk to it is paid for by many pieces. */
 #define PRUNED_PART 8
 
-static uint32_t queued_end(const struct tcp_seg *seg)
+static uint32_t ooo_segment_end_seq(const struct tcp_seg *seg)
 {
 	return seg->tcphdr->seqno + TCP_TCPLEN(seg);
 }
@@ -31,7 +31,7 @@ bool ooo_is_queued(const struct vma_tcp_conn *conn, const struct segment *s, uns
 	for (const struct tcp_seg *seg = pcb->ooseq;
 	     seg != NULL && TCP_SEQ_LEQ(seg->tcphdr->seqno, reach) && *steps <= OOO_STEPS; seg = seg->next) {
 		++*steps;
-		reach = TCP_SEQ_GT(queued_end(seg), reach) ? queued_end(seg) : reach;
+		reach = TCP_SEQ_GT(ooo_segment_end_seq(seg), reach) ? ooo_segment_end_seq(seg) : reach;
 		if (TCP_SEQ_GEQ(reach, s->end))
 			return true;
 	}
@@ -39,7 +39,7 @@ bool ooo_is_queued(const struct vma_tcp_conn *conn, const struct segment *s, uns
 }
 
 /* Blocks of the next ACK end where that ends which is held. */
-static void trim_sacks(struct tcp_pcb *pcb, uint32_t edge)
+static void ooo_trim_sack_blocks(struct tcp_pcb *pcb, uint32_t edge)
 {
 	unsigned kept = 0;
 
@@ -56,7 +56,7 @@ static void trim_sacks(struct tcp_pcb *pcb, uint32_t edge)
 }
 
 /* Gives up the farthest part of what is held, but nothing that begins before `beyond`. False: all that is held does. */
-static bool prune_farthest(struct vma_tcp_conn *conn, uint32_t beyond)
+static bool ooo_prune_farthest(struct vma_tcp_conn *conn, uint32_t beyond)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	uint32_t keep = pcb->ooseq_pbufs - (pcb->ooseq_pbufs + PRUNED_PART - 1) / PRUNED_PART, passed = 0;
@@ -73,7 +73,7 @@ static bool prune_farthest(struct vma_tcp_conn *conn, uint32_t beyond)
 	*link = NULL;
 	tcp_segs_free(farthest);
 	pcb->ooseq_last = last;
-	trim_sacks(pcb, last != NULL ? queued_end(last) : pcb->rcv_nxt);
+	ooo_trim_sack_blocks(pcb, last != NULL ? ooo_segment_end_seq(last) : pcb->rcv_nxt);
 	TCP_COUNT(conn->tcp, no_memory, 1);
 	return true;
 }
@@ -82,7 +82,7 @@ static bool ooo_has_space(const struct vma_tcp_conn *conn)
 {
 	const struct vma_tcp *tcp = conn->tcp;
 
-	if (queue_is_full(conn->pcb))
+	if (ooo_queue_is_full(conn->pcb))
 		return false;
 	return tcp->ooo_bytes < ooo_max(tcp) / 2 ||
 	       (tcp->ooo_bytes < ooo_max(tcp) && conn->pcb->ooseq_pbufs < OOO_LITTLE);
@@ -92,5 +92,5 @@ bool ooo_may_keep(struct vma_tcp_conn *conn, const struct segment *s, unsigned s
 {
 	if (steps > OOO_STEPS)
 		return false;
-	return ooo_has_space(conn) || (prune_farthest(conn, s->end) && ooo_has_space(conn));
+	return ooo_has_space(conn) || (ooo_prune_farthest(conn, s->end) && ooo_has_space(conn));
 }

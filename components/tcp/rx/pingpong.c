@@ -29,12 +29,12 @@ struct pingpong_segment {
 typedef uint16_t __attribute__((aligned(1), may_alias)) unaligned16;
 typedef uint32_t __attribute__((aligned(1), may_alias)) unaligned32;
 
-static inline uint16_t load16_once(const uint8_t *p)
+static inline uint16_t load_be16_volatile(const uint8_t *p)
 {
 	return lwip_ntohs(*(const volatile unaligned16 *)p);
 }
 
-static inline uint32_t load32_once(const uint8_t *p)
+static inline uint32_t load_be32_volatile(const uint8_t *p)
 {
 	return lwip_ntohl(*(const volatile unaligned32 *)p);
 }
@@ -54,27 +54,27 @@ static inline bool pingpong_read(const struct vma_tcp_conn *conn, struct pingpon
 
 	if (packet->user != NULL || packet->payload_len == 0 || packet->next != NULL)
 		return false;
-	flags = load16_once(hdr + 12);
+	flags = load_be16_volatile(hdr + 12);
 	if ((uint32_t)(packet->payload_off - packet->l4_off) != len ||
 	    (flags & 0xfff & ~(uint32_t)TCP_PSH) != TCP_ACK ||
-	    (stamped && load32_once(hdr + TCP_HLEN) != SEGMENT_TS_WORD))
+	    (stamped && load_be32_volatile(hdr + TCP_HLEN) != SEGMENT_TS_WORD))
 		return false;
 	*m = (struct pingpong_segment){.data = hdr + len,
-	                               .seq = load32_once(hdr + 4),
-	                               .ack = load32_once(hdr + 8),
+	                               .seq = load_be32_volatile(hdr + 4),
+	                               .ack = load_be32_volatile(hdr + 8),
 	                               .len = packet->payload_len,
-	                               .window = load16_once(hdr + 14),
+	                               .window = load_be16_volatile(hdr + 14),
 	                               .push = flags & TCP_PSH,
 	                               .stamped = stamped};
 	if (stamped) {
-		m->ts_val = load32_once(hdr + TCP_HLEN + 4);
-		m->ts_ecr = load32_once(hdr + TCP_HLEN + 8);
+		m->ts_val = load_be32_volatile(hdr + TCP_HLEN + 4);
+		m->ts_ecr = load_be32_volatile(hdr + TCP_HLEN + 8);
 	}
 	return true;
 }
 
-/* What is_expected of predict.c asks of a segment with data. */
-static inline bool is_next(const struct vma_tcp_conn *conn, const struct pingpong_segment *m)
+/* What segment_is_expected of predict.c asks of a segment with data. */
+static inline bool pingpong_segment_is_expected(const struct vma_tcp_conn *conn, const struct pingpong_segment *m)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -84,7 +84,7 @@ static inline bool is_next(const struct vma_tcp_conn *conn, const struct pingpon
 }
 
 /* Nothing is out and waits for more after it. With no segment out, or the one, unmarked, there is no mark at all. */
-static inline bool acks_all(const struct tcp_pcb *pcb, const struct pingpong_segment *m)
+static inline bool ack_covers_all_sent(const struct tcp_pcb *pcb, const struct pingpong_segment *m)
 {
 	const struct tcp_seg *seg = pcb->unacked;
 
@@ -97,7 +97,7 @@ static inline bool acks_all(const struct tcp_pcb *pcb, const struct pingpong_seg
  * (dup_acks), so there is nothing to be set back (loss/recovery.c). What a recovery before has left to be decided is
  * decided there.
  */
-static inline bool is_plain_established(const struct vma_tcp_conn *conn)
+static inline bool conn_is_established_no_recovery(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
 	const struct tcp_pcb *pcb = conn->pcb;
@@ -106,15 +106,15 @@ static inline bool is_plain_established(const struct vma_tcp_conn *conn)
 	       !r->tail_probe_out && !r->undo_first_ack;
 }
 
-/* As feed_run of input.c, before it asks tcp_predict. */
-static inline bool may_predict(const struct vma_tcp_conn *conn)
+/* As rx_run_to_lwip of input.c, before it asks tcp_rx_fast_path. */
+static inline bool conn_may_use_fast_path(const struct vma_tcp_conn *conn)
 {
-	return !conn->tcp->predicts_nothing && !budget_refuses(conn) &&
+	return !conn->tcp->predicts_nothing && !tcp_memory_refuses_rx(conn) &&
 	       atomic_load_explicit(&conn->urgent_byte, memory_order_relaxed) != URGENT_EXPECTED;
 }
 
-static __attribute__((noinline)) bool put_in_pieces(struct tcp_fifo *fifo, const struct iovec *spans, unsigned n,
-                                                    const uint8_t *data, uint32_t len)
+static __attribute__((noinline)) bool fifo_put_across_spans(struct tcp_fifo *fifo, const struct iovec *spans,
+                                                            unsigned n, const uint8_t *data, uint32_t len)
 {
 	size_t room = 0;
 
@@ -134,13 +134,13 @@ static inline bool pingpong_put(struct tcp_fifo *fifo, const uint8_t *data, uint
 	unsigned n = fifo_reserve(fifo, len, spans, 8);
 
 	if (__builtin_expect(n != 1 || spans[0].iov_len < len, 0))
-		return put_in_pieces(fifo, spans, n, data, len);
+		return fifo_put_across_spans(fifo, spans, n, data, len);
 	memcpy(spans[0].iov_base, data, len);
 	fifo_commit(fifo, len);
 	return true;
 }
 
-static inline void receive_data(struct vma_tcp_conn *conn, const struct pingpong_segment *m)
+static inline void pingpong_receive_data(struct vma_tcp_conn *conn, const struct pingpong_segment *m)
 {
 	struct vma_tcp *tcp = conn->tcp;
 	struct tcp_pcb *pcb = conn->pcb;
@@ -156,7 +156,7 @@ static inline void receive_data(struct vma_tcp_conn *conn, const struct pingpong
 	conn->data_received = true;
 	conn->last_in_ns = tcp->now_ns;
 	if (m->stamped)
-		predict_time_stamp(pcb, m->seq, m->len, m->ts_val);
+		fast_path_update_ts_recent(pcb, m->seq, m->len, m->ts_val);
 	pcb->rcv_nxt += m->len;
 	pcb->rcv_wnd -= m->len;
 }
@@ -167,45 +167,46 @@ static inline void pingpong_take_ack(struct vma_tcp_conn *conn, const struct pin
 	struct tcp_seg *seg = pcb->unacked;
 	uint32_t acked = m->ack - pcb->lastack;
 
-	predict_window(pcb, m->seq, m->ack, (uint32_t)m->window << pcb->snd_scale);
+	fast_path_update_snd_wnd(pcb, m->seq, m->ack, (uint32_t)m->window << pcb->snd_scale);
 	pcb->lastack = m->ack;
-	recovery_all_acked(conn);
+	recovery_all_acked_outside_recovery(conn);
 	if (seg == NULL)
 		return;
-	recovery_acked_last(conn, seg, acked);
+	recovery_sole_segment_acked(conn, seg, acked);
 	pcb->unacked = NULL;
 	pcb->snd_buf += seg->len;
-	lwip_give(conn->tcp, conn);
+	lwip_set_cursor_for_free(conn->tcp, conn);
 	pcb->snd_queuelen = (u16_t)(pcb->snd_queuelen - memory_segment_free(conn->tcp, seg));
 	lwip_cursor_reset();
 }
 
-/* As conclude_segment of input.c: what was fed has been sent and acknowledged, all of it. */
+/* As rx_segment_after_lwip of input.c: what was fed has been sent and acknowledged, all of it. */
 static inline void pingpong_conclude(struct vma_tcp_conn *conn, const struct pingpong_segment *m)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_ack *ack = &conn->tcp->ack;
 
-	ack->has_ts = m->stamped; /* what window_received looks at */
+	ack->has_ts = m->stamped; /* what window_on_data_received looks at */
 	ack->ts_ecr = m->ts_ecr;
 	tcp_clear_flags(pcb, TF_ACK_DELAY);
 	if (pcb->snd_wnd > conn->snd_wnd_max)
 		conn->snd_wnd_max = pcb->snd_wnd;
-	window_received(conn, m->len, m->len, m->push);
-	predict_release(conn, conn->lwip_end, conn->lwip_end);
+	window_on_data_received(conn, m->len, m->len, m->push);
+	fast_path_release_acked_bytes(conn, conn->lwip_end, conn->lwip_end);
 	conn->ack_received = true;
 }
 
-bool tcp_pingpong(struct vma_tcp_conn *conn)
+bool tcp_pingpong_input(struct vma_tcp_conn *conn)
 {
 	struct pingpong_segment m;
 
-	if (!pingpong_read(conn, &m) || !is_next(conn, &m) || !acks_all(conn->pcb, &m) || !is_plain_established(conn) ||
-	    !may_predict(conn))
+	if (!pingpong_read(conn, &m) || !pingpong_segment_is_expected(conn, &m) ||
+	    !ack_covers_all_sent(conn->pcb, &m) || !conn_is_established_no_recovery(conn) ||
+	    !conn_may_use_fast_path(conn))
 		return false;
 	if (!pingpong_put(&conn->rx, m.data, m.len))
 		return false;
-	receive_data(conn, &m);
+	pingpong_receive_data(conn, &m);
 	pingpong_take_ack(conn, &m);
 	pingpong_conclude(conn, &m);
 	return true;

@@ -9,12 +9,12 @@
  * Whether conn->burst, which there is, was one such segment: then all is done that tcp_input_burst does. False: nothing
  * has been done. Not within lwip_enter: but for the segment that it frees, lwIP has no part in it.
  */
-bool tcp_pingpong(struct vma_tcp_conn *conn);
+bool tcp_pingpong_input(struct vma_tcp_conn *conn);
 
 /*
  * After it: whether there is nothing to send, no frame of others that waits for this step's end, and no FIN to come
- * (asked first: nothing is produced after it). As nothing is unacknowledged either, all that tcp_output_conn and the
- * timers would do is what is done here. A writer who comes later posts a step of his own.
+ * (asked first: nothing is produced after it). As nothing is unacknowledged either, all that tcp_output_conn_data and
+ * the timers would do is what is done here. A writer who comes later posts a step of his own.
  */
 static inline bool tcp_pingpong_finish(struct vma_tcp_conn *conn)
 {
@@ -22,7 +22,7 @@ static inline bool tcp_pingpong_finish(struct vma_tcp_conn *conn)
 	    conn->pcb->flags & TF_ACK_NOW || conn->tcp->frames_count != 0)
 		return false;
 	conn->push_once = conn->ack_received = conn->recovery.probe_wanted = false;
-	if (cc_has_model(&conn->cc))
+	if (cc_is_model_based(&conn->cc))
 		recovery_output_done(conn);
 	persist_end(conn);
 	return true;

@@ -21,7 +21,7 @@ static bool has_expected_options(const struct tcp_pcb *pcb, const struct segment
 	return s->is_plain && s->has_ts == stamped && (!stamped || (int32_t)(s->ts_val - pcb->ts_recent) >= 0);
 }
 
-static bool is_expected(const struct vma_tcp_conn *conn, const struct segment *s)
+static bool segment_is_expected(const struct vma_tcp_conn *conn, const struct segment *s)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -35,7 +35,8 @@ static bool is_expected(const struct vma_tcp_conn *conn, const struct segment *s
 }
 
 /* False: no memory; nothing has happened. */
-static bool predict_take_bytes(struct vma_tcp_conn *conn, uint32_t len, struct vma_buf *const *packets, unsigned n)
+static bool fast_path_take_copied_data(struct vma_tcp_conn *conn, uint32_t len, struct vma_buf *const *packets,
+                                       unsigned n)
 {
 	struct iovec spans[8];
 	unsigned count = fifo_reserve(&conn->rx, len, spans, 8);
@@ -55,16 +56,17 @@ static bool predict_take_bytes(struct vma_tcp_conn *conn, uint32_t len, struct v
 	return true;
 }
 
-static inline bool predict_take(struct vma_tcp_conn *conn, uint32_t len, struct vma_buf *const *packets, unsigned n)
+static inline bool fast_path_take_data(struct vma_tcp_conn *conn, uint32_t len, struct vma_buf *const *packets,
+                                       unsigned n)
 {
 	const uint8_t mode = atomic_load_explicit(&conn->rx_mode, memory_order_relaxed);
 
 	if (__builtin_expect(mode == 0, 1))
-		return predict_take_bytes(conn, len, packets, n);
-	return mode == RX_ZCOPY && zcopy_take(conn, packets, n, len);
+		return fast_path_take_copied_data(conn, len, packets, n);
+	return mode == RX_ZCOPY && zcopy_take_packets(conn, packets, n, len);
 }
 
-static void free_acked(struct vma_tcp *tcp, struct tcp_pcb *pcb)
+static void predict_free_acked_segments(struct vma_tcp *tcp, struct tcp_pcb *pcb)
 {
 	struct tcp_seg *seg;
 
@@ -76,29 +78,29 @@ static void free_acked(struct vma_tcp *tcp, struct tcp_pcb *pcb)
 	}
 }
 
-static void predict_take_ack(struct vma_tcp *tcp, struct tcp_pcb *pcb, const struct segment *s)
+static void fast_path_take_ack(struct vma_tcp *tcp, struct tcp_pcb *pcb, const struct segment *s)
 {
-	predict_window(pcb, s->seq, s->ack, (uint32_t)s->window << pcb->snd_scale);
+	fast_path_update_snd_wnd(pcb, s->seq, s->ack, (uint32_t)s->window << pcb->snd_scale);
 	if (s->ack != pcb->lastack) {
 		pcb->lastack = s->ack;
-		free_acked(tcp, pcb);
+		predict_free_acked_segments(tcp, pcb);
 	}
 }
 
-bool tcp_predict(struct vma_tcp_conn *conn, const struct segment *s, struct vma_buf *const *packets, unsigned n)
+bool tcp_rx_fast_path(struct vma_tcp_conn *conn, const struct segment *s, struct vma_buf *const *packets, unsigned n)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
-	if (!is_expected(conn, s))
+	if (!segment_is_expected(conn, s))
 		return false;
 	if (s->len == 0)
 		vma_buf_put_chain(conn->tcp->arena, packets[0]); /* only data is merged */
-	else if (!predict_take(conn, s->len, packets, n))
+	else if (!fast_path_take_data(conn, s->len, packets, n))
 		return false;
-	recovery_ack_before(conn, &conn->tcp->ack);
-	predict_take_ack(conn->tcp, pcb, s);
+	recovery_ack_before_lwip(conn, &conn->tcp->ack);
+	fast_path_take_ack(conn->tcp, pcb, s);
 	if (s->has_ts)
-		predict_time_stamp(pcb, s->seq, s->len, s->ts_val);
+		fast_path_update_ts_recent(pcb, s->seq, s->len, s->ts_val);
 	pcb->rcv_nxt += s->len;
 	pcb->rcv_wnd -= s->len;
 	return true;

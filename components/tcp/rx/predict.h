@@ -10,22 +10,22 @@
 
 /*
  * Whether the segment (n packets in a row, *s as one) is one that an undisturbed, established connection expects, which
- * tcp_validate would not object to: then it is done with but for what recovery_ack_after and conclude_segment
+ * tcp_validate would not object to: then it is done with but for what recovery_ack_after_lwip and rx_segment_after_lwip
  * do, and the packets are gone. False: nothing has been done. Within lwip_enter; conn->tcp->ack is filled in.
  */
-bool tcp_predict(struct vma_tcp_conn *conn, const struct segment *s, struct vma_buf *const *packets, unsigned n);
+bool tcp_rx_fast_path(struct vma_tcp_conn *conn, const struct segment *s, struct vma_buf *const *packets, unsigned n);
 
 /* ---- what pingpong.c does, too ---- */
 
 /* RFC 7323 4.3 */
-static inline void predict_time_stamp(struct tcp_pcb *pcb, uint32_t seq, uint32_t len, uint32_t ts_val)
+static inline void fast_path_update_ts_recent(struct tcp_pcb *pcb, uint32_t seq, uint32_t len, uint32_t ts_val)
 {
 	if (TCP_SEQ_LEQ(seq, pcb->ts_lastacksent) && TCP_SEQ_LEQ(pcb->ts_lastacksent, seq + len))
 		pcb->ts_recent = ts_val;
 }
 
 /* The kernel's rule for the window, see update_window in input.c. */
-static inline void predict_window(struct tcp_pcb *pcb, uint32_t seq, uint32_t ack, uint32_t window)
+static inline void fast_path_update_snd_wnd(struct tcp_pcb *pcb, uint32_t seq, uint32_t ack, uint32_t window)
 {
 	if (TCP_SEQ_GT(ack, pcb->lastack) || TCP_SEQ_GT(seq, pcb->snd_wl1) ||
 	    (seq == pcb->snd_wl1 && window > pcb->snd_wnd)) {
@@ -36,7 +36,7 @@ static inline void predict_window(struct tcp_pcb *pcb, uint32_t seq, uint32_t ac
 }
 
 /* What the peer has, up to `acked`, goes out of the send fifo as far as no segment holds it: up to `released`. */
-static inline void predict_release(struct vma_tcp_conn *conn, uint64_t released, uint64_t acked)
+static inline void fast_path_release_acked_bytes(struct vma_tcp_conn *conn, uint64_t released, uint64_t acked)
 {
 	uint64_t consumed = fifo_consumed(&conn->tx);
 

@@ -16,7 +16,7 @@
 #include "../tcp_priv.h"
 #include "../zcopy.h"
 
-static bool is_inline(const struct vma_tcp_conn *conn)
+static bool urgent_is_inline(const struct vma_tcp_conn *conn)
 {
 	return tcp_option(conn, VMA_TCP_OPT_OOBINLINE) != 0;
 }
@@ -33,35 +33,35 @@ static int64_t urgent_mark_of(const struct vma_tcp_conn *conn, size_t *passed)
 }
 
 /* How the first bytes may be read: *skip is stepped over, at most *limit come in one piece. */
-static void rules_of(const struct vma_tcp_conn *conn, size_t *skip, uint64_t *limit)
+static void rx_urgent_read_limits(const struct vma_tcp_conn *conn, size_t *skip, uint64_t *limit)
 {
 	int64_t mark = urgent_mark_of(conn, skip);
 
-	*skip += mark == 0 && !is_inline(conn) ? 1 : 0;
+	*skip += mark == 0 && !urgent_is_inline(conn) ? 1 : 0;
 	*limit = mark > 0 ? (uint64_t)mark : UINT64_MAX;
 }
 
 /* FIONREAD, as the kernel's tcp_inq: up to the mark. */
 uint64_t vma_tcp_rx_bytes(const struct vma_tcp_conn *conn)
 {
-	uint64_t bytes = fifo_bytes(&conn->rx), limit;
+	uint64_t bytes = fifo_queued_bytes(&conn->rx), limit;
 	size_t skip;
 
 	if (__builtin_expect(atomic_load_explicit(&conn->urgent_at, memory_order_acquire) < 0, 1))
 		return bytes;
-	rules_of(conn, &skip, &limit);
+	rx_urgent_read_limits(conn, &skip, &limit);
 	bytes -= bytes < skip ? bytes : skip;
-	return !is_inline(conn) && bytes > limit ? limit : bytes;
+	return !urgent_is_inline(conn) && bytes > limit ? limit : bytes;
 }
 
-bool tcp_readable(const struct vma_tcp_conn *conn)
+bool conn_has_rx_bytes(const struct vma_tcp_conn *conn)
 {
 	return vma_tcp_rx_bytes(conn) != 0;
 }
 
-bool vma_tcp_rx_waits(const struct vma_tcp_conn *conn)
+bool vma_tcp_rx_awaits_inspection(const struct vma_tcp_conn *conn)
 {
-	return zcopy_waiting(conn) != 0;
+	return zcopy_waiting_bytes(conn) != 0;
 }
 
 bool vma_tcp_rx_eof(const struct vma_tcp_conn *conn)
@@ -70,27 +70,27 @@ bool vma_tcp_rx_eof(const struct vma_tcp_conn *conn)
 	bool ended = (atomic_load_explicit(&conn->rx_mode, memory_order_acquire) & (RX_FIN | RX_SHUT)) != 0;
 
 	/* What an inspector receives is queued before it waits no longer: so the bytes are looked at last. */
-	return ended && !vma_tcp_rx_waits(conn) && vma_tcp_rx_bytes(conn) == 0;
+	return ended && !vma_tcp_rx_awaits_inspection(conn) && vma_tcp_rx_bytes(conn) == 0;
 }
 
-static void set_rx_step(struct vma_tcp_conn *conn, size_t step)
+static void conn_set_rx_urgent_skip(struct vma_tcp_conn *conn, size_t step)
 {
 	if (__builtin_expect(conn->rx_step != step, 0))
 		conn->rx_step = step;
 }
 
-static __attribute__((noinline)) unsigned front_with_mark(struct vma_tcp_conn *conn, size_t skip, struct iovec *spans,
-                                                          unsigned n)
+static __attribute__((noinline)) unsigned rx_front_with_urgent_mark(struct vma_tcp_conn *conn, size_t skip,
+                                                                    struct iovec *spans, unsigned n)
 {
 	uint64_t limit, left;
 	size_t step;
 	unsigned used;
 
-	rules_of(conn, &step, &limit);
-	set_rx_step(conn, step);
+	rx_urgent_read_limits(conn, &step, &limit);
+	conn_set_rx_urgent_skip(conn, step);
 	if (skip >= limit)
 		return 0;
-	used = fifo_front(&conn->rx, skip + step, spans, n);
+	used = fifo_peek_spans(&conn->rx, skip + step, spans, n);
 	left = limit - skip;
 	for (unsigned i = 0; i < used; i++) {
 		if (spans[i].iov_len >= left) {
@@ -113,13 +113,13 @@ unsigned vma_tcp_rx_front(struct vma_tcp_conn *conn, size_t skip, struct iovec *
 	/* In this order, as in urgent_mark_of: what was passed for a new mark is there when the mark is. */
 	if (__builtin_expect(atomic_load_explicit(&conn->urgent_at, memory_order_acquire) >= 0, 0) ||
 	    __builtin_expect(atomic_load_explicit(&conn->urgent_passed, memory_order_relaxed) >= 0, 0))
-		return front_with_mark(conn, skip, spans, n);
-	set_rx_step(conn, 0);
-	return fifo_front(&conn->rx, skip, spans, n);
+		return rx_front_with_urgent_mark(conn, skip, spans, n);
+	conn_set_rx_urgent_skip(conn, 0);
+	return fifo_peek_spans(&conn->rx, skip, spans, n);
 }
 
 /* The reader is beyond the urgent byte: it is as if there had been none. */
-static void pass_mark(struct vma_tcp_conn *conn, uint64_t consumed)
+static void rx_pass_urgent_mark(struct vma_tcp_conn *conn, uint64_t consumed)
 {
 	int64_t at = atomic_load_explicit(&conn->urgent_at, memory_order_acquire);
 	int byte = atomic_load_explicit(&conn->urgent_byte, memory_order_relaxed);
@@ -132,21 +132,21 @@ static void pass_mark(struct vma_tcp_conn *conn, uint64_t consumed)
 
 void vma_tcp_rx_consume(struct vma_tcp_conn *conn, size_t bytes)
 {
-	if (bytes == 0 && (conn->rx_step == 0 || fifo_bytes(&conn->rx) != conn->rx_step))
+	if (bytes == 0 && (conn->rx_step == 0 || fifo_queued_bytes(&conn->rx) != conn->rx_step))
 		return;
 	fifo_consume(&conn->rx, bytes + conn->rx_step);
 	conn->rx_step = 0;
 	if (atomic_load_explicit(&conn->urgent_at, memory_order_relaxed) >= 0)
-		pass_mark(conn, fifo_consumed(&conn->rx));
+		rx_pass_urgent_mark(conn, fifo_consumed(&conn->rx));
 	if (window_wants_update(conn))
-		tcp_post(conn, TCP_WORK_WINDOW);
+		tcp_post_work(conn, TCP_WORK_WINDOW);
 }
 
 int vma_tcp_rx_urgent(struct vma_tcp_conn *conn, uint8_t *byte, bool peek)
 {
 	int value = atomic_load_explicit(&conn->urgent_byte, memory_order_acquire);
 
-	if (is_inline(conn) || value == URGENT_NONE)
+	if (urgent_is_inline(conn) || value == URGENT_NONE)
 		return -EINVAL;
 	if (value == URGENT_EXPECTED)
 		return 0;
@@ -156,7 +156,7 @@ int vma_tcp_rx_urgent(struct vma_tcp_conn *conn, uint8_t *byte, bool peek)
 	return 1;
 }
 
-int64_t vma_tcp_rx_mark(const struct vma_tcp_conn *conn)
+int64_t vma_tcp_rx_urgent_mark(const struct vma_tcp_conn *conn)
 {
 	size_t passed;
 

@@ -56,7 +56,7 @@ uint8_t segment_byte(const struct segment *s, uint32_t at)
 	return *(const uint8_t *)(vma_buf_data(s->arena, buf) + off);
 }
 
-void segment_drop_syn(struct segment *s, uint8_t scale)
+void segment_clear_syn(struct segment *s, uint8_t scale)
 {
 	s->window = (uint16_t)(s->window >> scale);
 	s->hdr.wnd = lwip_htons(s->window);
@@ -66,7 +66,7 @@ void segment_drop_syn(struct segment *s, uint8_t scale)
 	TCPH_UNSET_FLAG(&s->hdr, TCP_SYN);
 }
 
-void segment_make_bare(struct segment *s, uint32_t rcv_nxt)
+void segment_strip_payload(struct segment *s, uint32_t rcv_nxt)
 {
 	s->seq = s->end = rcv_nxt;
 	s->len = s->size = 0;
@@ -77,7 +77,7 @@ void segment_make_bare(struct segment *s, uint32_t rcv_nxt)
 }
 
 /* The older time stamp stays, since it is that of what is acknowledged next (RFC 7323 4.3); its echo is the newest. */
-void segment_absorb(struct segment *s, const struct segment *next)
+void segment_merge_next(struct segment *s, const struct segment *next)
 {
 	s->len += next->len;
 	s->end = next->end;

@@ -103,10 +103,10 @@ static inline void segment_parse(struct segment *s, struct vma_bufarena *arena, 
 
 /* The SYN of a segment whose SYN is known already is taken off it, in its header, too. Its window was not scaled, as
  * that of any SYN (RFC 7323 2.2); now it is. */
-void segment_drop_syn(struct segment *s, uint8_t scale);
+void segment_clear_syn(struct segment *s, uint8_t scale);
 /* Only its acknowledgement and window are of interest: lwIP gets no data, and the number that it waits for. */
-void segment_make_bare(struct segment *s, uint32_t rcv_nxt);
+void segment_strip_payload(struct segment *s, uint32_t rcv_nxt);
 /* What a segment right behind says newer than this one, for lwIP, which sees them as one. */
-void segment_absorb(struct segment *s, const struct segment *next);
+void segment_merge_next(struct segment *s, const struct segment *next);
 
 #endif

@@ -33,14 +33,14 @@ static void send_challenge(struct vma_tcp_conn *conn)
 }
 
 /* An ACK for what is out of the window; two ends that disagree do not answer each other's ACKs for ever. */
-static void ack_unacceptable(struct vma_tcp_conn *conn, const struct segment *s)
+static void answer_unacceptable_with_ack(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	uint32_t rcv_nxt = conn->pcb->rcv_nxt;
 
 	if (s->len == 0 && !take_challenge_token(conn))
 		return;
 	if (s->len != 0 && TCP_SEQ_LT(s->seq, rcv_nxt))
-		window_duplicate(conn, s->seq, TCP_SEQ_LT(s->end, rcv_nxt) ? s->end : rcv_nxt);
+		window_on_duplicate_data(conn, s->seq, TCP_SEQ_LT(s->end, rcv_nxt) ? s->end : rcv_nxt);
 	tcp_output_ack(conn);
 }
 
@@ -48,7 +48,7 @@ static void ack_unacceptable(struct vma_tcp_conn *conn, const struct segment *s)
  * RFC 9293 3.10.7: the number is the one that the segment acknowledges, which is the one that its sender awaits; behind
  * a FIN of ours that has not arrived, any other would be out of place (RFC 5961 3.2).
  */
-static void reset_for(struct vma_tcp_conn *conn, const struct segment *s)
+static void reset_conn_by_segment(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -68,7 +68,7 @@ static bool validate_syn_sent(struct vma_tcp_conn *conn, const struct segment *s
 	if (!(s->flags & TCP_ACK))
 		return (s->flags & (TCP_RST | TCP_SYN)) == TCP_SYN;
 	if (TCP_SEQ_LEQ(s->ack, pcb->lastack) || TCP_SEQ_GT(s->ack, pcb->snd_nxt)) {
-		reset_for(conn, s);
+		reset_conn_by_segment(conn, s);
 		timers_expedite_syn(conn);
 		return false;
 	}
@@ -111,7 +111,7 @@ static bool validate_syn(struct vma_tcp_conn *conn, const struct segment *s)
 	if (pcb->state != SYN_RCVD || s->seq + 1 != pcb->rcv_nxt || s->flags & TCP_ACK)
 		send_challenge(conn);
 	else if (pcb->unacked != NULL && take_challenge_token(conn))
-		tcp_output_again(conn, pcb->unacked);
+		tcp_output_retransmit(conn, pcb->unacked);
 	return false;
 }
 
@@ -125,7 +125,7 @@ static bool validate_ack(struct vma_tcp_conn *conn, const struct segment *s)
 	if (pcb->state == SYN_RCVD) {
 		if (TCP_SEQ_GT(s->ack, pcb->lastack) && TCP_SEQ_LEQ(s->ack, pcb->snd_nxt))
 			return true;
-		reset_for(conn, s);
+		reset_conn_by_segment(conn, s);
 		return false;
 	}
 	if (TCP_SEQ_GT(s->ack, pcb->snd_nxt) || TCP_SEQ_LT(s->ack, pcb->lastack - conn->snd_wnd_max)) {
@@ -149,7 +149,7 @@ static bool segment_comes_too_late(const struct vma_tcp_conn *conn, const struct
 
 /* While the application wants data with a connection (TCP_DEFER_ACCEPT), an ACK without is not the end of a handshake.
  */
-static bool is_deferred(const struct vma_tcp_conn *conn, const struct segment *s)
+static bool ack_is_deferred_by_option(const struct vma_tcp_conn *conn, const struct segment *s)
 {
 	uint64_t defer_ns = (uint64_t)tcp_option(conn, VMA_TCP_OPT_DEFER_ACCEPT) * TCP_NS_PER_S;
 
@@ -158,17 +158,17 @@ static bool is_deferred(const struct vma_tcp_conn *conn, const struct segment *s
 }
 
 /* In the window, and no SYN or RST. */
-static bool validate_rest(struct vma_tcp_conn *conn, const struct segment *s)
+static bool validate_in_window_segment(struct vma_tcp_conn *conn, const struct segment *s)
 {
 	if (!validate_ack(conn, s))
 		return false;
-	if (is_deferred(conn, s)) {
+	if (ack_is_deferred_by_option(conn, s)) {
 		conn->defer_data = true;
 		return false;
 	}
 	if (segment_comes_too_late(conn, s)) {
-		reset_for(conn, s);
-		tcp_conn_fail(conn, conn->closing ? 0 : ECONNRESET, false);
+		reset_conn_by_segment(conn, s);
+		conn_fail_with_error(conn, conn->closing ? 0 : ECONNRESET, false);
 		return false;
 	}
 	return true;
@@ -181,15 +181,15 @@ static bool validate_synchronized(struct vma_tcp_conn *conn, struct segment *s)
 	if (segment_is_too_old(conn, s) && !(s->flags & TCP_RST)) {
 		TCP_COUNT(conn->tcp, paws_drops, 1);
 		conn->counts.paws_drops++;
-		ack_unacceptable(conn, s);
+		answer_unacceptable_with_ack(conn, s);
 		return false;
 	}
 	/* The SYN-ACK of a simultaneous open: its SYN is known, its ACK is what matters. */
 	if (pcb->state == SYN_RCVD && !conn->passive && (s->flags & (TCP_SYN | TCP_ACK)) == (TCP_SYN | TCP_ACK) &&
 	    s->seq + 1 == pcb->rcv_nxt)
-		segment_drop_syn(s, conn->pcb->snd_scale);
+		segment_clear_syn(s, conn->pcb->snd_scale);
 	if (!is_in_window(conn, s) && !(s->flags & (TCP_RST | TCP_SYN))) {
-		ack_unacceptable(conn, s);
+		answer_unacceptable_with_ack(conn, s);
 		return false;
 	}
 	if (s->flags & TCP_RST) {
@@ -201,7 +201,7 @@ static bool validate_synchronized(struct vma_tcp_conn *conn, struct segment *s)
 	}
 	if (s->flags & TCP_SYN)
 		return validate_syn(conn, s);
-	return validate_rest(conn, s);
+	return validate_in_window_segment(conn, s);
 }
 
 bool tcp_validate(struct vma_tcp_conn *conn, struct segment *s)

@@ -6,9 +6,9 @@
  *
  * The window also has a limit of the ring's: what a peer may send in a millisecond fits into half the receive queue. If
  * the application does not drive the ring, the internal thread does after that time, and what has no room by then is
- * lost and sent again. The other half is for others, and for a connection that comes from a larger ring, whose edge does
- * not move back. A near peer may send a whole window in a millisecond. A far one is allowed as much more as its round
- * trip is longer, so the limit costs it no rate that the queue could bear. It is not divided among connections.
+ * lost and sent again. The other half is for others, and for a connection that comes from a larger ring, whose edge
+ * does not move back. A near peer may send a whole window in a millisecond. A far one is allowed as much more as its
+ * round trip is longer, so the limit costs it no rate that the queue could bear. It is not divided among connections.
  *
  * ACKs are delayed as the kernel delays them: not at the beginning and after a pause (quick_acks), while the peer may
  * still be in slow start; not if more than one segment waits; and for 40 ms in a conversation (pingpong), where the
@@ -53,12 +53,12 @@
 #define RING_LIMIT_LEAST (128u << 10)
 #define HEADERS_MOST 128 /* of a frame: Ethernet, VLAN, IP and TCP with options */
 
-static uint32_t at_most_window(uint64_t value, uint64_t limit)
+static uint32_t min_as_window_u32(uint64_t value, uint64_t limit)
 {
 	return (uint32_t)(value < limit ? value : limit);
 }
 
-static uint32_t at_least(uint32_t value, uint32_t limit)
+static uint32_t max_u32(uint32_t value, uint32_t limit)
 {
 	return value > limit ? value : limit;
 }
@@ -74,7 +74,7 @@ static uint32_t rcvbuf_initial(const struct vma_tcp_conn *conn)
 	clamp = (uint32_t)tcp_option(conn, VMA_TCP_OPT_WINDOW_CLAMP);
 	if (clamp != 0 && clamp < set)
 		set = clamp;
-	return at_least(set, RCVBUF_MIN);
+	return max_u32(set, RCVBUF_MIN);
 }
 
 /*
@@ -82,11 +82,11 @@ static uint32_t rcvbuf_initial(const struct vma_tcp_conn *conn)
  * several times as much for the segments, and a peer decides how small. So what such bytes and their segments need
  * together stays within the buffer.
  */
-static uint64_t bytes_within(const struct vma_tcp_conn *conn, uint64_t sndbuf)
+static uint64_t payload_bytes_within_sndbuf(const struct vma_tcp_conn *conn, uint64_t sndbuf)
 {
 	if (conn->mss == 0 || !conn_has_small_mss(conn))
 		return sndbuf;
-	return at_least((uint32_t)(sndbuf * conn->mss / (conn->mss + SEGMENT_MEMORY)), SNDBUF_MIN);
+	return max_u32((uint32_t)(sndbuf * conn->mss / (conn->mss + SEGMENT_MEMORY)), SNDBUF_MIN);
 }
 
 static uint32_t sndbuf_initial(const struct vma_tcp_conn *conn)
@@ -94,8 +94,8 @@ static uint32_t sndbuf_initial(const struct vma_tcp_conn *conn)
 	uint32_t set = (uint32_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF);
 
 	if (set == 0)
-		return at_least((uint32_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF_INIT), SNDBUF_MIN);
-	return at_least(at_most_window((uint64_t)set * 2, INT32_MAX), SNDBUF_MIN);
+		return max_u32((uint32_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF_INIT), SNDBUF_MIN);
+	return max_u32(min_as_window_u32((uint64_t)set * 2, INT32_MAX), SNDBUF_MIN);
 }
 
 void window_init(struct vma_tcp_conn *conn)
@@ -107,19 +107,19 @@ void window_init(struct vma_tcp_conn *conn)
 	conn->window.rcv_mss = RCV_MSS_FIRST;
 }
 
-void window_limits(struct vma_tcp_conn *conn)
+void window_apply_buffer_sizes(struct vma_tcp_conn *conn)
 {
 	uint32_t sndbuf = sndbuf_initial(conn);
 
 	if (tcp_option(conn, VMA_TCP_OPT_RCVBUF) != 0 || tcp_option(conn, VMA_TCP_OPT_WINDOW_CLAMP) != 0)
 		atomic_store_explicit(&conn->rcvbuf, rcvbuf_initial(conn), memory_order_relaxed);
 	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) != 0)
-		atomic_store_explicit(&conn->sndbuf, bytes_within(conn, sndbuf), memory_order_relaxed);
+		atomic_store_explicit(&conn->sndbuf, payload_bytes_within_sndbuf(conn, sndbuf), memory_order_relaxed);
 	conn->tx_space_freed = true;
 }
 
 /* In bytes, for a peer whose round trip is shorter than UNDRIVEN_NS. */
-static uint64_t ring_limit(const struct vma_tcp_conn *conn)
+static uint64_t window_limit_by_rx_ring(const struct vma_tcp_conn *conn)
 {
 	const struct vma_tcp *tcp = conn->tcp;
 	const uint32_t segment = conn->window.rcv_mss;
@@ -136,8 +136,9 @@ void window_max_update(struct vma_tcp_conn *conn)
 	uint64_t max = UINT64_C(65535) << conn->pcb->rcv_scale, limit = max;
 
 	if (rtt_ns != 0)
-		limit = rtt_ns > UNDRIVEN_NS ? ring_limit(conn) * (rtt_ns / UNDRIVEN_NS) : ring_limit(conn);
-	atomic_store_explicit(&conn->window_max, at_most_window(limit, max), memory_order_relaxed);
+		limit = rtt_ns > UNDRIVEN_NS ? window_limit_by_rx_ring(conn) * (rtt_ns / UNDRIVEN_NS)
+		                             : window_limit_by_rx_ring(conn);
+	atomic_store_explicit(&conn->window_max, min_as_window_u32(limit, max), memory_order_relaxed);
 }
 
 /* The SYN's window is not scaled; what it said is the edge. */
@@ -145,27 +146,29 @@ void window_established(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
-	conn->window.rcv_edge = pcb->rcv_nxt + at_most_window(pcb->rcv_wnd_max, 65535);
+	conn->window.rcv_edge = pcb->rcv_nxt + min_as_window_u32(pcb->rcv_wnd_max, 65535);
 	pcb->rcv_wnd = pcb->rcv_ann_wnd = conn->window.rcv_edge - pcb->rcv_nxt;
 	pcb->rcv_wnd_max = UINT32_C(1) << 30;
 	window_max_update(conn);
 	conn->window.rcv_space =
-	        at_most_window(atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed), 10 * conn->mss);
+	        min_as_window_u32(atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed), 10 * conn->mss);
 	conn->window.rcv_space_ns = conn->tcp->now_ns;
 	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) == 0)
 		window_sndbuf_grow(conn);
 	else
-		atomic_store_explicit(&conn->sndbuf, bytes_within(conn, sndbuf_initial(conn)), memory_order_relaxed);
+		atomic_store_explicit(&conn->sndbuf, payload_bytes_within_sndbuf(conn, sndbuf_initial(conn)),
+		                      memory_order_relaxed);
 }
 
 /*
  * What has left the receive buffer for good: what is held has not. Other threads change the parts while they are added
  * up, so the sum may be less than before.
  */
-static __attribute__((cold, noinline)) uint32_t bytes_gone(const struct vma_tcp_conn *conn)
+static __attribute__((cold, noinline)) uint32_t rx_bytes_left_buffer(const struct vma_tcp_conn *conn)
 {
 	const uint32_t before = conn->window.rcv_space_copied_seen;
-	const uint32_t gone = (uint32_t)(zcopy_received(conn) - fifo_bytes(&conn->rx) - zcopy_withheld(conn));
+	const uint32_t gone = (uint32_t)(zcopy_received_offset(conn) - fifo_queued_bytes(&conn->rx) -
+	                                 zcopy_held_and_waiting_bytes(conn));
 
 	return (int32_t)(gone - before) > 0 ? gone : before;
 }
@@ -183,15 +186,16 @@ static void rcvbuf_grow(struct vma_tcp_conn *conn)
 
 	if (conn->tcp->attr.no_rcvbuf_growth || rtt == 0 || now - conn->window.rcv_space_ns < rtt)
 		return;
-	seen = __builtin_expect(conn->window.chooses, 0) ? bytes_gone(conn) : (uint32_t)fifo_consumed(&conn->rx);
+	seen = __builtin_expect(conn->window.chooses, 0) ? rx_bytes_left_buffer(conn)
+	                                                 : (uint32_t)fifo_consumed(&conn->rx);
 	copied = seen - conn->window.rcv_space_copied_seen;
 	if (copied > conn->window.rcv_space) {
 		wanted = 2 * (uint64_t)copied + 16 * conn->mss;
 		wanted += 2 * (wanted * (copied - conn->window.rcv_space) / conn->window.rcv_space);
 		max = (uint64_t)tcp_option(conn, VMA_TCP_OPT_RCVBUF_MAX);
-		wanted = at_most_window(wanted, max);
-		if (wanted > rcvbuf && !budget_is_tight(conn->tcp) && tcp_option(conn, VMA_TCP_OPT_RCVBUF) == 0 &&
-		    tcp_option(conn, VMA_TCP_OPT_WINDOW_CLAMP) == 0)
+		wanted = min_as_window_u32(wanted, max);
+		if (wanted > rcvbuf && !tcp_memory_under_pressure(conn->tcp) &&
+		    tcp_option(conn, VMA_TCP_OPT_RCVBUF) == 0 && tcp_option(conn, VMA_TCP_OPT_WINDOW_CLAMP) == 0)
 			atomic_store_explicit(&conn->rcvbuf, wanted, memory_order_relaxed);
 		conn->window.rcv_space = copied;
 		window_max_update(conn);
@@ -218,7 +222,7 @@ static void rcv_rtt_sample(struct vma_tcp_conn *conn)
 	                                                                 ms * TCP_NS_PER_MS / 8;
 }
 
-static uint32_t round_up_power(uint32_t value)
+static uint32_t round_up_to_power_of_two(uint32_t value)
 {
 	return value <= 1 ? 1 : UINT32_C(1) << (32 - __builtin_clz(value - 1));
 }
@@ -226,29 +230,29 @@ static uint32_t round_up_power(uint32_t value)
 void window_sndbuf_grow(struct vma_tcp_conn *conn)
 {
 	/* The kernel's truesize of a segment of this size. */
-	uint32_t per_segment = round_up_power(conn->mss + 640) + 256;
+	uint32_t per_segment = round_up_to_power_of_two(conn->mss + 640) + 256;
 	uint64_t sndbuf = atomic_load_explicit(&conn->sndbuf, memory_order_relaxed), wanted;
 	uint64_t segments = conn->mss != 0 ? conn->cc.cwnd / conn->mss : 0;
 
-	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) != 0 || budget_is_tight(conn->tcp))
+	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) != 0 || tcp_memory_under_pressure(conn->tcp))
 		return;
 	/* A model wants to be able to double the window while it repairs a loss, too: so the kernel. */
-	wanted = (cc_has_model(&conn->cc) ? 3 : 2) * (segments > 10 ? segments : 10) * per_segment;
-	wanted = at_most_window(wanted, (uint64_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF_MAX));
-	wanted = bytes_within(conn, wanted);
+	wanted = (cc_is_model_based(&conn->cc) ? 3 : 2) * (segments > 10 ? segments : 10) * per_segment;
+	wanted = min_as_window_u32(wanted, (uint64_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF_MAX));
+	wanted = payload_bytes_within_sndbuf(conn, wanted);
 	if (wanted > sndbuf)
 		atomic_store_explicit(&conn->sndbuf, wanted, memory_order_relaxed);
 }
 
 /* ---- what is announced ---- */
 
-static uint64_t free_space(uint64_t rcvbuf, uint64_t queued)
+static uint64_t rcvbuf_minus_queued(uint64_t rcvbuf, uint64_t queued)
 {
 	return rcvbuf > queued ? rcvbuf - queued : 0;
 }
 
 /* Silly windows are not announced (RFC 9293 3.8.6.2.2): less than a segment, or a sixteenth of the buffer, is none. */
-static uint64_t worth_advertising(uint64_t rcvbuf, uint64_t space, uint32_t mss)
+static uint64_t window_avoid_silly(uint64_t rcvbuf, uint64_t space, uint32_t mss)
 {
 	if (mss > rcvbuf)
 		mss = (uint32_t)rcvbuf;
@@ -257,7 +261,7 @@ static uint64_t worth_advertising(uint64_t rcvbuf, uint64_t space, uint32_t mss)
 	return space;
 }
 
-static uint32_t window_now(const struct vma_tcp_conn *conn)
+static uint32_t advertised_window_left(const struct vma_tcp_conn *conn)
 {
 	int32_t left = (int32_t)(conn->window.rcv_edge - conn->pcb->rcv_nxt);
 
@@ -270,7 +274,7 @@ static uint32_t window_now(const struct vma_tcp_conn *conn)
  * gets so much that way, and after that sees the edge move back by less than a unit (RFC 7323 2.4), although what it
  * has sent up to the old edge is taken.
  */
-static uint32_t round_window(uint64_t rcvbuf, uint64_t queued, uint32_t now, uint32_t unit)
+static uint32_t round_window_to_scale(uint64_t rcvbuf, uint64_t queued, uint32_t now, uint32_t unit)
 {
 	uint64_t up = (now + (uint64_t)unit - 1) & ~(uint64_t)(unit - 1);
 	uint64_t limit = (rcvbuf > 65535 ? rcvbuf : 65535) + ROUNDING_MAX; /* a SYN announces that much */
@@ -281,33 +285,35 @@ static uint32_t round_window(uint64_t rcvbuf, uint64_t queued, uint32_t now, uin
 /* While memory for all is short, as the kernel: four segments for who has half the buffer unread, none beyond the end.
  */
 static uint64_t __attribute__((cold, noinline))
-when_tight(const struct vma_tcp_conn *conn, uint64_t rcvbuf, uint64_t queued, uint64_t window)
+window_under_memory_pressure(const struct vma_tcp_conn *conn, uint64_t rcvbuf, uint64_t queued, uint64_t window)
 {
 	const uint64_t few = 4 * (uint64_t)conn->window.rcv_mss;
 
-	if (budget_is_spent(conn->tcp))
-		return queued >= BUDGET_RCV_LEAST ? 0 : at_most_window(window, few);
-	return 2 * queued > rcvbuf ? at_most_window(window, few) : window;
+	if (tcp_memory_is_exhausted(conn->tcp))
+		return queued >= BUDGET_RCV_LEAST ? 0 : min_as_window_u32(window, few);
+	return 2 * queued > rcvbuf ? min_as_window_u32(window, few) : window;
 }
 
 static uint32_t choose_window(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	uint64_t rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
-	uint32_t now = window_now(conn), unit = UINT32_C(1) << pcb->rcv_scale, chosen;
-	uint64_t queued = fifo_bytes(&conn->rx) + (pcb->refused_data != NULL ? pcb->refused_data->tot_len : 0);
+	uint32_t now = advertised_window_left(conn), unit = UINT32_C(1) << pcb->rcv_scale, chosen;
+	uint64_t queued = fifo_queued_bytes(&conn->rx) + (pcb->refused_data != NULL ? pcb->refused_data->tot_len : 0);
 
 	if (__builtin_expect(conn->window.chooses, 0))
-		queued += zcopy_withheld(conn);
-	chosen = at_most_window(worth_advertising(rcvbuf, free_space(rcvbuf, queued), conn->window.rcv_mss),
-	                        atomic_load_explicit(&conn->window_max, memory_order_relaxed));
-	if (__builtin_expect(budget_is_tight(conn->tcp), 0))
-		chosen = (uint32_t)when_tight(conn, rcvbuf, queued, chosen);
+		queued += zcopy_held_and_waiting_bytes(conn);
+	chosen =
+	        min_as_window_u32(window_avoid_silly(rcvbuf, rcvbuf_minus_queued(rcvbuf, queued), conn->window.rcv_mss),
+	                          atomic_load_explicit(&conn->window_max, memory_order_relaxed));
+	if (__builtin_expect(tcp_memory_under_pressure(conn->tcp), 0))
+		chosen = (uint32_t)window_under_memory_pressure(conn, rcvbuf, queued, chosen);
 	chosen &= ~(unit - 1);
-	return chosen >= now ? chosen : round_window(rcvbuf, queued, now, unit);
+	return chosen >= now ? chosen : round_window_to_scale(rcvbuf, queued, now, unit);
 }
 
-/* The peer is told of `window` bytes, which are not fewer than it knows of, or what round_window makes of these. */
+/* The peer is told of `window` bytes, which are not fewer than it knows of, or what round_window_to_scale makes of
+ * these. */
 static inline uint16_t window_to_advertise(struct vma_tcp_conn *conn, uint32_t window, uint32_t now)
 {
 	struct tcp_pcb *pcb = conn->pcb;
@@ -327,13 +333,13 @@ static inline uint16_t window_to_advertise(struct vma_tcp_conn *conn, uint32_t w
 	conn->window.ack_held = false;
 	conn->window.acks_before_hold -= conn->window.acks_before_hold != 0;
 	if (!conn->window.sacks_held) /* data takes no blocks along */
-		timers_no_delack(conn);
-	return (uint16_t)at_most_window(window >> pcb->rcv_scale, 65535);
+		timers_cancel_delack(conn);
+	return (uint16_t)min_as_window_u32(window >> pcb->rcv_scale, 65535);
 }
 
-static uint16_t __attribute__((noinline)) advertise_chosen(struct vma_tcp_conn *conn)
+static uint16_t __attribute__((noinline)) window_advertise_recomputed(struct vma_tcp_conn *conn)
 {
-	uint32_t window = choose_window(conn), now = window_now(conn);
+	uint32_t window = choose_window(conn), now = advertised_window_left(conn);
 
 	if (window == 0 && now == 0 && conn->window.rcv_edge != conn->pcb->rcv_nxt)
 		TCP_COUNT(conn->tcp, zero_windows, 1);
@@ -344,15 +350,16 @@ static uint16_t __attribute__((noinline)) advertise_chosen(struct vma_tcp_conn *
 uint16_t window_advertise(struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
-	uint64_t rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed), queued = fifo_bytes(&conn->rx);
-	uint32_t now = window_now(conn), window;
+	uint64_t rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed),
+	         queued = fifo_queued_bytes(&conn->rx);
+	uint32_t now = advertised_window_left(conn), window;
 
-	window = at_most_window(rcvbuf - queued, atomic_load_explicit(&conn->window_max, memory_order_relaxed)) >>
+	window = min_as_window_u32(rcvbuf - queued, atomic_load_explicit(&conn->window_max, memory_order_relaxed)) >>
 	         pcb->rcv_scale << pcb->rcv_scale;
 	if (__builtin_expect(queued > rcvbuf / 2 || pcb->refused_data != NULL || window < now || window == 0 ||
-	                             budget_is_tight(conn->tcp) || conn->window.chooses,
+	                             tcp_memory_under_pressure(conn->tcp) || conn->window.chooses,
 	                     0))
-		return advertise_chosen(conn);
+		return window_advertise_recomputed(conn);
 	return window_to_advertise(conn, window, now);
 }
 
@@ -360,7 +367,8 @@ uint16_t window_advertise(struct vma_tcp_conn *conn)
  * The reader's question, of published values; they may be a little old, and then the answer of the next read, or the
  * next ACK, is the better one. As tcp_cleanup_rbuf: the window would double, or all has been read and an ACK waits.
  */
-static inline __attribute__((always_inline)) bool wants_update(const struct vma_tcp_conn *conn, uint64_t withheld)
+static inline __attribute__((always_inline)) bool reader_should_send_window_update(const struct vma_tcp_conn *conn,
+                                                                                   uint64_t withheld)
 {
 	uint64_t rcvbuf = atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed);
 	uint64_t edge = atomic_load_explicit(&conn->rx_edge, memory_order_relaxed);
@@ -372,15 +380,15 @@ static inline __attribute__((always_inline)) bool wants_update(const struct vma_
 	now = edge > produced ? edge - produced : 0;
 	if (2 * now > rcvbuf)
 		return false;
-	next = worth_advertising(rcvbuf, free_space(rcvbuf, queued),
-	                         atomic_load_explicit(&conn->mss_now, memory_order_relaxed));
-	next = at_most_window(next, atomic_load_explicit(&conn->window_max, memory_order_relaxed));
+	next = window_avoid_silly(rcvbuf, rcvbuf_minus_queued(rcvbuf, queued),
+	                          atomic_load_explicit(&conn->mss_now, memory_order_relaxed));
+	next = min_as_window_u32(next, atomic_load_explicit(&conn->window_max, memory_order_relaxed));
 	return next != 0 && next >= 2 * now;
 }
 
-static __attribute__((noinline)) bool wants_update_in_mode(const struct vma_tcp_conn *conn, uint8_t mode)
+static __attribute__((noinline)) bool reader_should_update_unless_fin(const struct vma_tcp_conn *conn, uint8_t mode)
 {
-	return (mode & RX_FIN) == 0 && wants_update(conn, zcopy_withheld(conn));
+	return (mode & RX_FIN) == 0 && reader_should_send_window_update(conn, zcopy_held_and_waiting_bytes(conn));
 }
 
 bool window_wants_update(const struct vma_tcp_conn *conn)
@@ -388,28 +396,28 @@ bool window_wants_update(const struct vma_tcp_conn *conn)
 	const uint8_t mode = atomic_load_explicit(&conn->rx_mode, memory_order_relaxed);
 
 	if (__builtin_expect(mode != 0, 0))
-		return wants_update_in_mode(conn, mode);
-	return wants_update(conn, 0);
+		return reader_should_update_unless_fin(conn, mode);
+	return reader_should_send_window_update(conn, 0);
 }
 
-void window_consumed(struct vma_tcp_conn *conn)
+void window_after_read(struct vma_tcp_conn *conn)
 {
 	if (!conn->connected || conn->pcb->state == TIME_WAIT)
 		return;
 	rcvbuf_grow(conn);
-	window_publish(conn);
+	window_publish_for_reader(conn);
 	if (window_wants_update(conn))
 		tcp_ack_now(conn->pcb);
 }
 
-void window_publish(struct vma_tcp_conn *conn)
+void window_publish_for_reader(struct vma_tcp_conn *conn)
 {
 	uint64_t produced = fifo_produced(&conn->rx);
 	bool waits;
 
 	if (!conn->connected || conn->pcb == NULL)
 		return;
-	atomic_store_explicit(&conn->rx_edge, produced + window_now(conn), memory_order_relaxed);
+	atomic_store_explicit(&conn->rx_edge, produced + advertised_window_left(conn), memory_order_relaxed);
 	waits = conn->window.rcv_wup != conn->pcb->rcv_nxt && !conn->window.pingpong && conn->pushed &&
 	        !conn->window.ack_held;
 	atomic_store_explicit(&conn->ack_waits, waits, memory_order_relaxed);
@@ -419,14 +427,14 @@ void window_publish(struct vma_tcp_conn *conn)
 
 static void more_quick_acks(struct vma_tcp_conn *conn)
 {
-	uint32_t quick = window_now(conn) / (2 * conn->window.rcv_mss);
+	uint32_t quick = advertised_window_left(conn) / (2 * conn->window.rcv_mss);
 
 	quick = quick < 2 ? 2 : quick;
-	conn->window.quick_acks = at_least(conn->window.quick_acks, quick < QUICK_ACKS_MAX ? quick : QUICK_ACKS_MAX);
+	conn->window.quick_acks = max_u32(conn->window.quick_acks, quick < QUICK_ACKS_MAX ? quick : QUICK_ACKS_MAX);
 }
 
 /* The kernel's tcp_event_data_recv: the pace at which data comes is how long an answer may take. */
-static void update_ato(struct vma_tcp_conn *conn)
+static void window_update_ack_timeout(struct vma_tcp_conn *conn)
 {
 	uint64_t now = conn->tcp->now_ns, gap = now - conn->window.last_data_in_ns;
 
@@ -443,7 +451,7 @@ static void update_ato(struct vma_tcp_conn *conn)
 	conn->window.last_data_in_ns = now;
 }
 
-static uint64_t delay_of(const struct vma_tcp_conn *conn)
+static uint64_t delayed_ack_timeout_ns(const struct vma_tcp_conn *conn)
 {
 	uint64_t max = DELACK_MAX_NS, delay = conn->window.ato_ns;
 
@@ -453,23 +461,23 @@ static uint64_t delay_of(const struct vma_tcp_conn *conn)
 }
 
 /* Whether that of `waiting` bytes is held a moment longer. Half the window is the most that may wait for it. */
-static bool window_hold(struct vma_tcp_conn *conn, uint32_t waiting)
+static bool window_hold_update(struct vma_tcp_conn *conn, uint32_t waiting)
 {
 	uint64_t since_ns = conn->tcp->now_ns - conn->window.ack_ns;
 
 	if (waiting >= HOLD_SEGMENTS * conn->window.rcv_mss)
 		conn->window.hold_failed = 0;
 	if (conn->window.acks_before_hold != 0 || since_ns >= HOLD_NS ||
-	    waiting >= HOLD_SEGMENTS * conn->window.rcv_mss || waiting > window_now(conn))
+	    waiting >= HOLD_SEGMENTS * conn->window.rcv_mss || waiting > advertised_window_left(conn))
 		return false;
 	if (!conn->window.ack_held)
-		timers_delack(conn, HOLD_NS - since_ns);
+		timers_set_delack(conn, HOLD_NS - since_ns);
 	conn->window.ack_held = true;
 	return true;
 }
 
 /* VMA_TCP_QUICKACK, where the connection has not been told otherwise; the route's word is the last. */
-static bool delays_none(const struct vma_tcp_conn *conn)
+static bool acks_are_never_delayed(const struct vma_tcp_conn *conn)
 {
 	if (__builtin_expect(conn->path.quickack, 0))
 		return true;
@@ -477,58 +485,58 @@ static bool delays_none(const struct vma_tcp_conn *conn)
 }
 
 /* VMA_TCP_QUICKACK_THRESHOLD, where the connection has not been told otherwise. */
-static bool is_short_for_delay(const struct vma_tcp_conn *conn, uint32_t segment)
+static bool segment_disables_delayed_ack(const struct vma_tcp_conn *conn, uint32_t segment)
 {
 	return __builtin_expect(segment <= conn->tcp->attr.quickack_threshold, 0) &&
 	       tcp_option(conn, VMA_TCP_OPT_QUICKACK) != 0;
 }
 
-static void __attribute__((cold, noinline)) larger_segment(struct vma_tcp_conn *conn, uint32_t segment)
+static void __attribute__((cold, noinline)) window_raise_rcv_mss(struct vma_tcp_conn *conn, uint32_t segment)
 {
-	conn->window.rcv_mss = at_most_window(segment, tcp_mss_advertised(conn));
+	conn->window.rcv_mss = min_as_window_u32(segment, tcp_mss_advertised(conn));
 	window_max_update(conn);
 }
 
-void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment, bool push)
+void window_on_data_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment, bool push)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	uint32_t waiting = pcb->rcv_nxt - conn->window.rcv_wup;
 
 	if (__builtin_expect(segment > conn->window.rcv_mss, 0))
-		larger_segment(conn, segment);
+		window_raise_rcv_mss(conn, segment);
 	conn->pushed = push;
-	update_ato(conn);
+	window_update_ack_timeout(conn);
 	if (segment >= conn->window.rcv_mss)
 		rcv_rtt_sample(conn);
 	rcvbuf_grow(conn);
 	(void)bytes;
-	if (delays_none(conn) || is_short_for_delay(conn, segment)) {
+	if (acks_are_never_delayed(conn) || segment_disables_delayed_ack(conn, segment)) {
 		tcp_ack_now(pcb);
 		return;
 	}
 	if (waiting > conn->window.rcv_mss && conn->window.quick_acks == 0 && pcb->ooseq == NULL &&
-	    window_hold(conn, waiting))
+	    window_hold_update(conn, waiting))
 		return;
-	if ((waiting > conn->window.rcv_mss && choose_window(conn) >= window_now(conn)) ||
+	if ((waiting > conn->window.rcv_mss && choose_window(conn) >= advertised_window_left(conn)) ||
 	    (conn->window.quick_acks != 0 && !conn->window.pingpong) || pcb->ooseq != NULL)
 		tcp_ack_now(pcb);
 	else if (conn->window.delack_due_ns == UINT64_MAX)
-		timers_delack(conn, delay_of(conn));
+		timers_set_delack(conn, delayed_ack_timeout_ns(conn));
 }
 
 /* lwIP would acknowledge it at once. Who closes in answer has the ACK go with his FIN. */
-void window_fin(struct vma_tcp_conn *conn)
+void window_on_fin(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
-	if (delays_none(conn) || (conn->window.quick_acks != 0 && !conn->window.pingpong))
+	if (acks_are_never_delayed(conn) || (conn->window.quick_acks != 0 && !conn->window.pingpong))
 		return;
 	tcp_clear_flags(pcb, TF_ACK_NOW);
 	if (conn->window.delack_due_ns == UINT64_MAX)
-		timers_delack(conn, conn->window.ato_ns != 0 ? delay_of(conn) : FIRST_DELAY_NS);
+		timers_set_delack(conn, conn->window.ato_ns != 0 ? delayed_ack_timeout_ns(conn) : FIRST_DELAY_NS);
 }
 
-static uint64_t hole_delay_ns(const struct vma_tcp_conn *conn)
+static uint64_t window_reopen_delay_behind_hole_ns(const struct vma_tcp_conn *conn)
 {
 	uint64_t rtt = conn->window.rcv_rtt_ns;
 
@@ -538,7 +546,7 @@ static uint64_t hole_delay_ns(const struct vma_tcp_conn *conn)
 }
 
 /* Whether what has come last lies in another block than what came before it: lwIP has the newest one first. */
-static bool is_another_place(const struct vma_tcp_conn *conn)
+static bool sack_place_has_changed(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_sack_range *newest = &conn->pcb->rcv_sacks[0];
 
@@ -547,7 +555,7 @@ static bool is_another_place(const struct vma_tcp_conn *conn)
 
 static void update_sack_place(struct vma_tcp_conn *conn)
 {
-	conn->window.sack_places += conn->window.sacks_waiting != 0 && is_another_place(conn);
+	conn->window.sack_places += conn->window.sacks_waiting != 0 && sack_place_has_changed(conn);
 	conn->window.sack_left = conn->pcb->rcv_sacks[0].left;
 	conn->window.sack_right = conn->pcb->rcv_sacks[0].right;
 }
@@ -557,7 +565,7 @@ bool window_sacks_are_full(const struct vma_tcp_conn *conn)
 	return conn->window.sack_places != 0;
 }
 
-void window_behind_hole(struct vma_tcp_conn *conn, uint32_t bytes, bool flagged)
+void window_on_out_of_order_data(struct vma_tcp_conn *conn, uint32_t bytes, bool flagged)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
@@ -573,11 +581,11 @@ void window_behind_hole(struct vma_tcp_conn *conn, uint32_t bytes, bool flagged)
 		return;
 	tcp_clear_flags(pcb, TF_ACK_NOW);
 	if (!conn->window.sacks_held)
-		timers_delack(conn, hole_delay_ns(conn));
+		timers_set_delack(conn, window_reopen_delay_behind_hole_ns(conn));
 	conn->window.sacks_held = true;
 }
 
-void window_acking(struct vma_tcp_conn *conn)
+void window_on_ack_sent(struct vma_tcp_conn *conn)
 {
 	conn->window.sacks_held = false;
 	conn->window.sacks_waiting = 0;
@@ -585,7 +593,7 @@ void window_acking(struct vma_tcp_conn *conn)
 	conn->window.hole_acks += conn->pcb->ooseq != NULL;
 }
 
-void window_duplicate(struct vma_tcp_conn *conn, uint32_t left, uint32_t right)
+void window_on_duplicate_data(struct vma_tcp_conn *conn, uint32_t left, uint32_t right)
 {
 	/* An ACK has room for one such report. */
 	if (conn->pcb->flags & TF_SACK && conn->dsack_left != conn->dsack_right)
@@ -615,10 +623,10 @@ void window_delack_fired(struct vma_tcp_conn *conn)
 		conn->window.ato_ns = 2 * conn->window.ato_ns < rto ? 2 * conn->window.ato_ns : rto;
 	}
 	tcp_ack_now(conn->pcb);
-	tcp_ready(conn);
+	conn_enqueue_ready(conn);
 }
 
-void window_quickack(struct vma_tcp_conn *conn, bool on)
+void window_set_quickack(struct vma_tcp_conn *conn, bool on)
 {
 	conn->window.pingpong = !on;
 	if (on && conn->pcb != NULL && conn->connected && conn->window.rcv_wup != conn->pcb->rcv_nxt)

@@ -38,20 +38,21 @@ struct tcp_window {
 
 void window_init(struct vma_tcp_conn *conn);
 void window_established(struct vma_tcp_conn *conn);
-void window_limits(struct vma_tcp_conn *conn);     /* an option has changed */
-void window_max_update(struct vma_tcp_conn *conn); /* the ring has, or the round trip is known better */
+void window_apply_buffer_sizes(struct vma_tcp_conn *conn); /* an option has changed */
+void window_max_update(struct vma_tcp_conn *conn);         /* the ring has, or the round trip is known better */
 /* `bytes` have come in order, in segments of `segment` bytes: an ACK now, or later. */
-void window_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment, bool push);
-void window_fin(struct vma_tcp_conn *conn);      /* the peer's, in order; before window_received of what came with it */
-void window_consumed(struct vma_tcp_conn *conn); /* the reader has taken bytes */
+void window_on_data_received(struct vma_tcp_conn *conn, uint32_t bytes, uint32_t segment, bool push);
+void window_on_fin(
+        struct vma_tcp_conn *conn); /* the peer's, in order; before window_on_data_received of what came with it */
+void window_after_read(struct vma_tcp_conn *conn); /* the reader has taken bytes */
 /* What came had come before: the peer has to hear soon what has. */
-void window_duplicate(struct vma_tcp_conn *conn, uint32_t left, uint32_t right);
+void window_on_duplicate_data(struct vma_tcp_conn *conn, uint32_t left, uint32_t right);
 /* `bytes` have been queued behind a hole, which flagged an ACK: may take the flag back for a while, unless it was
  * flagged before. */
-void window_behind_hole(struct vma_tcp_conn *conn, uint32_t bytes, bool flagged);
+void window_on_out_of_order_data(struct vma_tcp_conn *conn, uint32_t bytes, bool flagged);
 /* What has come behind holes since the last ACK is in two blocks: the next one is to leave before more comes. */
 bool window_sacks_are_full(const struct vma_tcp_conn *conn);
-void window_acking(struct vma_tcp_conn *conn); /* an ACK is about to leave that reports what is behind holes */
+void window_on_ack_sent(struct vma_tcp_conn *conn); /* an ACK is about to leave that reports what is behind holes */
 /* The window field of a segment that leaves now, and that it acknowledges all that has come. */
 uint16_t window_advertise(struct vma_tcp_conn *conn);
 /* New data has left. An answer that comes soon after a question: a conversation. */
@@ -62,8 +63,8 @@ static inline void window_data_sent(struct tcp_window *window, uint64_t now_ns)
 	window->last_data_out_ns = now_ns;
 }
 void window_delack_fired(struct vma_tcp_conn *conn); /* the ACK is due; the kernel's lesson from that */
-void window_quickack(struct vma_tcp_conn *conn, bool on);
-void window_publish(struct vma_tcp_conn *conn);
+void window_set_quickack(struct vma_tcp_conn *conn, bool on);
+void window_publish_for_reader(struct vma_tcp_conn *conn);
 void window_sndbuf_grow(struct vma_tcp_conn *conn);        /* as the kernel's tcp_sndbuf_expand, after an ACK */
 bool window_wants_update(const struct vma_tcp_conn *conn); /* the reader's question; no lock */
 

@@ -124,7 +124,7 @@ static uint64_t fixture_next_ns(void)
 	uint64_t next = UINT64_MAX;
 
 	for (int i = 0; i < 2; i++) {
-		uint64_t due = vma_tcp_due(side[i].tcp), frame = vma_wire_due(side[i].nic);
+		uint64_t due = vma_tcp_next_due_ns(side[i].tcp), frame = vma_wire_next_arrival_ns(side[i].nic);
 
 		next = due < next ? due : next;
 		next = frame < next ? frame : next;
@@ -133,14 +133,14 @@ static uint64_t fixture_next_ns(void)
 }
 
 /* All that can be done at this moment. */
-static inline void fixture_settle(void)
+static inline void fixture_run_until_idle(void)
 {
 	unsigned quiet = 0;
 
 	while (quiet < 3) {
 		int moved = 0;
 
-		vma_wire_tick(side[0].nic);
+		vma_wire_drive_both_ends(side[0].nic);
 		for (int i = 0; i < 2; i++)
 			moved += vma_ring_progress(side[i].ring) > 0;
 		quiet = moved ? 0 : quiet + 1;
@@ -154,14 +154,14 @@ static inline void fixture_run(uint64_t ns)
 	for (;;) {
 		uint64_t next;
 
-		fixture_settle();
+		fixture_run_until_idle();
 		next = fixture_next_ns();
 		if (next > end)
 			break;
 		fixture_now_ns = next > fixture_now_ns ? next : fixture_now_ns + 1000;
 	}
 	fixture_now_ns = end;
-	fixture_settle();
+	fixture_run_until_idle();
 }
 
 /* ---- the fixture ---- */
@@ -178,10 +178,10 @@ static void side_open(struct side *s, int i, const struct vma_tcp_attr *requests
 	assert_int_equal(vma_ring_create(&attr, &s->ring), 0);
 	tcp.ring = s->ring;
 	tcp.arena = fixture_arena;
-	tcp.host = (struct vma_tcp_host){.now_ns = fixture_clock,
-	                                 .alloc = fixture_alloc,
-	                                 .alloc_bytes = fixture_alloc_bytes,
-	                                 .free = fixture_free};
+	tcp.host = (struct vma_tcp_host_ops){.now_ns = fixture_clock,
+	                                     .alloc = fixture_alloc,
+	                                     .alloc_bytes = fixture_alloc_bytes,
+	                                     .free = fixture_free};
 	tcp.secret[0] = (uint8_t)(i + 1);
 	assert_int_equal(vma_tcp_create(&tcp, &s->tcp), 0);
 	memset(s->ip, 0, sizeof(s->ip));
@@ -397,12 +397,12 @@ static inline void transfer(struct app *from, struct app *to, size_t n, uint64_t
 	while (got < n) {
 		if (sent < n)
 			sent += fixture_send_bytes(from, n - sent);
-		fixture_settle();
+		fixture_run_until_idle();
 		got += read_bytes(to, n);
 		if (got < n) {
 			uint64_t next;
 
-			fixture_settle();
+			fixture_run_until_idle();
 			next = fixture_next_ns();
 			if (sent < n && vma_tcp_tx_space(from->conn) != 0)
 				continue;
@@ -439,7 +439,7 @@ static inline struct vma_tcp_counts counts_of(int i)
 
 static inline uint32_t fixture_readiness(const struct app *app)
 {
-	return vma_tcp_readiness(app->conn);
+	return vma_tcp_poll_events(app->conn);
 }
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, fixture_open, fixture_close)

@@ -12,7 +12,7 @@
 #include "sim_watch.h"
 #include "../lwip/port.h"
 
-#define must(x) sim_must((x), #x)
+#define must(x) sim_assert((x), #x)
 
 enum { LOCAL_PORT = SIM_LISTEN, PEER_PORT = SIM_PORT, STREAM = 1 << 17 };
 
@@ -206,7 +206,7 @@ static bool stands_before_mark(void)
 		return false;
 	if (conn->pcb != NULL && conn->pcb->refused_data != NULL)
 		peer.unsure = true; /* it comes in the step, before the newer one or behind */
-	return fifo_bytes(&conn->rx) > passed;
+	return fifo_queued_bytes(&conn->rx) > passed;
 }
 
 /* Whatever overlapped, came twice or in between: a position has one value. */
@@ -214,12 +214,12 @@ static void segments_read_some(size_t most)
 {
 	struct iovec spans[4];
 	size_t taken = 0;
-	unsigned steps = passed + (vma_tcp_rx_mark(conn) == 0 && !is_inline());
+	unsigned steps = passed + (vma_tcp_rx_urgent_mark(conn) == 0 && !is_inline());
 	unsigned n = vma_tcp_rx_front(conn, 0, spans, 4);
 
 	if (most == 0)
 		return;
-	if (n > 0 || fifo_bytes(&conn->rx) == steps) {
+	if (n > 0 || fifo_queued_bytes(&conn->rx) == steps) {
 		read_bytes += steps;
 		passed = 0;
 	}
@@ -250,7 +250,7 @@ static void write_some(size_t bytes)
 		vma_tcp_tx_commit(conn, sum, sum % 7 == 0 ? VMA_TCP_TX_URGENT : sum % 5 == 0 ? VMA_TCP_TX_MORE : 0);
 }
 
-static void segments_let_go(void)
+static void fuzz_drop_connection(void)
 {
 	struct vma_tcp_conn *gone = conn;
 
@@ -268,7 +268,7 @@ static void segments_check(void)
 
 	if (conn == NULL)
 		return;
-	bits = vma_tcp_readiness(conn);
+	bits = vma_tcp_poll_events(conn);
 	must((vma_tcp_rx_bytes(conn) > 0 || vma_tcp_rx_eof(conn)) == ((bits & EPOLLIN) != 0));
 	must(vma_tcp_state(conn) >= TCP_ESTABLISHED && vma_tcp_state(conn) <= TCP_CLOSING);
 	must(vma_tcp_error(conn) >= 0);
@@ -281,7 +281,7 @@ static void segments_check(void)
 static void segments_settle(void)
 {
 	for (int i = 0; i < 8; i++) {
-		vma_wire_tick(sim.side[0].nic);
+		vma_wire_drive_both_ends(sim.side[0].nic);
 		while (vma_ring_progress(sim.side[0].ring) > 0)
 			;
 		while (vma_ring_progress(sim.side[1].ring) > 0)
@@ -378,7 +378,7 @@ static void send_segment(const struct segment *s)
 	inject(tcp, header + s->payload);
 }
 
-static uint32_t right_seq(void)
+static uint32_t expected_peer_seq(void)
 {
 	return peer.acked != 0 ? peer.acked : peer.isn + 1;
 }
@@ -397,7 +397,7 @@ static uint32_t distance(struct input *in)
 	return segments_take32(in);
 }
 
-static uint32_t any_options(struct input *in, uint8_t options[40])
+static uint32_t fuzz_draw_tcp_options(struct input *in, uint8_t options[40])
 {
 	uint32_t len = 0;
 
@@ -440,11 +440,11 @@ static void step_segment(struct input *in)
 {
 	struct segment s = {.flags = segments_take8(in) & 63};
 
-	s.seq = right_seq() + distance(in);
+	s.seq = expected_peer_seq() + distance(in);
 	s.ack = peer.next + distance(in);
 	s.window = (uint16_t)(segments_take8(in) << (segments_take8(in) & 8));
 	s.urgent = s.flags & SIM_URG ? segments_take8(in) : 0;
-	s.options_len = any_options(in, s.options);
+	s.options_len = fuzz_draw_tcp_options(in, s.options);
 	s.payload = (uint32_t)segments_take8(in) * (segments_take8(in) & 7 ? 1 : 5);
 	send_segment(&s);
 }
@@ -465,9 +465,9 @@ static void step_bytes(struct input *in)
 }
 
 /* What a peer would do. */
-static void step_well(enum step step, struct input *in)
+static void fuzz_step_valid_peer(enum step step, struct input *in)
 {
-	struct segment s = {.seq = right_seq(), .ack = peer.next, .flags = SIM_ACK, .window = 60000};
+	struct segment s = {.seq = expected_peer_seq(), .ack = peer.next, .flags = SIM_ACK, .window = 60000};
 
 	if (step == STEP_DATA)
 		s.payload = 1 + segments_take8(in) * 5U;
@@ -490,8 +490,8 @@ static void segments_pass_time(uint64_t ns)
 {
 	uint64_t until = sim.now_ns + ns;
 
-	for (int i = 0; i < 200 && vma_tcp_due(sim.side[0].tcp) <= until; i++) {
-		uint64_t due = vma_tcp_due(sim.side[0].tcp);
+	for (int i = 0; i < 200 && vma_tcp_next_due_ns(sim.side[0].tcp) <= until; i++) {
+		uint64_t due = vma_tcp_next_due_ns(sim.side[0].tcp);
 
 		sim.now_ns = due > sim.now_ns ? due : sim.now_ns + 2000;
 		segments_settle();
@@ -553,7 +553,7 @@ static void step_quote(struct input *in)
 
 enum { HELD = 64 };
 static struct held {
-	struct vma_tcp_piece piece;
+	struct vma_tcp_rx_stream_piece piece;
 	uint64_t number;
 	struct vma_tcp_memory *memory;
 } held[HELD];
@@ -565,31 +565,32 @@ static void held_give_back(unsigned most)
 		const struct held *last = &held[--held_count];
 
 		vma_buf_put(sim.side[0].arena, last->piece.buf);
-		vma_tcp_held_returned(conn, last->memory, last->number, last->piece.len, 1);
+		vma_tcp_held_bytes_returned(conn, last->memory, last->number, last->piece.len, 1);
 	}
 }
 
 static void step_hold(uint8_t byte)
 {
-	struct vma_tcp_piece piece;
+	struct vma_tcp_rx_stream_piece piece;
 
 	if (byte >= 128)
 		held_give_back(byte & 63);
 	if (vma_tcp_zcopy_begin(conn) != 0)
 		return;
-	for (unsigned n = byte & 7; n > 0 && held_count < HELD && vma_tcp_rx_mark(conn) < 0; n--) {
+	for (unsigned n = byte & 7; n > 0 && held_count < HELD && vma_tcp_rx_urgent_mark(conn) < 0; n--) {
 		const uint64_t before = fifo_consumed(&conn->rx);
 
 		if (!vma_tcp_rx_piece(conn, &piece) || piece.buf == NULL)
 			break;
 		vma_buf_ref(piece.buf);
-		held[held_count++] = (struct held){piece, vma_tcp_zcopy_number(conn), vma_tcp_memory_of(conn)};
-		vma_tcp_rx_hold(conn, &piece);
+		held[held_count++] = (struct held){piece, vma_tcp_zcopy_number(conn), vma_tcp_memory_limits_of(conn)};
+		vma_tcp_rx_hold_piece(conn, &piece);
 		read_bytes += fifo_consumed(&conn->rx) - before;
 	}
 }
 
-static enum vma_tcp_verdict segments_judge(struct vma_tcp_conn *c, const struct vma_tcp_piece *piece, void *arg)
+static enum vma_tcp_inspect_verdict segments_judge(struct vma_tcp_conn *c, const struct vma_tcp_rx_stream_piece *piece,
+                                                   void *arg)
 {
 	(void)c, (void)arg;
 	must(piece->len > 0);
@@ -603,7 +604,7 @@ static void step_inspect(enum step step, uint8_t byte)
 	peer.unsure = true; /* of the urgent byte */
 	if (step == STEP_INSPECT)
 		(void)vma_tcp_set_inspected(conn, byte & 1);
-	(void)vma_tcp_inspect(conn, &inspector, step == STEP_INSPECT ? UINT32_MAX : byte & 3);
+	(void)vma_tcp_inspect_received(conn, &inspector, step == STEP_INSPECT ? UINT32_MAX : byte & 3);
 }
 
 /* ---- an input ---- */
@@ -629,13 +630,14 @@ static void step_conn(enum step step, struct input *in)
 	case STEP_ABORT:
 		vma_tcp_close(conn, step == STEP_ABORT);
 		if (byte & 1)
-			segments_let_go();
+			fuzz_drop_connection();
 		break;
 	case STEP_DISOWN:
-		segments_let_go();
+		fuzz_drop_connection();
 		break;
 	case STEP_OPTION:
-		(void)vma_tcp_set(conn, (enum vma_tcp_option)(byte % VMA_TCP_OPT_COUNT), (int32_t)segments_take32(in));
+		(void)vma_tcp_set_option(conn, (enum vma_tcp_option)(byte % VMA_TCP_OPT_COUNT),
+		                         (int32_t)segments_take32(in));
 		break;
 	case STEP_ICMP:
 		if (byte >= 192) {
@@ -683,7 +685,7 @@ static void segments_do_step(struct input *in)
 	case STEP_RST:
 	case STEP_SYN:
 	case STEP_SYNACK:
-		step_well(step, in);
+		fuzz_step_valid_peer(step, in);
 		break;
 	case STEP_TIME:
 		segments_pass_time(1000ULL << segments_take8(in) % 28);
@@ -718,12 +720,12 @@ static void start_fixture(void)
 	                        .rx_wre = 64,
 	                        .tx_wre = 64,
 	                        .watch = sim_watch_install};
-	struct sim_chance chance = {7};
+	struct sim_rng chance = {7};
 
 	sim_start(&sim, &attr);
 	sim.frame = on_frame;
 	for (unsigned i = 0; i < STREAM; i++)
-		stream[i] = (uint8_t)sim_draw(&chance);
+		stream[i] = (uint8_t)sim_rng_next(&chance);
 }
 
 /* A stack of its own for each input, so that none depends on another. */
@@ -765,7 +767,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	while (in.at < in.end)
 		segments_do_step(&in);
 	sim_alloc_fail_ppm = 0;
-	segments_let_go();
+	fuzz_drop_connection();
 	held_give_back(HELD);
 	if (listener != NULL)
 		vma_tcp_listener_close(listener);

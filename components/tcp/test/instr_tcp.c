@@ -14,8 +14,8 @@
  *   phase_tcp_bulk_out_N  64 KB: reserve, copy, commit; ACKs that come and what they let go. Per segment
  *   phase_tcp_bulk_in_N   their receipt, and the ACKs for them. Per segment
  *
- * "zcopy" receives without copying: pieces are taken, looked at and given back. bench/instr.sh holds its bulk_in against
- * that of "1".
+ * "zcopy" receives without copying: pieces are taken, looked at and given back. bench/instr.sh holds its bulk_in
+ * against that of "1".
  */
 #include <netinet/in.h>
 #include <stdio.h>
@@ -93,7 +93,7 @@ static inline __attribute__((always_inline)) size_t receive_bytes(struct side *t
 static inline __attribute__((always_inline)) size_t receive_pieces(struct side *to, unsigned i)
 {
 	struct vma_tcp_conn *conn = to->conn[i];
-	struct vma_tcp_piece piece[64];
+	struct vma_tcp_rx_stream_piece piece[64];
 	size_t done = 0;
 	unsigned n = 0;
 
@@ -101,18 +101,18 @@ static inline __attribute__((always_inline)) size_t receive_pieces(struct side *
 		;
 	while (n < 64 && vma_tcp_rx_piece(conn, &piece[n]) && piece[n].buf != NULL) {
 		vma_buf_ref(piece[n].buf);
-		vma_tcp_rx_hold(conn, &piece[n]);
+		vma_tcp_rx_hold_piece(conn, &piece[n]);
 		done += piece[n++].len;
 	}
 	for (unsigned k = 0; k < n; k++) {
 		bytes[k] = *(const uint8_t *)piece[k].data;
 		vma_buf_put(to->arena, piece[k].buf);
-		vma_tcp_held_returned(conn, memory_of_all, vma_tcp_zcopy_number(conn), piece[k].len, 1);
+		vma_tcp_held_bytes_returned(conn, memory_of_all, vma_tcp_zcopy_number(conn), piece[k].len, 1);
 	}
 	return done != 0 ? done : receive_bytes(to, i);
 }
 
-static inline __attribute__((always_inline)) size_t bulk_out(struct side *from, unsigned i, size_t len)
+static inline __attribute__((always_inline)) size_t send_bulk_bytes(struct side *from, unsigned i, size_t len)
 {
 	size_t done = tcp_send_bytes(from, i, len);
 
@@ -144,7 +144,7 @@ static inline __attribute__((always_inline)) size_t bulk_out(struct side *from, 
 	}                                                                                                              \
 	size_t phase_tcp_bulk_out_##n(struct side *from, unsigned i, size_t len)                                       \
 	{                                                                                                              \
-		return bulk_out(from, i, len);                                                                         \
+		return send_bulk_bytes(from, i, len);                                                                  \
 	}                                                                                                              \
 	size_t phase_tcp_bulk_in_##n(struct side *to, unsigned i)                                                      \
 	{                                                                                                              \
@@ -158,7 +158,7 @@ struct phases {
 	unsigned connections;
 	size_t (*send)(struct side *from, unsigned i, size_t len);
 	size_t (*receive)(struct side *to, unsigned i);
-	size_t (*bulk_out)(struct side *from, unsigned i, size_t len);
+	size_t (*send_bulk_bytes)(struct side *from, unsigned i, size_t len);
 	size_t (*bulk_in)(struct side *to, unsigned i);
 };
 static const struct phases phases[] = {
@@ -168,17 +168,17 @@ static const struct phases phases[] = {
 #undef X
 };
 
-static size_t quiet_send(struct side *from, unsigned i, size_t len)
+static size_t send_bytes_uncounted(struct side *from, unsigned i, size_t len)
 {
 	return tcp_send_bytes(from, i, len);
 }
 
-static size_t quiet_bulk_out(struct side *from, unsigned i, size_t len)
+static size_t send_bulk_bytes_uncounted(struct side *from, unsigned i, size_t len)
 {
-	return bulk_out(from, i, len);
+	return send_bulk_bytes(from, i, len);
 }
 
-static size_t quiet_receive(struct side *to, unsigned i)
+static size_t receive_bytes_uncounted(struct side *to, unsigned i)
 {
 	return receive_bytes(to, i);
 }
@@ -205,7 +205,7 @@ static void tcp_send_bulk(const struct phases *p, unsigned segments)
 	unsigned i = 0;
 
 	for (unsigned idle = 0; left + missing > 0 && idle < 1000; idle++) {
-		size_t out = left == 0 ? 0 : p->bulk_out(&side[0], i, left < CHUNK ? left : CHUNK), in;
+		size_t out = left == 0 ? 0 : p->send_bulk_bytes(&side[0], i, left < CHUNK ? left : CHUNK), in;
 
 		left -= out;
 		missing += out;
@@ -213,7 +213,7 @@ static void tcp_send_bulk(const struct phases *p, unsigned segments)
 		while ((in = p->bulk_in(&side[1], i)) > 0) {
 			missing -= in;
 			now_ns += 20000;
-			p->bulk_out(&side[0], i, 0);
+			p->send_bulk_bytes(&side[0], i, 0);
 			idle = 0;
 		}
 		if (missing == 0)
@@ -250,7 +250,7 @@ static bool tcp_accepted(struct vma_tcp_listener *listener, void *arg, struct vm
 	struct vma_flow_key names;
 
 	(void)listener, (void)arg;
-	vma_tcp_tuple(conn, &names);
+	vma_tcp_conn_key(conn, &names);
 	side[1].conn[ntohs(names.peer_port_be) - 10000] = conn;
 	vma_tcp_conn_adopt(conn, &owner, NULL);
 	return true;
@@ -354,7 +354,12 @@ int main(int argc, char **argv)
 	if (argc > 3)
 		thread_mode = VMA_THREAD_SINGLE;
 	const struct phases *p = phases_of(name);
-	struct phases quiet = {p->name, p->connections, quiet_send, quiet_receive, quiet_bulk_out, quiet_receive};
+	struct phases quiet = {p->name,
+	                       p->connections,
+	                       send_bytes_uncounted,
+	                       receive_bytes_uncounted,
+	                       send_bulk_bytes_uncounted,
+	                       receive_bytes_uncounted};
 	const bool is_bbr = strcmp(p->name, "bbr") == 0;
 	struct vma_tcp_options options;
 
@@ -367,7 +372,7 @@ int main(int argc, char **argv)
 	tcp_open_listener(&options);
 	for (unsigned i = 0; i < p->connections; i++)
 		connect_one(i, &options);
-	memory_of_all = vma_tcp_memory_of(side[1].conn[0]);
+	memory_of_all = vma_tcp_memory_limits_of(side[1].conn[0]);
 	if (strcmp(p->name, "zcopy") == 0)
 		tcp_must(vma_tcp_zcopy_begin(side[1].conn[0]), "zcopy");
 	tcp_ping_pong(&quiet, p->connections * 4 > 1024 ? p->connections * 4 : 1024); /* each has found its memory */

@@ -110,7 +110,7 @@ err_t tcp_hook_passive(struct tcp_pcb_listen *listener, struct tcp_pcb *pcb)
 	return fixture->passive;
 }
 
-static inline void lwip_fixture_open(struct fixture *w, const struct vma_tcp_host *host)
+static inline void lwip_fixture_open(struct fixture *w, const struct vma_tcp_host_ops *host)
 {
 	struct vma_bufarena_attr arena = {.capacity = 4 * FIXTURE_BUFS + 256};
 	struct vma_bufpool_attr pool = {.name = "fixture"};
@@ -123,7 +123,7 @@ static inline void lwip_fixture_open(struct fixture *w, const struct vma_tcp_hos
 	pool.arena = w->arena;
 	assert_int_equal(vma_bufpool_create(&pool, &w->pool), 0);
 	assert_int_equal(vma_bufarena_map_memory(w->arena, FIXTURE_BUFS, &first), 0);
-	assert_int_equal(vma_bufpool_add(w->pool, first, FIXTURE_BUFS), 0);
+	assert_int_equal(vma_bufpool_add_frames(w->pool, first, FIXTURE_BUFS), 0);
 	w->tcp.arena = w->arena;
 	w->tcp.now_ns = 5 * TCP_NS_PER_S;
 	if (host)
@@ -205,7 +205,7 @@ static inline void lwip_fixture_input(struct fixture *w, struct segment s)
 	                                     s.payload ? (uint32_t)strlen(s.payload) : 0),
 	                 header, (uint8_t)(20 + s.options_len));
 	assert_non_null(p);
-	lwip_input(fixture_peer, fixture_local, p);
+	lwip_tcp_input_segment(fixture_peer, fixture_local, p);
 }
 
 static inline void lwip_fixture_segment(struct fixture *w, struct segment s)

@@ -17,7 +17,7 @@ enum { FAST, SLOW, PATHS };
 	X(struct tcp_rtt, rtt, conn->rtt)                                                                              \
 	X(struct tcp_cc, cc, conn->cc)                                                                                 \
 	X(struct tcp_rate, rate, conn->rate)                                                                           \
-	X(struct tcp_pace, pace, conn->pace)                                                                           \
+	X(struct tcp_pacing, pace, conn->pace)                                                                         \
 	X(struct vma_tcp_counts, counts, conn->counts)                                                                 \
 	X(struct vma_tcp_counts, stack_counts, counts_of(0))                                                           \
 	X(uint64_t, retransmit_due_ns, known_due_ns(conn, TCP_TIMER_RETRANSMIT))                                       \
@@ -39,7 +39,7 @@ enum { FAST, SLOW, PATHS };
 	X(uint64_t, snd_max, atomic_load(&conn->snd_max))                                                              \
 	X(uint64_t, released, fifo_consumed(&conn->tx))                                                                \
 	X(uint64_t, in_use, port_memory_in_use(side[0].tcp))                                                           \
-	X(uint64_t, stack_due_ns, vma_tcp_due(side[0].tcp))                                                            \
+	X(uint64_t, stack_due_ns, vma_tcp_next_due_ns(side[0].tcp))                                                    \
 	X(uint64_t, stack_busy, vma_tcp_is_busy(side[0].tcp))                                                          \
 	X(int64_t, published, vma_tcp_state(conn))                                                                     \
 	X(uint64_t, rcv_edge, conn->window.rcv_edge)                                                                   \
@@ -66,7 +66,7 @@ enum { FAST, SLOW, PATHS };
 	X(uint64_t, tx_space_freed, conn->tx_space_freed)                                                              \
 	X(uint64_t, urgent_mode, conn->urgent_mode)                                                                    \
 	X(uint64_t, sent, raw.count)                                                                                   \
-	X(uint64_t, sent_segments, known_sent())
+	X(uint64_t, sent_segments, compared_sent_digest())
 #define KNOWN_OF_PCB(X)                                                                                                \
 	X(uint64_t, rcv_nxt, pcb->rcv_nxt)                                                                             \
 	X(uint64_t, rcv_wnd, pcb->rcv_wnd)                                                                             \
@@ -83,7 +83,7 @@ enum { FAST, SLOW, PATHS };
 	X(uint64_t, state, pcb->state)                                                                                 \
 	X(uint64_t, flags, pcb->flags)                                                                                 \
 	X(uint64_t, unsent, pcb->unsent != NULL)                                                                       \
-	X(uint64_t, unacked, known_unacked(pcb))
+	X(uint64_t, unacked, compared_unacked_digest(pcb))
 #define KNOWN(X) KNOWN_OF_CONN(X) KNOWN_OF_PCB(X)
 
 struct known { /* compared as bytes */
@@ -107,7 +107,7 @@ static inline uint64_t known_due_ns(const struct vma_tcp_conn *conn, enum tcp_ti
 	return wheel_is_set(&conn->timer[which]) ? conn->timer[which].due_ns : 0;
 }
 
-static inline uint64_t known_hash(uint64_t hash, const void *bytes, size_t n)
+static inline uint64_t compared_state_hash(uint64_t hash, const void *bytes, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
 		hash = (hash ^ ((const uint8_t *)bytes)[i]) * UINT64_C(0x100000001b3);
@@ -115,7 +115,7 @@ static inline uint64_t known_hash(uint64_t hash, const void *bytes, size_t n)
 }
 
 /* What the peer has got, and when: bytes, and a digest that tells one sequence of segments from another. */
-static inline uint64_t known_sent(void)
+static inline uint64_t compared_sent_digest(void)
 {
 	uint64_t hash = 0;
 
@@ -123,15 +123,15 @@ static inline uint64_t known_sent(void)
 		const struct raw_segment *s = &raw.log[i];
 		const uint64_t head[] = {s->seq, s->ack, s->window, s->urgent, s->flags, s->len, s->at_ns};
 
-		hash = known_hash(hash, head, sizeof(head));
-		hash = known_hash(hash, s->data, s->len);
-		hash = known_hash(hash, s->options, s->options_len);
+		hash = compared_state_hash(hash, head, sizeof(head));
+		hash = compared_state_hash(hash, s->data, s->len);
+		hash = compared_state_hash(hash, s->options, s->options_len);
 	}
 	return hash;
 }
 
 /* How many there are, and what recovery has noted in each of them. */
-static inline uint64_t known_unacked(const struct tcp_pcb *pcb)
+static inline uint64_t compared_unacked_digest(const struct tcp_pcb *pcb)
 {
 	uint64_t hash = 0;
 
@@ -147,12 +147,12 @@ static inline uint64_t known_unacked(const struct tcp_pcb *pcb)
 		                          seg->rate_marks ? seg->rate_delivered_ago : 0,
 		                          seg->rate_marks ? seg->rate_first_ago : 0};
 
-		hash = known_hash(hash, notes, sizeof(notes));
+		hash = compared_state_hash(hash, notes, sizeof(notes));
 	}
 	return hash;
 }
 
-static inline void paths_look(struct known *k)
+static inline void record_compared_state(struct known *k)
 {
 	const struct vma_tcp_conn *conn = app->conn;
 	const struct tcp_pcb *pcb = conn->pcb;
@@ -172,7 +172,8 @@ static inline void paths_look(struct known *k)
 }
 
 /* The first that differs, and its values as far as they are numbers; NULL: none does. */
-static inline const char *known_difference(const struct known *a, const struct known *b, char *text, size_t size)
+static inline const char *compared_state_difference(const struct known *a, const struct known *b, char *text,
+                                                    size_t size)
 {
 	static const struct {
 		const char *name;
@@ -201,18 +202,18 @@ static inline const char *known_difference(const struct known *a, const struct k
 	return NULL;
 }
 
-static inline void expect_same(const struct known *a, const struct known *b, unsigned n)
+static inline void expect_same_state(const struct known *a, const struct known *b, unsigned n)
 {
 	char text[200];
 
 	for (unsigned i = 0; i < n; i++)
-		if (known_difference(&a[i], &b[i], text, sizeof(text)) != NULL)
+		if (compared_state_difference(&a[i], &b[i], text, sizeof(text)) != NULL)
 			fail_msg("%u: %s", i, text);
 }
 
 /* ---- the conversation ---- */
 
-static inline void paths_message(uint32_t len)
+static inline void peer_sends_expected_message(uint32_t len)
 {
 	raw_send_bytes(mine, theirs(), len);
 	mine += len;
@@ -236,19 +237,19 @@ static inline void open_conversation(bool stamped, bool sack)
 
 	raw.ts = stamped ? 1000 : 0;
 	app = raw_connect_begin();
-	assert_int_equal(raw_next()->flags, TCP_SYN);
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
 	if (sack)
 		memcpy(options + len, "\1\1\4\2", 4);
 	len += sack ? 4 : 0;
 	if (stamped) {
 		memcpy(options + len, "\1\1\10\12", 4);
-		raw_store(options + len + 4, raw.ts, 4);
+		raw_store_be(options + len + 4, raw.ts, 4);
 		len += 12;
 	}
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, len, 0, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
 	mine = 1;
-	paths_message(64);
+	peer_sends_expected_message(64);
 	assert_int_equal(read_bytes(app, 64), 64);
 }
 
@@ -265,17 +266,17 @@ static inline void close_path(void)
 }
 
 /* The slow path notes each segment whole before it looks at it. */
-static inline void mark_path(void)
+static inline void arm_fast_path_detection(void)
 {
 	memset(&side[0].tcp->ack, 0xee, sizeof(side[0].tcp->ack));
 }
 
-static inline bool was_fast(void)
+static inline bool fast_path_was_taken(void)
 {
 	return side[0].tcp->ack.payload == 0xeeeeeeee;
 }
 
-static inline uint32_t paths_draw(uint32_t *seed, uint32_t below)
+static inline uint32_t draw_random_below(uint32_t *seed, uint32_t below)
 {
 	*seed = *seed * 1664525 + 1013904223;
 	return (*seed >> 8) % below;

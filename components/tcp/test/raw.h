@@ -42,7 +42,7 @@ static uint32_t raw_load32(const uint8_t *p)
 	return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
 }
 
-static void raw_store(uint8_t *p, uint32_t value, unsigned bytes)
+static void raw_store_be(uint8_t *p, uint32_t value, unsigned bytes)
 {
 	for (unsigned i = 0; i < bytes; i++)
 		p[i] = (uint8_t)(value >> (8 * (bytes - 1 - i)));
@@ -115,20 +115,20 @@ static inline void raw_send_options(uint32_t seq, uint32_t ack, uint8_t flags, c
 	uint16_t sum;
 
 	memcpy(frame, path.bytes, 34);
-	raw_store(ip + 2, 20 + l4_len, 2);
+	raw_store_be(ip + 2, 20 + l4_len, 2);
 	ip[8] = 64;
 	ip[9] = IPPROTO_TCP;
 	sum = (uint16_t)~vma_csum_fold(vma_csum_add(0, ip, 20));
 	memcpy(ip + 10, &sum, 2);
 	memset(tcp, 0, 20);
-	raw_store(tcp, raw.port, 2);
+	raw_store_be(tcp, raw.port, 2);
 	memcpy(tcp + 2, &raw.peer_port, 2);
-	raw_store(tcp + 4, RAW_ISN + seq, 4);
-	raw_store(tcp + 8, flags & TCP_ACK ? raw.their_isn + ack : 0, 4);
+	raw_store_be(tcp + 4, RAW_ISN + seq, 4);
+	raw_store_be(tcp + 8, flags & TCP_ACK ? raw.their_isn + ack : 0, 4);
 	tcp[12] = (uint8_t)((20 + options_len) / 4 << 4);
 	tcp[13] = flags;
-	raw_store(tcp + 14, raw.window, 2);
-	raw_store(tcp + 18, urgent, 2);
+	raw_store_be(tcp + 14, raw.window, 2);
+	raw_store_be(tcp + 18, urgent, 2);
 	memcpy(tcp + 20, options, options_len);
 	memcpy(tcp + 20 + options_len, data, len);
 	sum = (uint16_t)~vma_csum_fold(
@@ -136,15 +136,15 @@ static inline void raw_send_options(uint32_t seq, uint32_t ack, uint8_t flags, c
 	memcpy(tcp + 16, &sum, 2);
 	assert_int_equal(vma_ring_send(side[1].ring, &seg, 1, 0), 1);
 	if (!raw.holds)
-		fixture_settle();
+		fixture_run_until_idle();
 }
 
 static inline void raw_send(uint32_t seq, uint32_t ack, uint8_t flags, const void *data, uint32_t len)
 {
 	uint8_t options[12] = {1, 1, 8, 10};
 
-	raw_store(options + 4, raw.ts, 4);
-	raw_store(options + 8, raw.ts_ecr, 4);
+	raw_store_be(options + 4, raw.ts, 4);
+	raw_store_be(options + 8, raw.ts_ecr, 4);
 	raw_send_options(seq, ack, flags, options, raw.ts != 0 ? 12 : 0, 0, data, len);
 }
 
@@ -157,27 +157,27 @@ static inline void raw_send_bytes(uint32_t seq, uint32_t ack, uint32_t len)
 	raw_send(seq, ack, TCP_ACK | TCP_PSH, data, len);
 }
 
-static inline unsigned raw_unseen(void)
+static inline unsigned raw_unseen_count(void)
 {
 	return raw.count - raw.seen;
 }
 
 /* The next that came; there must be one. */
-static inline const struct raw_segment *raw_next(void)
+static inline const struct raw_segment *raw_next_segment(void)
 {
 	assert_true(raw.seen < raw.count);
 	return &raw.log[raw.seen++];
 }
 
 /* The last of those not looked at yet. */
-static inline const struct raw_segment *raw_last(void)
+static inline const struct raw_segment *raw_last_segment(void)
 {
 	assert_true(raw.seen < raw.count);
 	raw.seen = raw.count;
 	return &raw.log[raw.count - 1];
 }
 
-static inline void raw_forget(void)
+static inline void raw_forget_seen(void)
 {
 	raw.seen = raw.count;
 }
@@ -188,7 +188,7 @@ static inline struct app *raw_connect_begin(void)
 	struct app *app = calloc(1, sizeof(*app));
 
 	assert_int_equal(connect_rc(0, 1000, RAW_PORT, &path, app), 0);
-	fixture_settle();
+	fixture_run_until_idle();
 	return app;
 }
 
@@ -198,10 +198,10 @@ static inline struct app *raw_connect(void)
 	struct app *app = raw_connect_begin();
 	uint8_t options[16] = {2, 4, 1000 >> 8, 1000 & 255, 1, 1, 8, 10};
 
-	raw_store(options + 8, raw.ts, 4);
-	assert_int_equal(raw_next()->flags, TCP_SYN);
+	raw_store_be(options + 8, raw.ts, 4);
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, raw.ts != 0 ? 16 : 4, 0, "", 0);
-	assert_int_equal(raw_next()->flags, TCP_ACK);
+	assert_int_equal(raw_next_segment()->flags, TCP_ACK);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
 	take_events(app);
 	return app;
@@ -213,9 +213,9 @@ static inline struct app *raw_connect_sack(void)
 	struct app *app = raw_connect_begin();
 	uint8_t options[12] = {2, 4, 1000 >> 8, 1000 & 255, 1, 3, 3, 7, 1, 1, 4, 2};
 
-	assert_int_equal(raw_next()->flags, TCP_SYN);
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, 12, 0, "", 0);
-	assert_int_equal(raw_next()->flags, TCP_ACK);
+	assert_int_equal(raw_next_segment()->flags, TCP_ACK);
 	take_events(app);
 	return app;
 }

@@ -97,7 +97,7 @@ static void fly(const struct flying *what, uint64_t leaves_ns)
 }
 
 /* When it has passed; false: there was no room. */
-static bool pass_link(uint32_t len, uint64_t *leaves_ns)
+static bool link_transmit(uint32_t len, uint64_t *leaves_ns)
 {
 	uint64_t begins_ns = w.link_free_ns > w.tcp.now_ns ? w.link_free_ns : w.tcp.now_ns;
 
@@ -125,7 +125,7 @@ static void transmit(struct tcp_seg *seg, bool again)
 	}
 	if ((w.drop && w.drop(data.seq - ISS, false)) || fixture_chance(w.loss))
 		return;
-	if (pass_link(data.len, &leaves_ns))
+	if (link_transmit(data.len, &leaves_ns))
 		fly(&data, leaves_ns);
 }
 
@@ -165,7 +165,7 @@ static void take_ranges(void)
 	}
 }
 
-static bool has_already(uint32_t left, uint32_t right)
+static bool receiver_has_range(uint32_t left, uint32_t right)
 {
 	if (TCP_SEQ_LEQ(right, w.rcv_nxt))
 		return true;
@@ -201,7 +201,7 @@ static void send_ack(const struct range *dsack)
 static void fixture_receive(const struct flying *data)
 {
 	struct range range = {data->seq, data->seq + data->len};
-	bool twice = has_already(range.left, range.right), in_order = data->seq == w.rcv_nxt;
+	bool twice = receiver_has_range(range.left, range.right), in_order = data->seq == w.rcv_nxt;
 
 	if (w.mute)
 		return;
@@ -305,20 +305,20 @@ static void fixture_check(void)
 	} else {
 		assert_int_equal(r->sacked_checked, 0);
 	}
-	if (recovery_pipe(&w.conn) > w.max_pipe)
-		w.max_pipe = recovery_pipe(&w.conn);
+	if (recovery_bytes_in_flight(&w.conn) > w.max_pipe)
+		w.max_pipe = recovery_bytes_in_flight(&w.conn);
 	assert_true(w.conn.cc.cwnd >= MSS || r->state == TCP_RECOVERY_FAST);
 }
 
 /* ---- the sender's surroundings ---- */
 
-void tcp_ready(struct vma_tcp_conn *conn)
+void conn_enqueue_ready(struct vma_tcp_conn *conn)
 {
 	assert_ptr_equal(conn, &w.conn);
 	w.ready = true;
 }
 
-int tcp_output_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+int tcp_output_retransmit(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
 	struct tcp_seg *there = conn->pcb->unacked;
 
@@ -354,7 +354,7 @@ static void append(struct tcp_seg *seg)
 		w.pcb.unacked = seg;
 	w.pcb.unacked_last = seg;
 	w.pcb.snd_nxt = seg_end(seg);
-	recovery_sent(&w.conn, seg);
+	recovery_on_segment_sent(&w.conn, seg);
 	w.outs++;
 	transmit(seg, false);
 }
@@ -395,7 +395,7 @@ static void take_ack(const struct tcp_ack *ack)
 	struct tcp_seg *seg;
 
 	w.conn.last_in_ns = w.tcp.now_ns;
-	recovery_ack_before(&w.conn, ack);
+	recovery_ack_before_lwip(&w.conn, ack);
 	if (TCP_SEQ_GT(ack->ackno, w.pcb.lastack) && TCP_SEQ_LEQ(ack->ackno, w.pcb.snd_nxt)) {
 		w.pcb.lastack = ack->ackno;
 		while ((seg = w.pcb.unacked) && TCP_SEQ_LEQ(seg_end(seg), ack->ackno)) {
@@ -407,7 +407,7 @@ static void take_ack(const struct tcp_ack *ack)
 			w.pcb.state = ESTABLISHED;
 	}
 	w.pcb.snd_wnd = ack->window;
-	recovery_ack_after(&w.conn, ack);
+	recovery_ack_after_lwip(&w.conn, ack);
 	w.ready = true;
 }
 
@@ -523,7 +523,7 @@ static inline bool all_arrived(void)
 
 /* ---- what timer/timers.c and others call ---- */
 
-void tcp_retry(struct vma_tcp_conn *conn)
+void conn_enqueue_retry(struct vma_tcp_conn *conn)
 {
 	conn->in_retry = true;
 }
@@ -542,7 +542,7 @@ int tcp_output_probe(struct vma_tcp_conn *conn)
 }
 
 /* This fixture's segments are long ones. */
-void tcp_output_join(struct vma_tcp_conn *conn)
+void tcp_output_join_short_segments(struct vma_tcp_conn *conn)
 {
 	assert_ptr_equal(conn, &w.conn);
 }
@@ -564,18 +564,18 @@ int tcp_output_force(struct vma_tcp_conn *conn)
 	return 1;
 }
 
-uint64_t tcp_again_ns(const struct vma_tcp *tcp)
+uint64_t stack_retry_time_ns(const struct vma_tcp *tcp)
 {
 	return tcp->now_ns + TCP_NS_PER_MS;
 }
 
-void tcp_conn_fail(struct vma_tcp_conn *conn, int error, bool reset)
+void conn_fail_with_error(struct vma_tcp_conn *conn, int error, bool reset)
 {
 	assert_ptr_equal(conn, &w.conn);
 	w.failed++;
 	w.error = error ? error : -1;
 	w.reset = reset;
-	timers_stop(conn);
+	timers_stop_all(conn);
 }
 
 void window_delack_fired(struct vma_tcp_conn *conn)

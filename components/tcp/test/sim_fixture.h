@@ -3,13 +3,14 @@
  *
  *   peers ── stack 0 ── ring 0 ══ wire: delay, loss, ... ══ ring 1 ── stack 1 ── peers
  *
- * One thread. Nothing happens but in sim_round, and the clock moves only when nothing is left to do at the present
+ * One thread. Nothing happens but in sim_run_once, and the clock moves only when nothing is left to do at the present
  * moment: then it goes to the time when something is due (a timer, a frame on its way, a peer's pause). So a run is
  * decided by its seed alone, an hour of timeouts costs nothing, and a hang is seen at once: bytes are missing and
  * nothing is due.
  *
  * A side is driven as a process drives it: when frames come (or later, sim_side.laziness_ns), and at the time that
- * host.due has told, as the internal thread does: a stack whose vma_tcp_due becomes earlier without a word fails.
+ * host.due has told, as the internal thread does: a stack whose vma_tcp_next_due_ns becomes earlier without a word
+ * fails.
  */
 #ifndef SIM_FIXTURE_H
 #define SIM_FIXTURE_H
@@ -35,10 +36,10 @@ enum { SIM_STOLEN = 4096, SIM_RETIRED = 64 };
 
 /* ---- chance: splitmix64 ---- */
 
-struct sim_chance {
+struct sim_rng {
 	uint64_t state;
 };
-static inline uint64_t sim_draw(struct sim_chance *chance)
+static inline uint64_t sim_rng_next(struct sim_rng *chance)
 {
 	uint64_t x = chance->state += 0x9e3779b97f4a7c15U;
 
@@ -47,22 +48,22 @@ static inline uint64_t sim_draw(struct sim_chance *chance)
 	return x ^ x >> 31;
 }
 /* lowest to highest, both included */
-static inline uint64_t sim_between(struct sim_chance *chance, uint64_t lowest, uint64_t highest)
+static inline uint64_t sim_rng_between(struct sim_rng *chance, uint64_t lowest, uint64_t highest)
 {
-	return lowest + sim_draw(chance) % (highest - lowest + 1);
+	return lowest + sim_rng_next(chance) % (highest - lowest + 1);
 }
-static inline bool sim_happens(struct sim_chance *chance, uint32_t percent)
+static inline bool sim_rng_happens(struct sim_rng *chance, uint32_t percent)
 {
-	return sim_draw(chance) % 100 < percent;
+	return sim_rng_next(chance) % 100 < percent;
 }
 /* Of many magnitudes: each power of two between them is as likely as another. */
-static inline uint64_t sim_magnitude(struct sim_chance *chance, uint64_t lowest, uint64_t highest)
+static inline uint64_t sim_rng_magnitude(struct sim_rng *chance, uint64_t lowest, uint64_t highest)
 {
 	uint64_t most = lowest;
 
-	while (most < highest && sim_happens(chance, 85))
+	while (most < highest && sim_rng_happens(chance, 85))
 		most = most * 2 + 1;
-	return sim_between(chance, lowest, most < highest ? most : highest);
+	return sim_rng_between(chance, lowest, most < highest ? most : highest);
 }
 
 /* ---- the fixture ---- */
@@ -89,7 +90,7 @@ struct sim_side {
 
 struct sim {
 	uint64_t now_ns, end_ns;
-	struct sim_chance chance;
+	struct sim_rng chance;
 	struct sim_side side[2];
 	struct vma_wire_faults faults;
 	uint32_t mtu;
@@ -129,13 +130,13 @@ static void __attribute__((format(printf, 2, 3))) sim_fail(struct sim *sim, cons
 
 static uint64_t sim_allocated;      /* not freed yet: of both sides */
 static uint32_t sim_alloc_fail_ppm; /* a shortage of memory */
-static struct sim_chance sim_alloc_chance;
+static struct sim_rng sim_alloc_chance;
 
 static void *sim_alloc(size_t size)
 {
 	void *memory;
 
-	if (sim_alloc_fail_ppm != 0 && sim_draw(&sim_alloc_chance) % 1000000 < sim_alloc_fail_ppm)
+	if (sim_alloc_fail_ppm != 0 && sim_rng_next(&sim_alloc_chance) % 1000000 < sim_alloc_fail_ppm)
 		return NULL;
 	memory = aligned_alloc(64, (size + 63) / 64 * 64);
 	if (memory != NULL) {
@@ -167,7 +168,7 @@ static uint64_t sim_now(void *arg)
 	return ((struct sim_side *)arg)->sim->now_ns;
 }
 
-static void sim_told(void *arg)
+static void sim_on_due_changed(void *arg)
 {
 	((struct sim_side *)arg)->told = true;
 }
@@ -191,20 +192,20 @@ static void sim_free_retired(struct sim_side *side)
 	side->retired_count = 0;
 }
 
-static struct vma_tcp_host sim_host(struct sim_side *side)
+static struct vma_tcp_host_ops sim_host(struct sim_side *side)
 {
-	return (struct vma_tcp_host){.now_ns = sim_now,
-	                             .alloc = sim_alloc,
-	                             .alloc_bytes = sim_alloc_bytes,
-	                             .free = sim_free,
-	                             .due = sim_told,
-	                             .retire = sim_retire,
-	                             .arg = side};
+	return (struct vma_tcp_host_ops){.now_ns = sim_now,
+	                                 .alloc = sim_alloc,
+	                                 .alloc_bytes = sim_alloc_bytes,
+	                                 .free = sim_free,
+	                                 .due = sim_on_due_changed,
+	                                 .retire = sim_retire,
+	                                 .arg = side};
 }
 
 /* ---- beginning and end ---- */
 
-static void sim_must(bool ok, const char *what)
+static void sim_assert(bool ok, const char *what)
 {
 	if (ok)
 		return;
@@ -220,7 +221,7 @@ static struct vma_bufarena *sim_arena(int side, uint32_t frame_size)
 	struct vma_bufarena_attr attr = {.capacity = 65536, .frame_size = frame_size};
 
 	if (*slot == NULL)
-		sim_must(vma_bufarena_create(&attr, slot) == 0, "no arena");
+		sim_assert(vma_bufarena_create(&attr, slot) == 0, "no arena");
 	return *slot;
 }
 
@@ -242,14 +243,14 @@ static void sim_side_start(struct sim_side *side, const struct sim_attr *attr)
 	                           .time_wait_max = attr->time_wait_max,
 	                           .name = side->number == 0 ? "sim0" : "sim1"};
 
-	sim_must(vma_ring_create(&ring, &side->ring) == 0, "no ring");
+	sim_assert(vma_ring_create(&ring, &side->ring) == 0, "no ring");
 	attr->watch(side);
 	tcp.ring = side->ring;
 	for (unsigned i = 0; i < sizeof(tcp.secret); i++)
-		tcp.secret[i] = (uint8_t)sim_draw(&side->sim->chance);
-	sim_must(vma_tcp_create(&tcp, &side->tcp) == 0, "no stack");
+		tcp.secret[i] = (uint8_t)sim_rng_next(&side->sim->chance);
+	sim_assert(vma_tcp_create(&tcp, &side->tcp) == 0, "no stack");
 	side->laziness_ns = attr->laziness_ns[side->number];
-	side->known_due_ns = vma_tcp_due(side->tcp);
+	side->known_due_ns = vma_tcp_next_due_ns(side->tcp);
 	side->known_busy = vma_tcp_is_busy(side->tcp);
 }
 
@@ -273,23 +274,23 @@ static void sim_start(struct sim *sim, const struct sim_attr *attr)
 		sim->side[i].number = i;
 		pair.arena[i] = spill.arena = sim->side[i].arena = sim_arena(i, attr->frame_size);
 		pair.faults[i] = attr->faults[i];
-		sim_must(vma_bufpool_create(&spill, &sim->side[i].spill) == 0, "no pool");
+		sim_assert(vma_bufpool_create(&spill, &sim->side[i].spill) == 0, "no pool");
 	}
-	sim_must(vma_wire_pair(&pair, nics) == 0, "no wire");
+	sim_assert(vma_wire_pair(&pair, nics) == 0, "no wire");
 	for (int i = 0; i < 2; i++) {
 		sim->side[i].nic = nics[i];
 		sim_side_start(&sim->side[i], attr);
 	}
 }
 
-static inline void sim_give_back(struct sim_side *side)
+static inline void sim_return_taken_frames(struct sim_side *side)
 {
 	vma_buf_put_burst(side->arena, side->stolen, side->stolen_count);
 	side->stolen_count = 0;
 }
 
 /* All frames of a pool that are free now. */
-static inline void sim_steal(struct sim_side *side, struct vma_bufpool *pool)
+static inline void sim_take_free_frames(struct sim_side *side, struct vma_bufpool *pool)
 {
 	while (side->stolen_count < SIM_STOLEN) {
 		unsigned n = SIM_STOLEN - side->stolen_count, got;
@@ -315,7 +316,7 @@ static unsigned sim_pools_left(const struct sim_side *side)
 static inline void sim_end(struct sim *sim)
 {
 	for (int i = 0; i < 2; i++) {
-		sim_give_back(&sim->side[i]);
+		sim_return_taken_frames(&sim->side[i]);
 		vma_tcp_destroy(sim->side[i].tcp);
 		sim_free_retired(&sim->side[i]);
 		vma_ring_destroy(sim->side[i].ring);
@@ -337,7 +338,7 @@ static inline void sim_end(struct sim *sim)
 /* What the internal thread knows of the stack's time. */
 static void sim_listen_to(struct sim *sim, struct sim_side *side)
 {
-	uint64_t due = vma_tcp_due(side->tcp);
+	uint64_t due = vma_tcp_next_due_ns(side->tcp);
 	bool busy = vma_tcp_is_busy(side->tcp);
 
 	if (!side->told && due < side->known_due_ns && side->known_due_ns > sim->now_ns)
@@ -359,7 +360,7 @@ static bool sim_frames_wait(const struct sim_side *side)
 	vma_wire_counts(other, &counts);
 	if (counts.delivered != side->polled)
 		return true;
-	return vma_wire_due(other) == UINT64_MAX &&
+	return vma_wire_next_arrival_ns(other) == UINT64_MAX &&
 	       counts.sent + counts.duplicated != counts.delivered + counts.lost + counts.no_flow + counts.queue_full;
 }
 
@@ -384,7 +385,7 @@ static uint64_t sim_next_ns(struct sim *sim)
 
 	for (int i = 0; i < 2; i++) {
 		struct sim_side *side = &sim->side[i];
-		uint64_t arrives = vma_wire_due(side->nic);
+		uint64_t arrives = vma_wire_next_arrival_ns(side->nic);
 
 		if (side->known_due_ns < next)
 			next = side->known_due_ns;
@@ -397,17 +398,17 @@ static uint64_t sim_next_ns(struct sim *sim)
 }
 
 /* Does what can be done now. False: nothing could. */
-static bool sim_round(struct sim *sim)
+static bool sim_run_once(struct sim *sim)
 {
 	bool moved = false;
-	int first = (int)(sim_draw(&sim->chance) & 1);
+	int first = (int)(sim_rng_next(&sim->chance) & 1);
 
-	vma_wire_tick(sim->side[0].nic);
+	vma_wire_drive_both_ends(sim->side[0].nic);
 	for (int i = 0; i < 2; i++)
 		moved |= sim_drive(sim, &sim->side[first ^ i]);
 	if (sim->act != NULL)
 		moved |= sim->act(sim);
-	vma_wire_tick(sim->side[0].nic);
+	vma_wire_drive_both_ends(sim->side[0].nic);
 	for (int i = 0; i < 2; i++)
 		sim_listen_to(sim, &sim->side[i]);
 	sim->rounds++;
@@ -420,7 +421,7 @@ static inline bool sim_run(struct sim *sim, bool (*done)(struct sim *sim))
 	unsigned stuck = 0, restless = 0;
 
 	while (!sim->failed) {
-		bool moved = sim_round(sim);
+		bool moved = sim_run_once(sim);
 		uint64_t next;
 
 		if (done(sim))
@@ -446,9 +447,9 @@ static inline bool sim_run(struct sim *sim, bool (*done)(struct sim *sim))
 				         "frames %d %d, peers %d",
 				         sim->side[0].known_due_ns <= sim->now_ns,
 				         sim->side[1].known_due_ns <= sim->now_ns,
-				         vma_wire_due(sim->side[0].nic) <= sim->now_ns,
-				         vma_wire_due(sim->side[1].nic) <= sim->now_ns, sim_frames_wait(&sim->side[0]),
-				         sim_frames_wait(&sim->side[1]),
+				         vma_wire_next_arrival_ns(sim->side[0].nic) <= sim->now_ns,
+				         vma_wire_next_arrival_ns(sim->side[1].nic) <= sim->now_ns,
+				         sim_frames_wait(&sim->side[0]), sim_frames_wait(&sim->side[1]),
 				         sim->due != NULL && sim->due(sim) <= sim->now_ns);
 		}
 		if (sim->now_ns > sim->end_ns)

@@ -14,7 +14,7 @@
 
 #include "sim_watch.h"
 
-enum sim_early {
+enum sim_early_action {
 	SIM_EARLY_NONE,
 	SIM_EARLY_CLOSE,
 	SIM_EARLY_ABORT,
@@ -48,7 +48,7 @@ struct sim_plan {
 	bool path_by_icmp;
 	uint64_t steer_ns; /* 0: never */
 	uint64_t hold_ns;  /* reads without copying, and gives pieces back so much later; 0: copies */
-	enum sim_early early;
+	enum sim_early_action early;
 	int early_state;                /* TCP_*: when it is in this state; 0: after early_ns, from its beginning */
 	uint64_t early_ns, early_bytes; /* and only after so many bytes were read and written */
 };
@@ -73,14 +73,14 @@ struct sim_peer {
 
 /* A piece that a peer has read without copying. It may be given back after the connection has gone. */
 enum { SIM_HELD = 256 };
-static struct sim_held {
+static struct sim_held_piece {
 	struct vma_bufarena *arena;
 	struct vma_tcp_memory *memory;
 	struct vma_buf *buf;
 	struct sim_peer *peer; /* NULL: it has left */
 	uint64_t number, due_ns;
 	uint32_t len;
-} sim_held[SIM_HELD];
+} sim_held_piece[SIM_HELD];
 static unsigned sim_held_count;
 
 struct sim_pair {
@@ -91,22 +91,22 @@ struct sim_pair {
 	bool simultaneous;             /* both connect */
 	struct sim_peer peer[2];       /* by side */
 	uint64_t connect_ns;
-	struct sim_chance chance; /* its own, so that a pair does not change when another one does */
+	struct sim_rng chance; /* its own, so that a pair does not change when another one does */
 };
 
 /* ---- the bytes: a position in a stream has a value; period 65521 and a start per stream ---- */
 
 enum { SIM_PERIOD = 65521, SIM_TABLE = 2 * 65536 + SIM_PERIOD };
-static uint8_t sim_table[SIM_TABLE];
+static uint8_t sim_pattern_table[SIM_TABLE];
 
 static void sim_table_fill(void)
 {
-	struct sim_chance chance = {42};
+	struct sim_rng chance = {42};
 
 	for (unsigned i = 0; i < SIM_PERIOD; i++)
-		sim_table[i] = (uint8_t)sim_draw(&chance);
+		sim_pattern_table[i] = (uint8_t)sim_rng_next(&chance);
 	for (unsigned i = SIM_PERIOD; i < SIM_TABLE; i++)
-		sim_table[i] = sim_table[i - SIM_PERIOD];
+		sim_pattern_table[i] = sim_pattern_table[i - SIM_PERIOD];
 }
 
 /* Of the stream that `peer` writes; good for 128 KB. */
@@ -114,7 +114,7 @@ static const uint8_t *sim_bytes(const struct sim_peer *peer, uint64_t at)
 {
 	unsigned stream = (peer->pair->incarnation * SIM_PAIRS + peer->pair->number) * 2 + (unsigned)peer->side->number;
 
-	return sim_table + (at + stream * 7919) % SIM_PERIOD;
+	return sim_pattern_table + (at + stream * 7919) % SIM_PERIOD;
 }
 
 static struct sim_peer *sim_other(const struct sim_peer *peer)
@@ -126,7 +126,7 @@ static struct sim_peer *sim_other(const struct sim_peer *peer)
 	sim_fail((peer)->side->sim, "connection %u, side %d: " format, (peer)->pair->number, (peer)->side->number,     \
 	         ##__VA_ARGS__)
 
-static void sim_say(const struct sim_peer *peer, const char *what, uint64_t number)
+static void sim_trace_peer_action(const struct sim_peer *peer, const char *what, uint64_t number)
 {
 	if (peer->side->sim->trace)
 		fprintf(stderr, "%12.6f %s%u %s %" PRIu64 "\n", (double)peer->side->sim->now_ns / 1e9,
@@ -181,7 +181,7 @@ static void sim_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 		sim_peer_fail(peer, "event %#x after it was disowned", events);
 		return;
 	}
-	sim_say(peer, "events", events);
+	sim_trace_peer_action(peer, "events", events);
 	peer->events |= events;
 	peer->told = true;
 	if (peer->plan.eager && peer->conn != NULL && !peer->acting)
@@ -208,32 +208,32 @@ static void sim_wake_at(struct sim_peer *peer, uint64_t ns)
 
 static void sim_held_return(unsigned i)
 {
-	const struct sim_held held = sim_held[i];
+	const struct sim_held_piece held = sim_held_piece[i];
 
-	sim_held[i] = sim_held[--sim_held_count];
+	sim_held_piece[i] = sim_held_piece[--sim_held_count];
 	vma_buf_put(held.arena, held.buf);
-	vma_tcp_held_returned(held.peer != NULL ? held.peer->conn : NULL, held.memory, held.number, held.len, 1);
+	vma_tcp_held_bytes_returned(held.peer != NULL ? held.peer->conn : NULL, held.memory, held.number, held.len, 1);
 }
 
 /* Those of this peer (NULL: of all that have left) that it is time for. */
 static void sim_held_return_due(const struct sim_peer *peer, uint64_t now_ns)
 {
 	for (unsigned i = sim_held_count; i-- > 0;)
-		if (sim_held[i].peer == peer && sim_held[i].due_ns <= now_ns)
+		if (sim_held_piece[i].peer == peer && sim_held_piece[i].due_ns <= now_ns)
 			sim_held_return(i);
 }
 
-static void sim_leave(struct sim_peer *peer)
+static void sim_peer_release_conn(struct sim_peer *peer)
 {
 	struct vma_tcp_conn *conn = peer->conn;
 
 	sim_held_return_due(NULL, UINT64_MAX); /* of connections before */
 	for (unsigned i = 0; i < sim_held_count; i++)
-		if (sim_held[i].peer == peer)
-			sim_held[i].peer = NULL;
+		if (sim_held_piece[i].peer == peer)
+			sim_held_piece[i].peer = NULL;
 
 	peer->error = vma_tcp_error(conn);
-	sim_say(peer, "leaves; error", (uint64_t)peer->error);
+	sim_trace_peer_action(peer, "leaves; error", (uint64_t)peer->error);
 	peer->gone = true;
 	vma_tcp_conn_disown(conn);
 	vma_tcp_conn_put(conn);
@@ -243,20 +243,20 @@ static void sim_leave(struct sim_peer *peer)
 
 static void sim_close(struct sim_peer *peer, bool abort)
 {
-	sim_say(peer, abort ? "aborts" : "closes", 0);
+	sim_trace_peer_action(peer, abort ? "aborts" : "closes", 0);
 	peer->closed = true;
 	peer->shut_wr = true;
 	peer->told = true; /* it may be over already: then no event comes */
 	vma_tcp_close(peer->conn, abort);
 	if (!peer->plan.lingers || abort)
-		sim_leave(peer);
+		sim_peer_release_conn(peer);
 }
 
 static void sim_shutdown(struct sim_peer *peer, int how)
 {
 	int rc = vma_tcp_shutdown(peer->conn, how);
 
-	sim_say(peer, "shuts down", (uint64_t)how);
+	sim_trace_peer_action(peer, "shuts down", (uint64_t)how);
 	if (rc == -ENOTCONN && vma_tcp_state(peer->conn) != TCP_ESTABLISHED)
 		return;
 	if (rc != 0)
@@ -301,10 +301,10 @@ static unsigned sim_urgent_passed(const struct sim_peer *peer)
 /* The urgent byte is read by itself when it has come; reading steps over it, unless it is read inline. */
 static void sim_read_urgent(struct sim_peer *peer)
 {
-	int64_t mark = vma_tcp_rx_mark(peer->conn);
+	int64_t mark = vma_tcp_rx_urgent_mark(peer->conn);
 	uint64_t at = peer->read + sim_urgent_passed(peer) + (uint64_t)mark;
 	uint8_t byte;
-	int rc = vma_tcp_rx_urgent(peer->conn, &byte, sim_happens(&peer->pair->chance, 50));
+	int rc = vma_tcp_rx_urgent(peer->conn, &byte, sim_rng_happens(&peer->pair->chance, 50));
 
 	if (rc == 1 && mark >= 0 && !peer->eof && byte != *sim_bytes(sim_other(peer), at))
 		sim_peer_fail(peer, "wrong urgent byte at %" PRIu64, at);
@@ -315,29 +315,30 @@ static void sim_read_urgent(struct sim_peer *peer)
 /* So many of the next bytes are urgent ones, which reading leaves out. */
 static unsigned sim_urgent_ahead(const struct sim_peer *peer)
 {
-	return sim_urgent_passed(peer) + (vma_tcp_rx_mark(peer->conn) == 0 && !peer->plan.options.oobinline);
+	return sim_urgent_passed(peer) + (vma_tcp_rx_urgent_mark(peer->conn) == 0 && !peer->plan.options.oobinline);
 }
 
 /* As sim_read takes its first span: the piece is held. Its bytes; 0: it is to be copied. */
-static uint64_t sim_hold(struct sim_peer *peer, uint64_t wanted)
+static uint64_t sim_hold_piece(struct sim_peer *peer, uint64_t wanted)
 {
-	struct vma_tcp_piece piece;
+	struct vma_tcp_rx_stream_piece piece;
 
-	if (!peer->keeps_frames || sim_held_count == SIM_HELD || vma_tcp_rx_mark(peer->conn) >= 0 ||
+	if (!peer->keeps_frames || sim_held_count == SIM_HELD || vma_tcp_rx_urgent_mark(peer->conn) >= 0 ||
 	    sim_urgent_passed(peer) || !vma_tcp_rx_piece(peer->conn, &piece) || piece.buf == NULL || piece.len > wanted)
 		return 0;
 	if (!sim_check_read(peer, &(const struct iovec){piece.data, piece.len}))
 		return 0;
 	vma_buf_ref(piece.buf);
-	sim_held[sim_held_count++] = (struct sim_held){.arena = peer->side->arena,
-	                                               .memory = vma_tcp_memory_of(peer->conn),
-	                                               .buf = piece.buf,
-	                                               .peer = peer,
-	                                               .number = vma_tcp_zcopy_number(peer->conn),
-	                                               .due_ns = peer->side->sim->now_ns + peer->plan.hold_ns,
-	                                               .len = piece.len};
+	sim_held_piece[sim_held_count++] =
+	        (struct sim_held_piece){.arena = peer->side->arena,
+	                                .memory = vma_tcp_memory_limits_of(peer->conn),
+	                                .buf = piece.buf,
+	                                .peer = peer,
+	                                .number = vma_tcp_zcopy_number(peer->conn),
+	                                .due_ns = peer->side->sim->now_ns + peer->plan.hold_ns,
+	                                .len = piece.len};
 	sim_wake_at(peer, peer->side->sim->now_ns + peer->plan.hold_ns);
-	vma_tcp_rx_hold(peer->conn, &piece);
+	vma_tcp_rx_hold_piece(peer->conn, &piece);
 	peer->read += piece.len;
 	return piece.len;
 }
@@ -349,15 +350,15 @@ static void sim_return_pieces(struct sim_peer *peer)
 		return;
 	sim_held_return_due(peer, peer->side->sim->now_ns);
 	for (unsigned i = 0; i < sim_held_count; i++)
-		if (sim_held[i].peer == peer)
-			sim_wake_at(peer, sim_held[i].due_ns);
+		if (sim_held_piece[i].peer == peer)
+			sim_wake_at(peer, sim_held_piece[i].due_ns);
 	if (!peer->keeps_frames && peer->connected)
 		peer->keeps_frames = vma_tcp_zcopy_begin(peer->conn) == 0;
 }
 
 static bool sim_read(struct sim_peer *peer)
 {
-	struct sim_chance *chance = &peer->pair->chance;
+	struct sim_rng *chance = &peer->pair->chance;
 	struct sim *sim = peer->side->sim;
 	struct iovec spans[4];
 	uint64_t wanted, taken = 0;
@@ -368,13 +369,13 @@ static bool sim_read(struct sim_peer *peer)
 			sim_wake_at(peer, peer->read_ns);
 		return false;
 	}
-	wanted = sim_between(chance, peer->plan.read_min, peer->plan.read_max);
+	wanted = sim_rng_between(chance, peer->plan.read_min, peer->plan.read_max);
 	if (peer->stops < SIM_STOPS && peer->plan.stop[peer->stops].ns != 0) {
 		uint64_t at = peer->plan.stop[peer->stops].at;
 
 		if (peer->read >= at) {
 			peer->read_ns = sim->now_ns + peer->plan.stop[peer->stops++].ns;
-			sim_say(peer, "stops reading at", peer->read);
+			sim_trace_peer_action(peer, "stops reading at", peer->read);
 			sim_wake_at(peer, peer->read_ns);
 			return false;
 		}
@@ -382,9 +383,9 @@ static bool sim_read(struct sim_peer *peer)
 			wanted = at - peer->read;
 	}
 	sim_read_urgent(peer);
-	taken = sim_hold(peer, wanted);
+	taken = sim_hold_piece(peer, wanted);
 	if (taken != 0) {
-		sim_say(peer, "holds, and has read", peer->read);
+		sim_trace_peer_action(peer, "holds, and has read", peer->read);
 		peer->told = true;
 		return true;
 	}
@@ -405,9 +406,9 @@ static bool sim_read(struct sim_peer *peer)
 	if (peer->read > sim_other(peer)->written)
 		sim_peer_fail(peer, "more bytes than were written");
 	vma_tcp_rx_consume(peer->conn, taken);
-	sim_say(peer, "has read", peer->read);
+	sim_trace_peer_action(peer, "has read", peer->read);
 	if (peer->plan.read_gap_ns != 0)
-		peer->read_ns = sim->now_ns + sim_between(chance, 0, peer->plan.read_gap_ns);
+		peer->read_ns = sim->now_ns + sim_rng_between(chance, 0, peer->plan.read_gap_ns);
 	sim_wake_at(peer, peer->read_ns);
 	peer->told = true;
 	return true;
@@ -424,21 +425,21 @@ static uint64_t sim_may_write(const struct sim_peer *peer)
 
 static void sim_commit(struct sim_peer *peer, uint64_t bytes)
 {
-	struct sim_chance *chance = &peer->pair->chance;
+	struct sim_rng *chance = &peer->pair->chance;
 	bool last = peer->written + bytes >= peer->plan.total || peer->plan.echo;
 	unsigned flags = 0;
 
-	if (!last && sim_happens(chance, peer->plan.more_percent))
+	if (!last && sim_rng_happens(chance, peer->plan.more_percent))
 		flags |= VMA_TCP_TX_MORE;
-	if (sim_happens(chance, peer->plan.later_percent))
+	if (sim_rng_happens(chance, peer->plan.later_percent))
 		flags |= VMA_TCP_TX_LATER;
-	if (sim_happens(chance, peer->plan.urgent_percent))
+	if (sim_rng_happens(chance, peer->plan.urgent_percent))
 		flags |= VMA_TCP_TX_URGENT;
 	peer->written += bytes; /* first: the other side may read them before commit returns */
 	vma_tcp_tx_commit(peer->conn, bytes, flags);
 	if (flags & VMA_TCP_TX_LATER)
-		vma_tcp_push(peer->conn);
-	sim_say(peer, "has written", peer->written);
+		vma_tcp_send_committed(peer->conn);
+	sim_trace_peer_action(peer, "has written", peer->written);
 }
 
 static void sim_cork(struct sim_peer *peer, bool on)
@@ -446,13 +447,13 @@ static void sim_cork(struct sim_peer *peer, bool on)
 	if (peer->corked == on)
 		return;
 	peer->corked = on;
-	if (vma_tcp_set(peer->conn, VMA_TCP_OPT_CORK, on) != 0)
+	if (vma_tcp_set_option(peer->conn, VMA_TCP_OPT_CORK, on) != 0)
 		sim_peer_fail(peer, "TCP_CORK is refused");
 }
 
 static bool sim_write(struct sim_peer *peer)
 {
-	struct sim_chance *chance = &peer->pair->chance;
+	struct sim_rng *chance = &peer->pair->chance;
 	struct sim *sim = peer->side->sim;
 	uint64_t may = sim_may_write(peer), wanted, done = 0;
 	struct iovec spans[3];
@@ -464,11 +465,12 @@ static bool sim_write(struct sim_peer *peer)
 		sim_wake_at(peer, peer->write_ns);
 		return false;
 	}
-	wanted = sim_between(chance, peer->plan.write_min, peer->plan.write_max);
+	wanted = sim_rng_between(chance, peer->plan.write_min, peer->plan.write_max);
 	if (wanted > may)
 		wanted = may;
-	sim_cork(peer, peer->plan.cork_percent != 0 && may > wanted && sim_happens(chance, peer->plan.cork_percent));
-	n = vma_tcp_tx_reserve(peer->conn, wanted, spans, (unsigned)sim_between(chance, 1, 3));
+	sim_cork(peer,
+	         peer->plan.cork_percent != 0 && may > wanted && sim_rng_happens(chance, peer->plan.cork_percent));
+	n = vma_tcp_tx_reserve(peer->conn, wanted, spans, (unsigned)sim_rng_between(chance, 1, 3));
 	if (n == -ENOMEM && sim_alloc_fail_ppm != 0) {
 		sim_wake_at(peer, sim->now_ns + SIM_MS);
 		return false;
@@ -491,14 +493,14 @@ static bool sim_write(struct sim_peer *peer)
 		}
 	}
 	if (n == 0) {
-		sim_say(peer, "finds no room at", peer->written);
+		sim_trace_peer_action(peer, "finds no room at", peer->written);
 		return false; /* WRITABLE comes */
 	}
 	if (done > wanted)
 		sim_peer_fail(peer, "reserves more than was asked");
-	sim_commit(peer, sim_happens(chance, 10) ? sim_between(chance, 1, done) : done);
+	sim_commit(peer, sim_rng_happens(chance, 10) ? sim_rng_between(chance, 1, done) : done);
 	if (peer->plan.write_gap_ns != 0)
-		peer->write_ns = sim->now_ns + sim_between(chance, 0, peer->plan.write_gap_ns);
+		peer->write_ns = sim->now_ns + sim_rng_between(chance, 0, peer->plan.write_gap_ns);
 	sim_wake_at(peer, peer->write_ns);
 	peer->told = true;
 	return true;
@@ -506,10 +508,10 @@ static bool sim_write(struct sim_peer *peer)
 
 /* ---- what may come early ---- */
 
-static void sim_do_early(struct sim_peer *peer)
+static void sim_do_early_action(struct sim_peer *peer)
 {
 	peer->early_done = true;
-	sim_say(peer, "early", peer->plan.early);
+	sim_trace_peer_action(peer, "early", peer->plan.early);
 	switch (peer->plan.early) {
 	case SIM_EARLY_CLOSE:
 		sim_close(peer, false);
@@ -527,7 +529,7 @@ static void sim_do_early(struct sim_peer *peer)
 		sim_shutdown(peer, SHUT_RDWR);
 		break;
 	case SIM_EARLY_DISOWN:
-		sim_leave(peer);
+		sim_peer_release_conn(peer);
 		break;
 	default:
 		break;
@@ -535,7 +537,7 @@ static void sim_do_early(struct sim_peer *peer)
 	peer->told = true;
 }
 
-static bool sim_early(struct sim_peer *peer)
+static bool sim_early_action(struct sim_peer *peer)
 {
 	const struct sim_plan *plan = &peer->plan;
 	uint64_t now = peer->side->sim->now_ns;
@@ -553,11 +555,11 @@ static bool sim_early(struct sim_peer *peer)
 		sim_wake_at(peer, peer->early_due_ns);
 		return false;
 	}
-	sim_do_early(peer);
+	sim_do_early_action(peer);
 	return true;
 }
 
-static void sim_paths(struct sim_peer *peer)
+static void sim_apply_path_changes(struct sim_peer *peer)
 {
 	uint64_t now = peer->side->sim->now_ns, at;
 	struct vma_tcp_path path;
@@ -581,10 +583,10 @@ static void sim_paths(struct sim_peer *peer)
 		return;
 	}
 	peer->path_changed = true;
-	sim_say(peer, "path's mtu", peer->plan.path_change_mtu);
+	sim_trace_peer_action(peer, "path's mtu", peer->plan.path_change_mtu);
 	if (peer->plan.path_by_icmp) {
 		vma_tcp_icmp(peer->conn, 3, 4, (uint16_t)peer->plan.path_change_mtu,
-		             sim_seen[peer->pair->number][peer->side->number].highest - 1);
+		             sim_seen_direction[peer->pair->number][peer->side->number].highest - 1);
 	} else {
 		path = sim_path(peer->side, peer->plan.path_change_mtu);
 		if (vma_tcp_set_path(peer->conn, &path) == 0)
@@ -632,7 +634,7 @@ static void sim_steer(struct sim_peer *peer)
 /* What readiness says must agree with what the calls would do, as epoll's users rely on it. */
 static void sim_check_readiness(struct sim_peer *peer)
 {
-	uint32_t bits = vma_tcp_readiness(peer->conn);
+	uint32_t bits = vma_tcp_poll_events(peer->conn);
 	bool readable = vma_tcp_rx_bytes(peer->conn) > 0 || vma_tcp_rx_eof(peer->conn);
 
 	if (readable != ((bits & EPOLLIN) != 0))
@@ -663,7 +665,7 @@ static bool sim_end_peer(struct sim_peer *peer)
 	if (peer->closed) {
 		if ((peer->events & VMA_TCP_DRAINED) == 0 && !sim_is_over(peer))
 			return false;
-		sim_leave(peer);
+		sim_peer_release_conn(peer);
 		return true;
 	}
 	if (sim_is_over(peer) && vma_tcp_rx_bytes(peer->conn) == 0) {
@@ -700,10 +702,10 @@ static bool sim_act_once(struct sim_peer *peer)
 
 	sim_check_readiness(peer);
 	sim_return_pieces(peer);
-	sim_paths(peer);
+	sim_apply_path_changes(peer);
 	sim_obey_path(peer);
 	sim_steer(peer);
-	if (sim_early(peer)) {
+	if (sim_early_action(peer)) {
 		moved = true;
 		if (peer->gone)
 			return true;
@@ -716,7 +718,7 @@ static bool sim_act_once(struct sim_peer *peer)
 	if (!peer->eof && (vma_tcp_rx_eof(peer->conn) || (peer->shut_rd && vma_tcp_rx_bytes(peer->conn) == 0))) {
 		peer->eof = moved = true;
 		sim_read_end(peer);
-		sim_say(peer, "sees the end at", peer->read);
+		sim_trace_peer_action(peer, "sees the end at", peer->read);
 	}
 	if (peer->connected || peer->plan.starts_early)
 		moved |= sim_write(peer);
@@ -769,7 +771,7 @@ static bool sim_connect(struct sim_peer *peer)
 		return false;
 	}
 	if (rc == -EADDRINUSE && peer->pair->incarnation > 0) { /* the one before is in TIME_WAIT, or ends */
-		sim_say(peer, "may not connect yet", 0);
+		sim_trace_peer_action(peer, "may not connect yet", 0);
 		peer->pair->connect_ns = sim->now_ns + SIM_S;
 		peer->path_late = false;
 		return false;
@@ -778,7 +780,7 @@ static bool sim_connect(struct sim_peer *peer)
 		sim_peer_fail(peer, "connect: %s", strerror(-rc));
 		return false;
 	}
-	sim_say(peer, "connects", 0);
+	sim_trace_peer_action(peer, "connects", 0);
 	sim_peer_begin(peer, conn);
 	return true;
 }

@@ -23,7 +23,7 @@ struct sim_segment {
 };
 
 /* What was seen of one direction. */
-struct sim_seen {
+struct sim_seen_direction {
 	bool syn, over; /* over: a FIN or RST was seen, in whichever direction */
 	uint32_t isn, edge, highest;
 	uint8_t scale;
@@ -32,7 +32,7 @@ struct sim_seen {
 	uint32_t largest; /* IP length of a segment */
 	uint64_t segments, resets, data_segments;
 };
-static struct sim_seen sim_seen[SIM_PAIRS][2];
+static struct sim_seen_direction sim_seen_direction[SIM_PAIRS][2];
 static uint32_t sim_seen_mtu[SIM_PAIRS][2]; /* no segment may be longer; set by who sets the path */
 
 static inline uint32_t sim_be32(const uint8_t *p)
@@ -83,7 +83,7 @@ static bool sim_segment_parse(const uint8_t *ip, uint32_t len, struct sim_segmen
 }
 
 static void sim_trace_frame(const struct sim_side *side, const uint8_t *ip, const struct sim_segment *segment,
-                            const struct sim_seen *own, const struct sim_seen *other)
+                            const struct sim_seen_direction *own, const struct sim_seen_direction *other)
 {
 	const uint8_t *tcp = ip + 20, *end = tcp + (tcp[12] >> 4) * 4, *at = tcp + 20;
 
@@ -105,14 +105,15 @@ static void sim_trace_frame(const struct sim_side *side, const uint8_t *ip, cons
 	fprintf(stderr, "\n");
 }
 
-static void sim_note_syn(struct sim_seen *own, struct sim_seen *other, const struct sim_segment *segment)
+static void sim_note_syn(struct sim_seen_direction *own, struct sim_seen_direction *other,
+                         const struct sim_segment *segment)
 {
 	if (!own->syn || own->isn != segment->seq) { /* a new incarnation */
-		*own = (struct sim_seen){.syn = true,
-		                         .isn = segment->seq,
-		                         .segments = own->segments,
-		                         .resets = own->resets,
-		                         .data_segments = own->data_segments};
+		*own = (struct sim_seen_direction){.syn = true,
+		                                   .isn = segment->seq,
+		                                   .segments = own->segments,
+		                                   .resets = own->resets,
+		                                   .data_segments = own->data_segments};
 		other->over = other->edge_known = false;
 		own->highest = segment->seq + 1;
 	}
@@ -122,8 +123,8 @@ static void sim_note_syn(struct sim_seen *own, struct sim_seen *other, const str
 }
 
 /* RFC 9293 3.8.6: the right edge of the window does not move to the left (by more than scaling's rounding). */
-static void sim_check_edge(struct sim_side *side, struct sim_seen *own, const struct sim_seen *other,
-                           const struct sim_segment *segment)
+static void sim_check_edge(struct sim_side *side, struct sim_seen_direction *own,
+                           const struct sim_seen_direction *other, const struct sim_segment *segment)
 {
 	uint32_t window = segment->flags & SIM_SYN ? segment->window : segment->window << own->scale;
 	uint32_t edge = segment->ack + window;
@@ -140,8 +141,8 @@ static void sim_check_edge(struct sim_side *side, struct sim_seen *own, const st
 	own->edge_known = true;
 }
 
-static void sim_check_data(struct sim_side *side, struct sim_seen *own, const struct sim_seen *other,
-                           const struct sim_segment *segment)
+static void sim_check_data(struct sim_side *side, struct sim_seen_direction *own,
+                           const struct sim_seen_direction *other, const struct sim_segment *segment)
 {
 	uint32_t end = segment->seq + segment->payload;
 
@@ -167,14 +168,14 @@ static void sim_check_data(struct sim_side *side, struct sim_seen *own, const st
 static void sim_watch_frame(struct sim_side *side, const uint8_t *frame, uint32_t len)
 {
 	struct sim_segment segment;
-	struct sim_seen *own, *other;
+	struct sim_seen_direction *own, *other;
 
 	if (len < 54 || !sim_segment_parse(frame + 14, len - 14, &segment)) {
 		sim_fail(side->sim, "side %d: sends a frame that is no TCP segment of ours", side->number);
 		return;
 	}
-	own = &sim_seen[segment.pair][side->number];
-	other = &sim_seen[segment.pair][1 - side->number];
+	own = &sim_seen_direction[segment.pair][side->number];
+	other = &sim_seen_direction[segment.pair][1 - side->number];
 	own->segments++;
 	if ((segment.flags & SIM_SYN) && !(segment.flags & SIM_RST))
 		sim_note_syn(own, other, &segment);
@@ -240,7 +241,7 @@ static void sim_watch_install(struct sim_side *side)
 	qp->ops = &side->hooked;
 	sim_watched[side->number] = side;
 	if (side->number == 0) {
-		memset(sim_seen, 0, sizeof(sim_seen));
+		memset(sim_seen_direction, 0, sizeof(sim_seen_direction));
 		memset(sim_seen_mtu, 0, sizeof(sim_seen_mtu));
 	}
 }

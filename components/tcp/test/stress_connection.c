@@ -38,12 +38,12 @@ static _Atomic uint64_t bytes_moved, connections;
 static _Atomic long allocated;
 static struct vma_tcp_memory memory; /* limit 0: as much as there is */
 
-static void *connection_take(size_t size)
+static void *connection_counted_alloc(size_t size)
 {
 	atomic_fetch_add(&allocated, 1);
 	return calloc(1, size);
 }
-static void connection_give(void *memory)
+static void connection_counted_free(void *memory)
 {
 	atomic_fetch_sub(&allocated, memory != NULL);
 	free(memory);
@@ -78,7 +78,7 @@ static bool on_accepted(struct vma_tcp_listener *l, void *arg, struct vma_tcp_co
 	struct end *end = calloc(1, sizeof(*end));
 
 	(void)l, (void)arg;
-	vma_tcp_tuple(conn, &names);
+	vma_tcp_conn_key(conn, &names);
 	end->conn = conn;
 	vma_tcp_conn_adopt(conn, &owner, end);
 	atomic_store(&waiting[(ntohs(names.peer_port_be) - FIRST_PORT) % (WORKERS * 2)], end);
@@ -93,7 +93,7 @@ static void connection_drive(void)
 }
 
 /* The timeout is long: two cores may have much else to do. */
-static void connection_idle(uint64_t *since)
+static void connection_drive_or_time_out(uint64_t *since)
 {
 	connection_drive();
 	sched_yield();
@@ -124,7 +124,7 @@ static void connection_write_all(struct end *end, uint64_t total)
 			/* Only what was told says that there is room again. */
 			while (!(atomic_exchange(&end->events, 0) & VMA_TCP_WRITABLE) &&
 			       (memory.limit != 0 || vma_tcp_tx_space(end->conn) == 0))
-				connection_idle(&since);
+				connection_drive_or_time_out(&since);
 			continue;
 		}
 		for (int i = 0; i < n; i++)
@@ -145,7 +145,7 @@ static void connection_read_all(struct end *end, uint64_t total)
 
 		if (vma_tcp_rx_front(end->conn, 0, &span, 1) == 0) {
 			assert_int_equal(vma_tcp_error(end->conn), 0);
-			connection_idle(&since);
+			connection_drive_or_time_out(&since);
 			continue;
 		}
 		for (size_t k = 0; k < span.iov_len; k++)
@@ -188,15 +188,15 @@ static struct end *connect_end(uint16_t port)
 	memcpy(attr.local, ip[0], 16);
 	memcpy(attr.peer, ip[1], 16);
 	while (vma_tcp_connect(tcp[0], &attr, &end->conn) == -EADDRINUSE)
-		connection_idle(&since); /* its last life ends within a second */
+		connection_drive_or_time_out(&since); /* its last life ends within a second */
 	since = 0;
 	while (vma_tcp_state(end->conn) == TCP_SYN_SENT)
-		connection_idle(&since);
+		connection_drive_or_time_out(&since);
 	assert_int_equal(vma_tcp_state(end->conn), TCP_ESTABLISHED);
 	return end;
 }
 
-static void connection_let_go(struct end *end, bool abort)
+static void connection_close_and_disown(struct end *end, bool abort)
 {
 	vma_tcp_close(end->conn, abort);
 	vma_tcp_conn_disown(end->conn);
@@ -245,10 +245,10 @@ static void *connection_work(void *arg)
 		atomic_store(&waiting[slot], NULL);
 		client = connect_end(port);
 		while ((server = atomic_load(&waiting[slot])) == NULL)
-			connection_idle(&since);
+			connection_drive_or_time_out(&since);
 		connection_converse(client, server, round);
-		connection_let_go(client, round % 4 == 1);
-		connection_let_go(server, round % 4 == 2);
+		connection_close_and_disown(client, round % 4 == 1);
+		connection_close_and_disown(server, round % 4 == 2);
 		atomic_fetch_add(&connections, 1);
 	}
 	return NULL;
@@ -275,7 +275,7 @@ static void connection_open_fixture(void)
 		                          .rx_sw_csum = true,
 		                          .name = "stress"};
 		struct vma_tcp_attr t = {.arena = arena,
-		                         .host = {.alloc = connection_take, .free = connection_give},
+		                         .host = {.alloc = connection_counted_alloc, .free = connection_counted_free},
 		                         .gro_streams_max = 8,
 		                         .memory = memory.limit != 0 ? &memory : NULL};
 

@@ -27,7 +27,7 @@ static void *fifo_counted_alloc(size_t size)
 
 static void fifo_counted_free(void *memory)
 {
-	if (is_reader && fifo_bytes(&fifo) == 0)
+	if (is_reader && fifo_queued_bytes(&fifo) == 0)
 		given_back++;
 	atomic_fetch_sub(&allocated, 1);
 	free(memory);
@@ -47,7 +47,7 @@ static uint32_t fifo_next_random(uint32_t *seed)
 	return (*seed = *seed * 1664525 + 1013904223) >> 8;
 }
 
-static void fifo_dawdle(uint32_t *seed)
+static void fifo_random_delay(uint32_t *seed)
 {
 	uint32_t r = fifo_next_random(seed);
 
@@ -91,7 +91,7 @@ static void *fifo_produce(void *arg)
 		unsigned n;
 		size_t sum = 0;
 
-		if (fifo_bytes(&fifo) > FULL) {
+		if (fifo_queued_bytes(&fifo) > FULL) {
 			sched_yield();
 			continue;
 		}
@@ -106,7 +106,7 @@ static void *fifo_produce(void *arg)
 		n = fifo_reserve(&fifo, wanted, spans, 4);
 		if (n == 0)
 			abort();
-		fifo_dawdle(&seed);
+		fifo_random_delay(&seed);
 		for (unsigned i = 0; i < n; i++)
 			for (size_t k = 0; k < spans[i].iov_len; k++)
 				((uint8_t *)spans[i].iov_base)[k] = fifo_pattern(at + sum++);
@@ -114,7 +114,7 @@ static void *fifo_produce(void *arg)
 			sum = fifo_next_random(&seed) % (sum + 1);
 		fifo_commit(&fifo, sum);
 		at += sum;
-		fifo_dawdle(&seed);
+		fifo_random_delay(&seed);
 	}
 	return NULL;
 }
@@ -144,7 +144,7 @@ static void fifo_take_all(uint32_t seed)
 			spans[0] = fifo_span(&fifo, at);
 			sum = fifo_check(at, spans, spans[0].iov_len > 0);
 		} else {
-			sum = fifo_check(at, spans, fifo_front(&fifo, 0, spans, 3));
+			sum = fifo_check(at, spans, fifo_peek_spans(&fifo, 0, spans, 3));
 		}
 		if (sum == 0) {
 			sched_yield();
@@ -154,9 +154,9 @@ static void fifo_take_all(uint32_t seed)
 			sum = 1 + r % sum;
 		fifo_consume(&fifo, sum);
 		at += sum;
-		fifo_dawdle(&seed);
+		fifo_random_delay(&seed);
 	}
-	assert_int_equal(fifo_bytes(&fifo), 0);
+	assert_int_equal(fifo_queued_bytes(&fifo), 0);
 	is_reader = false;
 }
 

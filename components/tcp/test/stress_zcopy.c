@@ -1,7 +1,8 @@
 /*
  * Threads on connections that keep frames, in real time: readers hold pieces, which other threads give back, also after
  * the connection was closed; two threads inspect what comes, whichever is told first. No byte is lost or seen twice, no
- * piece is forgotten, every frame comes back (under the sanitizers: nothing is used after it was freed). STRESS_SECONDS.
+ * piece is forgotten, every frame comes back (under the sanitizers: nothing is used after it was freed).
+ * STRESS_SECONDS.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -49,7 +50,7 @@ static struct vma_tcp *ztcp[2];
 static const uint8_t zip[2][16] = {{10, 0, 0, 1}, {10, 0, 0, 2}};
 static struct vma_tcp_listener *zlistener;
 static struct zend *_Atomic zwaiting[PAIRS * 2];
-static _Atomic bool zstop, zpairs_done; /* pairs may wait for what holders give back */
+static _Atomic bool zstop, zcopy_pairs_done; /* pairs may wait for what holders give back */
 static _Atomic uint64_t zconnections, zheld;
 static struct vma_tcp_memory zmemory;
 static pthread_mutex_t parked_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -90,16 +91,16 @@ static bool zcopy_on_accepted(struct vma_tcp_listener *l, void *arg, struct vma_
 	struct zend *end = calloc(1, sizeof(*end));
 
 	(void)l, (void)arg;
-	vma_tcp_tuple(conn, &names);
+	vma_tcp_conn_key(conn, &names);
 	end->conn = conn;
 	end->seed = names.peer_port_be;
 	vma_tcp_conn_adopt(conn, &zowner, end);
 	atomic_store(&zwaiting[(ntohs(names.peer_port_be) - FIRST_PORT) % (PAIRS * 2)], end);
 	return true;
 }
-static const struct vma_tcp_listener_ops zlistener_owner = {.admit = zcopy_admit, .accepted = zcopy_on_accepted};
+static const struct vma_tcp_listener_ops zcopy_listener_owner = {.admit = zcopy_admit, .accepted = zcopy_on_accepted};
 
-static void zcopy_idle(uint64_t *since)
+static void zcopy_drive_or_time_out(uint64_t *since)
 {
 	for (int i = 0; i < 2; i++)
 		vma_ring_progress(zring[i]);
@@ -130,11 +131,11 @@ static void piece_return(const struct parked *p)
 {
 	zcopy_check(p->data, p->at, p->len);
 	vma_buf_put(zarena, p->buf);
-	vma_tcp_held_returned(p->conn, &zmemory, p->number, p->len, 1);
+	vma_tcp_held_bytes_returned(p->conn, &zmemory, p->number, p->len, 1);
 	vma_tcp_conn_put(p->conn);
 }
 
-static void piece_park(struct vma_tcp_conn *conn, const struct vma_tcp_piece *piece, uint64_t at)
+static void piece_park(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece, uint64_t at)
 {
 	struct parked p = {conn, piece->buf, vma_tcp_zcopy_number(conn), at, piece->len, piece->data};
 	bool full;
@@ -171,7 +172,7 @@ static void *parked_work(void *arg)
 {
 	uint32_t seed = (uint32_t)(uintptr_t)arg;
 
-	while (!atomic_load(&zpairs_done)) {
+	while (!atomic_load(&zcopy_pairs_done)) {
 		if (zcopy_random(&seed) % 4 == 0 || !parked_return_one(zcopy_random(&seed)))
 			sched_yield();
 	}
@@ -191,7 +192,7 @@ static void zcopy_write(struct zend *end, uint64_t total)
 
 		assert_true(n >= 0);
 		if (n == 0) {
-			zcopy_idle(&since);
+			zcopy_drive_or_time_out(&since);
 			continue;
 		}
 		for (int i = 0; i < n; i++)
@@ -222,19 +223,19 @@ static void zcopy_read(struct zend *end, uint64_t total)
 	uint64_t done = 0, since = 0;
 
 	while (done < total) {
-		struct vma_tcp_piece piece;
+		struct vma_tcp_rx_stream_piece piece;
 		uint32_t r = zcopy_random(&end->seed);
 
 		if (!vma_tcp_rx_piece(end->conn, &piece)) {
 			assert_int_equal(vma_tcp_error(end->conn), 0);
-			zcopy_idle(&since);
+			zcopy_drive_or_time_out(&since);
 			continue;
 		}
 		zcopy_check(piece.data, done, piece.len);
 		if (piece.buf != NULL && r % 4 != 0) {
 			vma_buf_ref(piece.buf);
 			piece_park(end->conn, &piece, done);
-			vma_tcp_rx_hold(end->conn, &piece);
+			vma_tcp_rx_hold_piece(end->conn, &piece);
 		} else {
 			piece.len = 1 + r % piece.len;
 			vma_tcp_rx_consume(end->conn, piece.len);
@@ -244,7 +245,8 @@ static void zcopy_read(struct zend *end, uint64_t total)
 	}
 }
 
-static enum vma_tcp_verdict zcopy_judge(struct vma_tcp_conn *conn, const struct vma_tcp_piece *piece, void *arg)
+static enum vma_tcp_inspect_verdict zcopy_judge(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece,
+                                                void *arg)
 {
 	struct zend *end = arg;
 	const uint32_t r = zcopy_random(&end->seed) % 3;
@@ -257,7 +259,7 @@ static enum vma_tcp_verdict zcopy_judge(struct vma_tcp_conn *conn, const struct 
 		atomic_fetch_add(&end->received, piece->len);
 	}
 	end->seen += piece->len;
-	return (enum vma_tcp_verdict)r;
+	return (enum vma_tcp_inspect_verdict)r;
 }
 
 /* Who takes the event inspects, and nobody else would. */
@@ -267,7 +269,7 @@ static bool zcopy_inspect(struct zend *end)
 
 	if (!(atomic_fetch_and(&end->events, ~(uint32_t)VMA_TCP_ARRIVED) & VMA_TCP_ARRIVED))
 		return false;
-	while (vma_tcp_inspect(end->conn, &inspector, 3).more)
+	while (vma_tcp_inspect_received(end->conn, &inspector, 3).more)
 		;
 	return true;
 }
@@ -296,7 +298,7 @@ static void zcopy_read_inspected(struct zend *end, uint64_t total)
 		zcopy_inspect(end);
 		if (vma_tcp_rx_front(end->conn, 0, &span, 1) == 0) {
 			assert_int_equal(vma_tcp_error(end->conn), 0);
-			zcopy_idle(&since);
+			zcopy_drive_or_time_out(&since);
 			continue;
 		}
 		vma_tcp_rx_consume(end->conn, span.iov_len);
@@ -334,15 +336,15 @@ static struct zend *zcopy_connect(uint16_t port)
 	memcpy(attr.local, zip[0], 16);
 	memcpy(attr.peer, zip[1], 16);
 	while (vma_tcp_connect(ztcp[0], &attr, &end->conn) == -EADDRINUSE)
-		zcopy_idle(&since);
+		zcopy_drive_or_time_out(&since);
 	since = 0;
 	while (vma_tcp_state(end->conn) == TCP_SYN_SENT)
-		zcopy_idle(&since);
+		zcopy_drive_or_time_out(&since);
 	assert_int_equal(vma_tcp_state(end->conn), TCP_ESTABLISHED);
 	return end;
 }
 
-static void zcopy_let_go(struct zend *end, bool abort)
+static void zcopy_close_and_disown(struct zend *end, bool abort)
 {
 	vma_tcp_close(end->conn, abort);
 	vma_tcp_conn_disown(end->conn);
@@ -359,7 +361,7 @@ static void zcopy_converse(struct zend *client, struct zend *server, uint64_t ro
 
 	assert_int_equal(inspected ? vma_tcp_set_inspected(server->conn, true) : vma_tcp_zcopy_begin(server->conn), 0);
 	while (!(atomic_load(&server->conn->rx_mode) & RX_ZCOPY)) /* or the first bytes would not be */
-		zcopy_idle(&since);
+		zcopy_drive_or_time_out(&since);
 	assert_int_equal(pthread_create(&writer, NULL, zcopy_writer, &job), 0);
 	if (!inspected)
 		zcopy_read(server, job.bytes);
@@ -385,10 +387,10 @@ static void *zcopy_work_pair(void *arg)
 		atomic_store(&zwaiting[slot], NULL);
 		client = zcopy_connect(port);
 		while ((server = atomic_load(&zwaiting[slot])) == NULL)
-			zcopy_idle(&since);
+			zcopy_drive_or_time_out(&since);
 		zcopy_converse(client, server, round);
-		zcopy_let_go(client, round % 4 == 1);
-		zcopy_let_go(server, round % 4 == 2);
+		zcopy_close_and_disown(client, round % 4 == 1);
+		zcopy_close_and_disown(server, round % 4 == 2);
 		atomic_fetch_add(&zconnections, 1);
 	}
 	return NULL;
@@ -400,7 +402,7 @@ static void zcopy_open_fixture(void)
 	struct vma_bufpool_attr spill_attr = {.name = "spill", .max_bufs = 1 << 14};
 	struct vma_wire_pair_attr wire = {0};
 	struct vma_tcp_listen_attr attr = {
-	        .owner = &zlistener_owner, .family = AF_INET, .local_port_be = htons(PORT), .backlog = 64};
+	        .owner = &zcopy_listener_owner, .family = AF_INET, .local_port_be = htons(PORT), .backlog = 64};
 	struct vma_tcp_options options;
 
 	assert_int_equal(vma_bufarena_create(&arena_attr, &zarena), 0);
@@ -463,7 +465,7 @@ static void test_held_and_inspected_pieces_are_neither_lost_nor_kept(void **stat
 	atomic_store(&zstop, true);
 	for (int i = 0; i < PAIRS; i++)
 		pthread_join(pairs[i], NULL);
-	atomic_store(&zpairs_done, true);
+	atomic_store(&zcopy_pairs_done, true);
 	for (int i = 0; i < 2; i++)
 		pthread_join(holders[i], NULL);
 	while (parked_return_one(0))
@@ -477,7 +479,7 @@ static void test_held_and_inspected_pieces_are_neither_lost_nor_kept(void **stat
 /* ---- a close just as the verdict comes ---- */
 
 static struct {
-	enum vma_tcp_verdict verdict;
+	enum vma_tcp_inspect_verdict verdict;
 	_Atomic bool begun;
 	uint32_t seed;
 } last_word;
@@ -488,7 +490,8 @@ static void zcopy_spin(uint32_t loops)
 		;
 }
 
-static enum vma_tcp_verdict judge_slowly(struct vma_tcp_conn *conn, const struct vma_tcp_piece *piece, void *arg)
+static enum vma_tcp_inspect_verdict judge_slowly(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece,
+                                                 void *arg)
 {
 	(void)arg;
 	if (last_word.verdict == VMA_TCP_HOLD) {
@@ -530,10 +533,10 @@ static struct zend *zcopy_accept_inspected(uint64_t *since)
 	struct zend *server;
 
 	while ((server = atomic_load(&zwaiting[0])) == NULL)
-		zcopy_idle(since);
+		zcopy_drive_or_time_out(since);
 	assert_int_equal(vma_tcp_set_inspected(server->conn, true), 0);
 	while (!(atomic_load(&server->conn->rx_mode) & RX_ZCOPY))
-		zcopy_idle(since);
+		zcopy_drive_or_time_out(since);
 	return server;
 }
 
@@ -545,26 +548,26 @@ static void zcopy_close_round(uint32_t round)
 	uint64_t since = 0;
 	pthread_t closer;
 
-	last_word.verdict = (enum vma_tcp_verdict)(round % 3);
+	last_word.verdict = (enum vma_tcp_inspect_verdict)(round % 3);
 	atomic_store(&last_word.begun, false);
 	atomic_store(&zwaiting[0], NULL);
 	client = zcopy_connect((uint16_t)(FIRST_PORT + PAIRS * 2 * (round % 5000)));
 	server = zcopy_accept_inspected(&since);
 	zcopy_write_one(client);
 	while (!(atomic_load(&server->events) & VMA_TCP_ARRIVED))
-		zcopy_idle(&since);
+		zcopy_drive_or_time_out(&since);
 	assert_int_equal(pthread_create(&closer, NULL, close_during_verdict, server->conn), 0);
-	vma_tcp_inspect(server->conn, &inspector, 10);
+	vma_tcp_inspect_received(server->conn, &inspector, 10);
 	pthread_join(closer, NULL);
 	while (!(atomic_load(&client->events) & (VMA_TCP_PEER_CLOSED | VMA_TCP_FAILED)))
-		zcopy_idle(&since);
+		zcopy_drive_or_time_out(&since);
 	for (int i = 0; i < 20; i++)
-		zcopy_idle(&since); /* nothing follows */
+		zcopy_drive_or_time_out(&since); /* nothing follows */
 	assert_int_equal(atomic_load(&client->events) & (VMA_TCP_PEER_CLOSED | VMA_TCP_FAILED),
 	                 resets ? VMA_TCP_FAILED : VMA_TCP_PEER_CLOSED);
 	vma_tcp_conn_put(server->conn);
 	free(server);
-	zcopy_let_go(client, true);
+	zcopy_close_and_disown(client, true);
 	while (parked_return_one(0))
 		;
 }

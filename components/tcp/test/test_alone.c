@@ -1,5 +1,5 @@
 /*
- * A message that is alone in the send fifo takes a path of its own (tx/output.c, bytes_alone): it does in a
+ * A message that is alone in the send fifo takes a path of its own (tx/output.c, sole_message_bytes): it does in a
  * conversation, and does not where something else is to be done, which then is done.
  */
 #include "raw.h"
@@ -7,7 +7,7 @@
 enum { MESSAGE = 64 };
 
 /* How many messages have been found alone, since the last time. */
-static uint32_t found_alone(void)
+static uint32_t count_sole_messages(void)
 {
 	uint32_t n = side[0].tcp->alone;
 
@@ -15,18 +15,18 @@ static uint32_t found_alone(void)
 	return n;
 }
 
-static void alone_ack(uint32_t theirs)
+static void sole_message_peer_ack(uint32_t theirs)
 {
 	raw_send(1, 1 + theirs, TCP_ACK, "", 0);
 }
 
-static struct app *alone_begin(void)
+static struct app *sole_message_connect(void)
 {
 	struct app *app = raw_connect();
 
-	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, 1), 0);
-	raw_forget();
-	found_alone();
+	assert_int_equal(vma_tcp_set_option(app->conn, VMA_TCP_OPT_NODELAY, 1), 0);
+	raw_forget_seen();
+	count_sole_messages();
 	return app;
 }
 
@@ -36,33 +36,33 @@ static void expect_slow_path(struct app *app, size_t n, unsigned segments)
 	unsigned before = raw.count;
 
 	fixture_send_bytes(app, n);
-	fixture_settle();
-	assert_int_equal(found_alone(), 0);
+	fixture_run_until_idle();
+	assert_int_equal(count_sole_messages(), 0);
 	assert_int_equal(raw.count - before, segments);
-	raw_forget();
+	raw_forget_seen();
 }
 
-static void expect_alone(struct app *app, size_t n)
+static void expect_sent_as_sole_message(struct app *app, size_t n)
 {
 	unsigned before = raw.count;
 
 	fixture_send_bytes(app, n);
-	fixture_settle();
-	assert_int_equal(found_alone(), 1);
+	fixture_run_until_idle();
+	assert_int_equal(count_sole_messages(), 1);
 	assert_int_equal(raw.count - before, 1);
 }
 
 static void test_each_message_of_a_conversation_is_alone(void **state)
 {
-	struct app *app = alone_begin();
+	struct app *app = sole_message_connect();
 	uint32_t mine = 1;
 
 	(void)state;
 	for (uint32_t i = 0; i < 50; i++) {
 		const struct raw_segment *s;
 
-		expect_alone(app, MESSAGE);
-		s = raw_next();
+		expect_sent_as_sole_message(app, MESSAGE);
+		s = raw_next_segment();
 		assert_int_equal(s->seq, 1 + i * MESSAGE);
 		assert_int_equal(s->ack, mine);
 		assert_int_equal(s->len, MESSAGE);
@@ -72,95 +72,95 @@ static void test_each_message_of_a_conversation_is_alone(void **state)
 		raw_send_bytes(mine, 1 + (i + 1) * MESSAGE, MESSAGE);
 		mine += MESSAGE;
 		assert_int_equal(read_bytes(app, MESSAGE), MESSAGE);
-		raw_forget(); /* perhaps an ACK, at first */
+		raw_forget_seen(); /* perhaps an ACK, at first */
 	}
 	app_free(app);
 }
 
 static void test_a_message_is_alone_behind_others_that_are_on_their_way(void **state)
 {
-	struct app *app = alone_begin();
+	struct app *app = sole_message_connect();
 
 	(void)state;
 	for (int i = 0; i < 5; i++)
-		expect_alone(app, MESSAGE);
-	alone_ack(5 * MESSAGE);
+		expect_sent_as_sole_message(app, MESSAGE);
+	sole_message_peer_ack(5 * MESSAGE);
 	assert_int_equal(vma_tcp_tx_queued(app->conn), 0);
 	app_free(app);
 }
 
 static void test_what_fills_a_segment_is_alone_and_what_is_longer_is_not(void **state)
 {
-	struct app *app = alone_begin();
+	struct app *app = sole_message_connect();
 
 	(void)state;
-	expect_alone(app, 1000);
-	alone_ack(1000);
+	expect_sent_as_sole_message(app, 1000);
+	sole_message_peer_ack(1000);
 	expect_slow_path(app, 1001, 2);
 	app_free(app);
 }
 
 static void test_nagle_cork_and_more_hold_it_back(void **state)
 {
-	struct app *app = alone_begin();
+	struct app *app = sole_message_connect();
 
 	(void)state;
-	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, 0), 0);
-	expect_alone(app, MESSAGE);
+	assert_int_equal(vma_tcp_set_option(app->conn, VMA_TCP_OPT_NODELAY, 0), 0);
+	expect_sent_as_sole_message(app, MESSAGE);
 	expect_slow_path(app, MESSAGE, 0); /* Nagle */
-	alone_ack(MESSAGE);
-	assert_int_equal(found_alone(), 1);
-	alone_ack(2 * MESSAGE);
-	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 1), 0);
+	sole_message_peer_ack(MESSAGE);
+	assert_int_equal(count_sole_messages(), 1);
+	sole_message_peer_ack(2 * MESSAGE);
+	assert_int_equal(vma_tcp_set_option(app->conn, VMA_TCP_OPT_CORK, 1), 0);
 	expect_slow_path(app, MESSAGE, 0);
-	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 0), 0);
-	fixture_settle();
-	alone_ack(3 * MESSAGE);
-	raw_forget();
-	found_alone();
+	assert_int_equal(vma_tcp_set_option(app->conn, VMA_TCP_OPT_CORK, 0), 0);
+	fixture_run_until_idle();
+	sole_message_peer_ack(3 * MESSAGE);
+	raw_forget_seen();
+	count_sole_messages();
 	assert_int_equal(send_flags(app, MESSAGE, VMA_TCP_TX_MORE), MESSAGE);
-	fixture_settle();
-	assert_int_equal(found_alone(), 0);
-	assert_int_equal(raw_unseen(), 0);
+	fixture_run_until_idle();
+	assert_int_equal(count_sole_messages(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	app_free(app);
 }
 
 static void test_a_window_that_is_closed_or_too_small_holds_it_back(void **state)
 {
-	struct app *app = alone_begin();
+	struct app *app = sole_message_connect();
 
 	(void)state;
 	raw.window = MESSAGE - 1;
 	raw_send_bytes(1, 1, 10);
-	raw_forget();
-	found_alone();
+	raw_forget_seen();
+	count_sole_messages();
 	expect_slow_path(app, MESSAGE, 0);
 	raw.window = 20000;
 	raw_send_bytes(11, 1, 10);
-	assert_int_equal(found_alone(), 1);
-	raw_forget();
+	assert_int_equal(count_sole_messages(), 1);
+	raw_forget_seen();
 	app->conn->cc.cwnd = 2 * MESSAGE - 1;
 	expect_slow_path(app, MESSAGE, 0);
 	app->conn->cc.cwnd = 2 * MESSAGE;
-	vma_tcp_push(app->conn);
-	assert_int_equal(found_alone(), 1);
+	vma_tcp_send_committed(app->conn);
+	assert_int_equal(count_sole_messages(), 1);
 	app_free(app);
 }
 
 static void test_recovery_and_its_marks_are_asked_first(void **state)
 {
-	struct app *app = alone_begin();
+	struct app *app = sole_message_connect();
 	struct tcp_recovery *r = &app->conn->recovery;
 	uint32_t *mark[] = {&r->sacked_bytes, &r->dup_bytes, &r->frto};
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(mark) / sizeof(mark[0]); i++) {
-		expect_alone(app, MESSAGE); /* something is in flight */
-		raw_forget();
+		expect_sent_as_sole_message(app, MESSAGE); /* something is in flight */
+		raw_forget_seen();
 		*mark[i] = MESSAGE;
 		expect_slow_path(app, MESSAGE, 1);
 		*mark[i] = 0;
-		alone_ack((i + 1) * 2 * MESSAGE);
+		sole_message_peer_ack((i + 1) * 2 * MESSAGE);
 	}
 	r->state = TCP_RECOVERY_DISORDER;
 	expect_slow_path(app, MESSAGE, 1);
@@ -176,46 +176,46 @@ static void test_recovery_and_its_marks_are_asked_first(void **state)
 
 static void test_after_a_silence_the_window_is_looked_at_first(void **state)
 {
-	struct app *app = alone_begin();
+	struct app *app = sole_message_connect();
 
 	(void)state;
-	expect_alone(app, MESSAGE);
-	alone_ack(MESSAGE);
-	raw_forget();
+	expect_sent_as_sole_message(app, MESSAGE);
+	sole_message_peer_ack(MESSAGE);
+	raw_forget_seen();
 	fixture_run(3000 * MS);
 	expect_slow_path(app, MESSAGE, 1);
 	assert_true(app->conn->cc.cwnd <= 10 * 1000); /* RFC 2861 */
-	alone_ack(2 * MESSAGE);
-	expect_alone(app, MESSAGE);
+	sole_message_peer_ack(2 * MESSAGE);
+	expect_sent_as_sole_message(app, MESSAGE);
 	app_free(app);
 }
 
 static void test_what_has_to_wait_for_its_time_and_urgent_data_take_the_slow_path(void **state)
 {
-	struct app *app = alone_begin();
+	struct app *app = sole_message_connect();
 	const struct raw_segment *s;
 
 	(void)state;
 	assert_int_equal(send_flags(app, MESSAGE, VMA_TCP_TX_URGENT), MESSAGE);
-	fixture_settle();
-	assert_int_equal(found_alone(), 0);
-	s = raw_next();
+	fixture_run_until_idle();
+	assert_int_equal(count_sole_messages(), 0);
+	s = raw_next_segment();
 	assert_true(s->flags & TCP_URG);
 	assert_int_equal(s->urgent, MESSAGE);
-	alone_ack(MESSAGE);
-	raw_forget();
-	expect_alone(app, MESSAGE);
-	alone_ack(2 * MESSAGE);
-	raw_forget();
-	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_CONGESTION, VMA_TCP_CC_BBR), 0);
-	expect_alone(app, MESSAGE);
+	sole_message_peer_ack(MESSAGE);
+	raw_forget_seen();
+	expect_sent_as_sole_message(app, MESSAGE);
+	sole_message_peer_ack(2 * MESSAGE);
+	raw_forget_seen();
+	assert_int_equal(vma_tcp_set_option(app->conn, VMA_TCP_OPT_CONGESTION, VMA_TCP_CC_BBR), 0);
+	expect_sent_as_sole_message(app, MESSAGE);
 	app->conn->cc.pacing_rate = 1000000;
-	app->conn->pace = (struct tcp_pace){.next_ns = side[0].tcp->now_ns + MS};
-	alone_ack(3 * MESSAGE);
-	raw_forget();
+	app->conn->pace = (struct tcp_pacing){.next_ns = side[0].tcp->now_ns + MS};
+	sole_message_peer_ack(3 * MESSAGE);
+	raw_forget_seen();
 	expect_slow_path(app, MESSAGE, 0);
 	fixture_run(MS + 1);
-	assert_int_equal(raw_unseen(), 1);
+	assert_int_equal(raw_unseen_count(), 1);
 	app_free(app);
 }
 
@@ -225,25 +225,25 @@ static void test_what_is_written_before_the_handshake_is_over_waits_for_it(void 
 	const uint8_t options[4] = {2, 4, 1000 >> 8, 1000 & 255};
 
 	(void)state;
-	assert_int_equal(raw_next()->flags, TCP_SYN);
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
 	expect_slow_path(app, MESSAGE, 0);
 	assert_int_equal(app->conn->lwip_end, 0);
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, sizeof(options), 0, "", 0);
-	assert_int_equal(found_alone(), 1);
-	assert_int_equal(raw_last()->len, MESSAGE);
+	assert_int_equal(count_sole_messages(), 1);
+	assert_int_equal(raw_last_segment()->len, MESSAGE);
 	app_free(app);
 }
 
 static void test_a_fin_goes_along_or_behind(void **state)
 {
-	struct app *app = alone_begin();
+	struct app *app = sole_message_connect();
 
 	(void)state;
 	assert_int_equal(send_flags(app, MESSAGE, VMA_TCP_TX_LATER), MESSAGE);
 	vma_tcp_shutdown(app->conn, SHUT_WR);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 1);
-	assert_int_equal(raw_next()->flags & TCP_FIN, TCP_FIN);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 1);
+	assert_int_equal(raw_next_segment()->flags & TCP_FIN, TCP_FIN);
 	app_free(app);
 }
 

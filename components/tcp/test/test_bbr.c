@@ -20,7 +20,7 @@ enum { STARTUP, DRAIN, PROBE_BW, PROBE_RTT };
 struct flow {
 	struct tcp_cc cc;
 	struct tcp_rate rate;
-	struct tcp_pace pace;
+	struct tcp_pacing pace;
 	uint64_t starts_ns, min_rtt_ns, srtt_ns;
 	uint64_t app; /* bytes that the application has left to send */
 	uint32_t in_flight;
@@ -86,9 +86,9 @@ static void bbr_send_one(unsigned i)
 	uint64_t begins_ns = path.free_ns > path.now_ns ? path.free_ns : path.now_ns;
 
 	if (f->in_flight == 0)
-		cc_restarted(&f->cc, f->rate.app_limited != 0, path.now_ns);
+		cc_on_restart_from_idle(&f->cc, f->rate.app_limited != 0, path.now_ns);
 	rate_sent(&f->rate, &p.seg, f->in_flight == 0, path.now_ns);
-	pace_sent(&f->pace, &f->cc, MSS, path.now_ns);
+	pacing_account_sent(&f->pace, &f->cc, MSS, path.now_ns);
 	f->in_flight += MSS;
 	f->app -= MSS;
 	if ((begins_ns - path.now_ns) * path.bytes_per_sec / SECOND > path.room || bbr_chance(path.loss)) {
@@ -111,7 +111,7 @@ static void output(unsigned i)
 {
 	struct flow *f = &path.flow[i];
 
-	while (has_window(f) && pace_lets(&f->pace, &f->cc, path.now_ns))
+	while (has_window(f) && pacing_allows_send(&f->pace, &f->cc, path.now_ns))
 		bbr_send_one(i);
 	if (f->starts_ns <= path.now_ns && f->app < MSS && f->in_flight < f->cc.cwnd)
 		rate_app_limited(&f->rate, f->in_flight);
@@ -145,7 +145,7 @@ static void acknowledge(struct packet *p)
 	/* A round trip later it is repaired. */
 	if (s.lost) {
 		if (!f->recovering)
-			cc_lost(&f->cc, f->in_flight, path.now_ns);
+			cc_on_loss(&f->cc, f->in_flight, path.now_ns);
 		f->recovering = true;
 		f->recover = f->sent;
 	} else if (f->recovering && p->index >= f->recover) {
@@ -154,7 +154,7 @@ static void acknowledge(struct packet *p)
 	s.phase = f->recovering ? CC_RECOVERY : CC_OPEN;
 	s.in_flight = f->in_flight;
 	rate_ack_end(&f->rate, f->min_rtt_ns, path.now_ns, &s);
-	if (cc_sampled(&f->cc, &s, path.now_ns))
+	if (cc_on_rate_sample(&f->cc, &s, path.now_ns))
 		rate_app_limited(&f->rate, f->in_flight);
 	f->probe_rtts += !was_probing && f->cc.bbr.mode == PROBE_RTT;
 }
@@ -191,12 +191,12 @@ static void path_run(uint64_t for_ns)
 	path.now_ns = until_ns;
 }
 
-static double of_link(uint64_t bytes_per_sec)
+static double fraction_of_link_rate(uint64_t bytes_per_sec)
 {
 	return (double)bytes_per_sec / (double)path.bytes_per_sec;
 }
 
-static uint64_t product(void)
+static uint64_t bandwidth_delay_product(void)
 {
 	return path.bytes_per_sec * path.delay_ns / SECOND;
 }
@@ -296,29 +296,29 @@ static void test_segment_sent_while_the_application_had_nothing_is_marked(void *
 static void test_pace_lets_a_quantum_go_and_then_waits_for_its_time(void **state)
 {
 	struct tcp_cc cc = {.pacing_rate = 1000000, .quantum = 4000};
-	struct tcp_pace pace = {.next_ns = SECOND};
+	struct tcp_pacing pace = {.next_ns = SECOND};
 	unsigned n = 0;
 
 	(void)state;
-	for (; pace_lets(&pace, &cc, SECOND); n++)
-		pace_sent(&pace, &cc, 1000, SECOND);
+	for (; pacing_allows_send(&pace, &cc, SECOND); n++)
+		pacing_account_sent(&pace, &cc, 1000, SECOND);
 	assert_int_equal(n, 4);
 	assert_int_equal(pace.next_ns, SECOND + 4 * MS);
-	assert_false(pace_lets(&pace, &cc, SECOND + 4 * MS - 1));
-	assert_true(pace_lets(&pace, &cc, SECOND + 4 * MS));
+	assert_false(pacing_allows_send(&pace, &cc, SECOND + 4 * MS - 1));
+	assert_true(pacing_allows_send(&pace, &cc, SECOND + 4 * MS));
 	cc.pacing_rate = 0;
-	assert_true(pace_lets(&pace, &cc, SECOND));
+	assert_true(pacing_allows_send(&pace, &cc, SECOND));
 }
 
 static void test_pace_makes_up_for_half_a_quantum_of_lateness_only(void **state)
 {
 	struct tcp_cc cc = {.pacing_rate = 1000000, .quantum = 4000};
-	struct tcp_pace pace = {.next_ns = SECOND};
+	struct tcp_pacing pace = {.next_ns = SECOND};
 	unsigned n = 0;
 
 	(void)state;
-	for (; pace_lets(&pace, &cc, 2 * SECOND); n++)
-		pace_sent(&pace, &cc, 1000, 2 * SECOND);
+	for (; pacing_allows_send(&pace, &cc, 2 * SECOND); n++)
+		pacing_account_sent(&pace, &cc, 1000, 2 * SECOND);
 	assert_in_range(n, 4, 6);
 	assert_in_range(pace.next_ns, 2 * SECOND + 2 * MS, 2 * SECOND + 4 * MS);
 }
@@ -327,13 +327,13 @@ static void test_pace_makes_up_for_half_a_quantum_of_lateness_only(void **state)
 static void test_pace_makes_up_for_150_us_at_a_high_rate(void **state)
 {
 	struct tcp_cc cc = {.pacing_rate = 1000000000, .quantum = 50000};
-	struct tcp_pace pace = {.next_ns = SECOND};
+	struct tcp_pacing pace = {.next_ns = SECOND};
 	uint64_t now = SECOND + MS / 2;
 	unsigned n = 0;
 
 	(void)state;
-	for (; pace_lets(&pace, &cc, now); n++)
-		pace_sent(&pace, &cc, 1000, now);
+	for (; pacing_allows_send(&pace, &cc, now); n++)
+		pacing_account_sent(&pace, &cc, 1000, now);
 	assert_in_range(n, 200, 201);
 }
 
@@ -366,7 +366,7 @@ static void bbr_one_round(uint64_t bytes_per_sec, uint64_t rtt_ns, uint32_t byte
 
 	now_ns += rtt_ns;
 	delivered += bytes;
-	cc_sampled(&cc, &s, now_ns);
+	cc_on_rate_sample(&cc, &s, now_ns);
 }
 
 static void test_first_pacing_rate_is_the_initial_window_in_a_round_trip(void **state)
@@ -376,7 +376,7 @@ static void test_first_pacing_rate_is_the_initial_window_in_a_round_trip(void **
 	(void)state;
 	cc_begin();
 	assert_int_equal(cc.pacing_rate, 0);
-	cc_sampled(&cc, &s, now_ns);
+	cc_on_rate_sample(&cc, &s, now_ns);
 	assert_in_range(cc.pacing_rate, 10000 * 100 * 2.88, 10000 * 100 * 2.89);
 }
 
@@ -498,14 +498,14 @@ static void test_application_that_sends_little_does_not_make_the_path_slow(void 
 	for (unsigned r = 0; r < 100; r++) {
 		s.prior_delivered = delivered;
 		s.delivered = delivered += 1000;
-		cc_sampled(&cc, &s, now_ns += MS);
+		cc_on_rate_sample(&cc, &s, now_ns += MS);
 		assert_int_equal(cc.bbr.max_rate, 10000000);
 	}
 	/* What it shows to be possible counts. */
 	s.prior_delivered = delivered;
 	s.delivered = delivered += 1000;
 	s.bytes_per_sec = 12000000;
-	cc_sampled(&cc, &s, now_ns += MS);
+	cc_on_rate_sample(&cc, &s, now_ns += MS);
 	assert_int_equal(cc.bbr.max_rate, 12000000);
 }
 
@@ -566,7 +566,7 @@ static void test_recovery_sends_what_is_delivered_and_then_has_its_window_back(v
 	for (unsigned r = 0; r < 20; r++)
 		bbr_one_round(10000000, 10 * MS, 100000, 100000);
 	before = cc.cwnd;
-	cc_lost(&cc, 200000, now_ns);
+	cc_on_loss(&cc, 200000, now_ns);
 	delivered += 1000;
 	s = (struct tcp_cc_sample){.delivered = delivered,
 	                           .prior_delivered = delivered - 100000,
@@ -576,23 +576,23 @@ static void test_recovery_sends_what_is_delivered_and_then_has_its_window_back(v
 	                           .prior_in_flight = 96000,
 	                           .is_valid = true,
 	                           .phase = CC_RECOVERY};
-	cc_sampled(&cc, &s, now_ns += MS);
+	cc_on_rate_sample(&cc, &s, now_ns += MS);
 	assert_int_equal(cc.cwnd, 91000);
 	s.delivered = delivered += 2000;
 	s.prior_delivered += 2000;
 	s.newly = 2000;
 	s.lost = 0;
-	cc_sampled(&cc, &s, now_ns += MS);
+	cc_on_rate_sample(&cc, &s, now_ns += MS);
 	assert_int_equal(cc.cwnd, 92000);
 	/* A round later it grows by what is delivered. */
 	s.prior_delivered = delivered;
 	s.delivered = delivered += 3000;
 	s.newly = 3000;
-	cc_sampled(&cc, &s, now_ns += 10 * MS);
+	cc_on_rate_sample(&cc, &s, now_ns += 10 * MS);
 	assert_int_equal(cc.cwnd, 95000);
 	s.phase = CC_OPEN;
-	cc_recovered(&cc, now_ns);
-	cc_sampled(&cc, &s, now_ns += MS);
+	cc_on_recovery_end(&cc, now_ns);
+	cc_on_rate_sample(&cc, &s, now_ns += MS);
 	assert_true(cc.cwnd >= before - 4000);
 }
 
@@ -606,15 +606,15 @@ static void test_timeout_leaves_one_segment_until_it_was_repaired(void **state)
 	for (unsigned r = 0; r < 20; r++)
 		bbr_one_round(10000000, 10 * MS, 100000, 100000);
 	before = cc.cwnd;
-	cc_timeout(&cc, 100000, now_ns);
+	cc_on_rto(&cc, 100000, now_ns);
 	assert_int_equal(cc.cwnd, 1000);
 	delivered += 1000;
 	s = (struct tcp_cc_sample){.delivered = delivered, .newly = 1000, .phase = CC_LOSS};
-	cc_sampled(&cc, &s, now_ns += 10 * MS);
+	cc_on_rate_sample(&cc, &s, now_ns += 10 * MS);
 	assert_int_equal(cc.cwnd, 4000);
 	s.phase = CC_OPEN;
 	s.delivered = delivered += 1000;
-	cc_sampled(&cc, &s, now_ns += 10 * MS);
+	cc_on_rate_sample(&cc, &s, now_ns += 10 * MS);
 	assert_true(cc.cwnd >= before - 4000);
 	assert_int_equal(cc.bbr.max_rate, 10000000);
 }
@@ -629,9 +629,9 @@ static void test_silence_keeps_the_window_and_begins_at_the_rate_of_the_path(voi
 		bbr_one_round(10000000, 10 * MS + 1, 100000, 100000);
 	before = cc.cwnd;
 	assert_true(cc.pacing_rate > 12000000);
-	cc_idle(&cc, 5 * SECOND, 200 * MS);
+	cc_decay_after_idle(&cc, 5 * SECOND, 200 * MS);
 	assert_int_equal(cc.cwnd, before);
-	cc_restarted(&cc, true, now_ns + 5 * SECOND);
+	cc_on_restart_from_idle(&cc, true, now_ns + 5 * SECOND);
 	assert_int_equal(cc.pacing_rate, 9900000);
 }
 
@@ -649,9 +649,9 @@ static void test_bandwidth_and_round_trip_time_are_found(void **state)
 		flow_begin(0);
 		path_run(3 * SECOND);
 		assert_int_equal(BBR(0).mode, PROBE_BW);
-		assert_in_range(of_link(BBR(0).max_rate) * 1000, 950, 1050);
+		assert_in_range(fraction_of_link_rate(BBR(0).max_rate) * 1000, 950, 1050);
 		assert_in_range(BBR(0).min_rtt_ns, path.delay_ns, path.delay_ns + 2 * MS);
-		assert_in_range(of_link(path.flow[0].rate.delivered / 3) * 1000, 850, 1010);
+		assert_in_range(fraction_of_link_rate(path.flow[0].rate.delivered / 3) * 1000, 850, 1010);
 	}
 }
 
@@ -666,7 +666,7 @@ static void test_queue_of_the_beginning_drains(void **state)
 	path_run(5 * SECOND);
 	/* A quarter of the product when it probes; three quanta always. */
 	assert_in_range(path.queue_sum_ns / path.queue_samples, 0, 5 * MS);
-	assert_true(path.flow[0].in_flight < product() * 3 / 2);
+	assert_true(path.flow[0].in_flight < bandwidth_delay_product() * 3 / 2);
 }
 
 static void test_one_per_cent_of_loss_costs_little(void **state)
@@ -679,7 +679,7 @@ static void test_one_per_cent_of_loss_costs_little(void **state)
 		path.loss = 0.01;
 		flow_begin(0);
 		path_run(5 * SECOND);
-		assert_in_range(of_link(path.flow[0].rate.delivered / 5) * 1000, 900, 1000);
+		assert_in_range(fraction_of_link_rate(path.flow[0].rate.delivered / 5) * 1000, 900, 1000);
 	}
 }
 
@@ -695,17 +695,17 @@ static void test_long_path_with_loss_is_filled_in_time(void **state)
 	path_run(15 * SECOND);
 	before = path.flow[0].rate.delivered;
 	path_run(5 * SECOND);
-	assert_in_range(of_link((path.flow[0].rate.delivered - before) / 5) * 1000, 800, 1000);
+	assert_in_range(fraction_of_link_rate((path.flow[0].rate.delivered - before) / 5) * 1000, 800, 1000);
 }
 
 static void test_small_queue_that_overflows_is_lived_with(void **state)
 {
 	(void)state;
 	path_begin(12500000, 20 * MS);
-	path.room = product() / 4;
+	path.room = bandwidth_delay_product() / 4;
 	flow_begin(0);
 	path_run(5 * SECOND);
-	assert_in_range(of_link(path.flow[0].rate.delivered / 5) * 1000, 750, 1000);
+	assert_in_range(fraction_of_link_rate(path.flow[0].rate.delivered / 5) * 1000, 750, 1000);
 }
 
 static void test_round_trip_time_is_probed_each_ten_seconds(void **state)
@@ -715,7 +715,7 @@ static void test_round_trip_time_is_probed_each_ten_seconds(void **state)
 	flow_begin(0);
 	path_run(35 * SECOND);
 	assert_in_range(path.flow[0].probe_rtts, 2, 4);
-	assert_in_range(of_link(path.flow[0].rate.delivered / 35) * 1000, 900, 1000);
+	assert_in_range(fraction_of_link_rate(path.flow[0].rate.delivered / 35) * 1000, 900, 1000);
 	assert_in_range(BBR(0).min_rtt_ns, 20 * MS, 22 * MS);
 }
 
@@ -727,7 +727,7 @@ static void test_slower_path_is_noticed(void **state)
 	path_run(3 * SECOND);
 	path.bytes_per_sec /= 2;
 	path_run(2 * SECOND);
-	assert_in_range(of_link(BBR(0).max_rate) * 1000, 950, 1060);
+	assert_in_range(fraction_of_link_rate(BBR(0).max_rate) * 1000, 950, 1060);
 }
 
 static void test_faster_path_is_noticed(void **state)
@@ -738,7 +738,7 @@ static void test_faster_path_is_noticed(void **state)
 	path_run(3 * SECOND);
 	path.bytes_per_sec *= 2;
 	path_run(2 * SECOND);
-	assert_in_range(of_link(BBR(0).max_rate) * 1000, 950, 1050);
+	assert_in_range(fraction_of_link_rate(BBR(0).max_rate) * 1000, 950, 1050);
 }
 
 static void test_two_flows_share_a_path(void **state)
@@ -756,7 +756,7 @@ static void test_two_flows_share_a_path(void **state)
 	path_run(20 * SECOND);
 	a = path.flow[0].rate.delivered - a;
 	b = path.flow[1].rate.delivered - b;
-	assert_in_range(of_link((a + b) / 20) * 1000, 900, 1000);
+	assert_in_range(fraction_of_link_rate((a + b) / 20) * 1000, 900, 1000);
 	/* Neither has less than half of the other. */
 	assert_true(a < 2 * b && b < 2 * a);
 }

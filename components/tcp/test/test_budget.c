@@ -45,9 +45,9 @@ static struct app *server_of(unsigned i)
 {
 	struct vma_flow_key theirs, ours;
 
-	vma_tcp_tuple(client[i]->conn, &ours);
+	vma_tcp_conn_key(client[i]->conn, &ours);
 	for (unsigned k = 0; k < fixture_accepted_count; k++) {
-		vma_tcp_tuple(fixture_accepted[k]->conn, &theirs);
+		vma_tcp_conn_key(fixture_accepted[k]->conn, &theirs);
 		if (theirs.peer_port_be == ours.local_port_be)
 			return fixture_accepted[k];
 	}

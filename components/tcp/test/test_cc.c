@@ -40,7 +40,7 @@ static void cc_one_round(uint64_t rtt_ns, uint64_t now_ns)
 	while (left) {
 		uint32_t acked = left < 2 * cc.mss ? left : 2 * cc.mss;
 
-		cc_acked(&cc, acked, true, rtt_ns, now_ns);
+		cc_on_ack(&cc, acked, true, rtt_ns, now_ns);
 		left -= acked;
 	}
 }
@@ -89,7 +89,7 @@ static void test_window_that_is_not_used_does_not_grow(void **state)
 	for (int algorithm = VMA_TCP_CC_LWIP; algorithm <= VMA_TCP_CC_CUBIC; algorithm++) {
 		cc_start(algorithm, MSS);
 		for (unsigned i = 0; i < 100; i++)
-			cc_acked(&cc, 2 * MSS, false, 10 * MS, SECOND + i * MS);
+			cc_on_ack(&cc, 2 * MSS, false, 10 * MS, SECOND + i * MS);
 		assert_int_equal(cc.cwnd, 10 * MSS);
 	}
 }
@@ -100,11 +100,11 @@ static void test_window_never_passes_what_scaling_allows(void **state)
 	for (int algorithm = VMA_TCP_CC_LWIP; algorithm <= VMA_TCP_CC_NONE; algorithm++) {
 		cc_start(algorithm, 65483);
 		for (unsigned i = 0; i < 40000; i++)
-			cc_acked(&cc, cc.cwnd, true, MS, SECOND + i * 100 * MS);
+			cc_on_ack(&cc, cc.cwnd, true, MS, SECOND + i * 100 * MS);
 		assert_true(cc.cwnd <= CC_CWND_MAX && cc.cwnd >= 65483);
-		cc_timeout(&cc, cc.cwnd, UINT64_C(5000) * SECOND);
+		cc_on_rto(&cc, cc.cwnd, UINT64_C(5000) * SECOND);
 		for (unsigned i = 0; i < 40000; i++)
-			cc_acked(&cc, cc.cwnd, true, MS, (UINT64_C(5000) + i) * SECOND);
+			cc_on_ack(&cc, cc.cwnd, true, MS, (UINT64_C(5000) + i) * SECOND);
 		assert_true(cc.cwnd <= CC_CWND_MAX && cc.cwnd >= 65483);
 	}
 }
@@ -113,10 +113,10 @@ static void test_timeout_leaves_one_segment_and_half_as_threshold(void **state)
 {
 	(void)state;
 	cc_start(VMA_TCP_CC_LWIP, MSS);
-	cc_timeout(&cc, 40 * MSS, SECOND);
+	cc_on_rto(&cc, 40 * MSS, SECOND);
 	assert_int_equal(cc.cwnd, MSS);
 	assert_int_equal(cc.ssthresh, 20 * MSS);
-	cc_timeout(&cc, MSS, SECOND);
+	cc_on_rto(&cc, MSS, SECOND);
 	assert_int_equal(cc.ssthresh, 2 * MSS); /* never less */
 }
 
@@ -126,12 +126,12 @@ static void test_idle_time_halves_the_window_per_timeout_down_to_the_initial_one
 	for (int algorithm = VMA_TCP_CC_LWIP; algorithm <= VMA_TCP_CC_CUBIC; algorithm++) {
 		cc_start(algorithm, MSS);
 		cc.cwnd = 160 * MSS;
-		cc_idle(&cc, 200 * MS, 200 * MS);
+		cc_decay_after_idle(&cc, 200 * MS, 200 * MS);
 		assert_int_equal(cc.cwnd, 160 * MSS);
-		cc_idle(&cc, 500 * MS, 200 * MS);
+		cc_decay_after_idle(&cc, 500 * MS, 200 * MS);
 		assert_int_equal(cc.cwnd, 40 * MSS);
 		cc.ssthresh = 10 * MSS;
-		cc_idle(&cc, 1000 * SECOND, 200 * MS);
+		cc_decay_after_idle(&cc, 1000 * SECOND, 200 * MS);
 		assert_int_equal(cc.cwnd, 10 * MSS);
 		assert_int_equal(cc.ssthresh, 30 * MSS); /* three quarters of 40 */
 	}
@@ -143,7 +143,7 @@ static void test_other_segment_size_before_any_change_means_another_initial_wind
 	cc_start(VMA_TCP_CC_CUBIC, 536);
 	cc_set_mss(&cc, 1448);
 	assert_int_equal(cc.cwnd, 14480);
-	cc_acked(&cc, 1448, true, MS, SECOND);
+	cc_on_ack(&cc, 1448, true, MS, SECOND);
 	cc_set_mss(&cc, 1000);
 	assert_int_equal(cc.cwnd, 14480 + 1448);
 	cc.cwnd = 500;
@@ -156,15 +156,15 @@ static void test_none_holds_nothing_back_even_after_loss(void **state)
 	(void)state;
 	cc_start(VMA_TCP_CC_NONE, MSS);
 	assert_int_equal(cc.cwnd, CC_CWND_MAX);
-	cc_lost(&cc, 100 * MSS, SECOND);
+	cc_on_loss(&cc, 100 * MSS, SECOND);
 	assert_int_equal(cc.ssthresh, CC_CWND_MAX);
-	cc_recovered(&cc, SECOND);
+	cc_on_recovery_end(&cc, SECOND);
 	assert_int_equal(cc.cwnd, CC_CWND_MAX);
-	cc_timeout(&cc, 100 * MSS, SECOND);
+	cc_on_rto(&cc, 100 * MSS, SECOND);
 	assert_int_equal(cc.cwnd, MSS); /* once: what comes back shows that the path lives */
-	cc_acked(&cc, MSS, true, MS, SECOND);
+	cc_on_ack(&cc, MSS, true, MS, SECOND);
 	assert_int_equal(cc.cwnd, CC_CWND_MAX);
-	cc_idle(&cc, 100 * SECOND, SECOND);
+	cc_decay_after_idle(&cc, 100 * SECOND, SECOND);
 	assert_int_equal(cc.cwnd, CC_CWND_MAX);
 }
 
@@ -174,11 +174,11 @@ static void test_newreno_slow_start_counts_bytes_up_to_two_segments(void **state
 {
 	(void)state;
 	cc_start(VMA_TCP_CC_LWIP, MSS);
-	cc_acked(&cc, 100, true, MS, SECOND);
+	cc_on_ack(&cc, 100, true, MS, SECOND);
 	assert_int_equal(cc.cwnd, 10 * MSS + 100);
-	cc_acked(&cc, 2 * MSS, true, MS, SECOND);
+	cc_on_ack(&cc, 2 * MSS, true, MS, SECOND);
 	assert_int_equal(cc.cwnd, 12 * MSS + 100);
-	cc_acked(&cc, 44 * MSS, true, MS, SECOND);
+	cc_on_ack(&cc, 44 * MSS, true, MS, SECOND);
 	assert_int_equal(cc.cwnd, 14 * MSS + 100);
 }
 
@@ -209,10 +209,10 @@ static void test_newreno_loss_halves_what_is_in_flight(void **state)
 	(void)state;
 	cc_start(VMA_TCP_CC_LWIP, MSS);
 	cc.cwnd = 100 * MSS;
-	cc_lost(&cc, 60 * MSS, SECOND);
+	cc_on_loss(&cc, 60 * MSS, SECOND);
 	assert_int_equal(cc.ssthresh, 30 * MSS);
 	assert_int_equal(cc.cwnd, 100 * MSS); /* recovery's until it ends */
-	cc_recovered(&cc, SECOND);
+	cc_on_recovery_end(&cc, SECOND);
 	assert_int_equal(cc.cwnd, 30 * MSS);
 }
 
@@ -237,10 +237,10 @@ static void test_cubic_loss_leaves_seven_tenths_of_the_window(void **state)
 	(void)state;
 	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	cc.cwnd = 100 * MSS;
-	cc_lost(&cc, 5 * MSS, SECOND);
+	cc_on_loss(&cc, 5 * MSS, SECOND);
 	assert_int_equal(cc.ssthresh, 70 * MSS);
 	assert_int_equal(cc.cubic.w_max, 100 * MSS);
-	cc_recovered(&cc, SECOND);
+	cc_on_recovery_end(&cc, SECOND);
 	assert_int_equal(cc.cwnd, 70 * MSS);
 }
 
@@ -249,10 +249,10 @@ static void test_cubic_second_loss_below_the_last_maximum_makes_room(void **stat
 	(void)state;
 	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	cc.cwnd = 100 * MSS;
-	cc_lost(&cc, 100 * MSS, SECOND);
-	cc_recovered(&cc, SECOND);
+	cc_on_loss(&cc, 100 * MSS, SECOND);
+	cc_on_recovery_end(&cc, SECOND);
 	cc.cwnd = 80 * MSS;
-	cc_lost(&cc, 80 * MSS, SECOND);
+	cc_on_loss(&cc, 80 * MSS, SECOND);
 	assert_int_equal(cc.cubic.w_max, 80 * MSS * 17 / 20); /* (1 + 0.7) / 2 */
 	assert_int_equal(cc.ssthresh, 56 * MSS);
 }
@@ -269,15 +269,15 @@ static void test_cubic_follows_its_curve(void **state)
 	(void)state;
 	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	cc.cwnd = 2000 * MSS;
-	cc_lost(&cc, cc.cwnd, now_ns);
-	cc_recovered(&cc, now_ns);
+	cc_on_loss(&cc, cc.cwnd, now_ns);
+	cc_on_recovery_end(&cc, now_ns);
 	begun_ns = now_ns;
 	for (unsigned round = 0; round < 220; round++) {
 		double t, expected;
 
 		/* ACKs spread over the round */
 		for (unsigned i = 0; i < 100; i++) {
-			cc_acked(&cc, cc.cwnd / 100, true, rtt_ns, now_ns);
+			cc_on_ack(&cc, cc.cwnd / 100, true, rtt_ns, now_ns);
 			now_ns += rtt_ns / 100;
 		}
 		t = (double)(now_ns - begun_ns) / 1e9;
@@ -297,8 +297,8 @@ static void test_cubic_is_never_slower_than_reno(void **state)
 	(void)state;
 	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	cc.cwnd = 40 * MSS;
-	cc_lost(&cc, cc.cwnd, now_ns);
-	cc_recovered(&cc, now_ns);
+	cc_on_loss(&cc, cc.cwnd, now_ns);
+	cc_on_recovery_end(&cc, now_ns);
 	w_est = 28;
 	for (unsigned round = 0; round < 60; round++) {
 		cc_one_round(rtt_ns, now_ns += rtt_ns);
@@ -312,11 +312,11 @@ static void test_cubic_never_grows_by_more_than_half_per_window(void **state)
 	(void)state;
 	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	cc.cwnd = 100 * MSS;
-	cc_lost(&cc, cc.cwnd, SECOND);
-	cc_recovered(&cc, SECOND);
-	cc_acked(&cc, MSS, true, 10 * MS, SECOND);
+	cc_on_loss(&cc, cc.cwnd, SECOND);
+	cc_on_recovery_end(&cc, SECOND);
+	cc_on_ack(&cc, MSS, true, 10 * MS, SECOND);
 	for (unsigned i = 0; i < 35; i++) /* the curve is far above by now */
-		cc_acked(&cc, 2 * MSS, true, 10 * MS, 1000 * SECOND);
+		cc_on_ack(&cc, 2 * MSS, true, 10 * MS, 1000 * SECOND);
 	/* by half for each window acknowledged, compounded: 70 e^(1/2) */
 	assert_true(cc.cwnd < 116 * MSS);
 	assert_true(cc.cwnd > 105 * MSS);
@@ -330,16 +330,16 @@ static void test_cubic_time_without_use_does_not_count(void **state)
 	(void)state;
 	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	cc.cwnd = 1000 * MSS;
-	cc_lost(&cc, cc.cwnd, now_ns);
-	cc_recovered(&cc, now_ns);
-	cc_acked(&cc, MSS, true, 10 * MS, now_ns);
+	cc_on_loss(&cc, cc.cwnd, now_ns);
+	cc_on_recovery_end(&cc, now_ns);
+	cc_on_ack(&cc, MSS, true, 10 * MS, now_ns);
 	before = cc.cwnd;
 	for (unsigned i = 0; i < 60; i++)
-		cc_acked(&cc, MSS, false, 10 * MS, now_ns += SECOND);
-	cc_acked(&cc, MSS, true, 10 * MS, now_ns += MS);
+		cc_on_ack(&cc, MSS, false, 10 * MS, now_ns += SECOND);
+	cc_on_ack(&cc, MSS, true, 10 * MS, now_ns += MS);
 	assert_true(cc.cwnd - before <= MSS / 20); /* had the minute counted: half a segment for this one ACK */
-	cc_idle(&cc, 60 * SECOND, 1000 * SECOND);
-	cc_acked(&cc, MSS, true, 10 * MS, now_ns += 60 * SECOND);
+	cc_decay_after_idle(&cc, 60 * SECOND, 1000 * SECOND);
+	cc_on_ack(&cc, MSS, true, 10 * MS, now_ns += 60 * SECOND);
 	assert_true(cc.cwnd - before <= MSS / 10);
 }
 
@@ -350,12 +350,12 @@ static void test_cubic_after_a_timeout_begins_at_its_threshold(void **state)
 	(void)state;
 	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	cc.cwnd = 100 * MSS;
-	cc_timeout(&cc, cc.cwnd, now_ns);
+	cc_on_rto(&cc, cc.cwnd, now_ns);
 	assert_int_equal(cc.ssthresh, 70 * MSS);
 	while (cc.cwnd < cc.ssthresh)
-		cc_acked(&cc, 7 * MSS, true, 50 * MS, now_ns += 50 * MS);
+		cc_on_ack(&cc, 7 * MSS, true, 50 * MS, now_ns += 50 * MS);
 	assert_int_equal(cc.cwnd, 70 * MSS); /* slow start does not pass it */
-	cc_acked(&cc, MSS, true, 50 * MS, now_ns += 50 * MS);
+	cc_on_ack(&cc, MSS, true, 50 * MS, now_ns += 50 * MS);
 	assert_int_equal(cc.cubic.k_ms, 0); /* RFC 9438 4.8 */
 	assert_int_equal(cc.cubic.w_max, 70 * MSS);
 }
@@ -368,21 +368,21 @@ static void test_cubic_spurious_loss_is_taken_back(void **state)
 	(void)state;
 	cc_start(VMA_TCP_CC_CUBIC, MSS);
 	cc.cwnd = 100 * MSS;
-	cc_lost(&cc, cc.cwnd, now_ns);
-	cc_recovered(&cc, now_ns);
+	cc_on_loss(&cc, cc.cwnd, now_ns);
+	cc_on_recovery_end(&cc, now_ns);
 	for (unsigned i = 0; i < 10; i++)
 		cc_one_round(50 * MS, now_ns += 50 * MS);
 	before = cc.cubic;
 	uint32_t cwnd = cc.cwnd, ssthresh = cc.ssthresh;
 
-	cc_lost(&cc, cc.cwnd, now_ns);
+	cc_on_loss(&cc, cc.cwnd, now_ns);
 	cc.cwnd = 5 * MSS;
-	cc_undo(&cc, cwnd, ssthresh);
+	cc_undo_reduction(&cc, cwnd, ssthresh);
 	assert_int_equal(cc.cwnd, cwnd);
 	assert_int_equal(cc.ssthresh, ssthresh);
 	assert_memory_equal(&cc.cubic, &before, sizeof(before));
-	cc_timeout(&cc, cc.cwnd, now_ns);
-	cc_undo(&cc, cwnd, ssthresh);
+	cc_on_rto(&cc, cc.cwnd, now_ns);
+	cc_undo_reduction(&cc, cwnd, ssthresh);
 	assert_memory_equal(&cc.cubic, &before, sizeof(before));
 	assert_int_equal(cc.cwnd, cwnd);
 }
@@ -412,11 +412,11 @@ static void test_hystart_slows_down_when_the_delay_grows_and_ends_after_five_rou
 		cc_one_round(40 * MS, now_ns += 40 * MS);
 	for (unsigned i = 0; i < 8; i++) {
 		assert_false(cc.in_css); /* eight samples are needed */
-		cc_acked(&cc, MSS, true, 45 * MS, now_ns);
+		cc_on_ack(&cc, MSS, true, 45 * MS, now_ns);
 	}
 	assert_true(cc.in_css); /* 5 ms are an eighth of 40 ms */
 	before = cc.cwnd;
-	cc_acked(&cc, 4 * MSS, true, 45 * MS, now_ns);
+	cc_on_ack(&cc, 4 * MSS, true, 45 * MS, now_ns);
 	assert_int_equal(cc.cwnd, before + MSS);
 	for (unsigned round = 0; round < 8 && cc.ssthresh == UINT32_MAX; round++)
 		cc_one_round(46 * MS, now_ns += 46 * MS);
@@ -434,7 +434,7 @@ static void test_hystart_goes_on_when_the_delay_was_a_passing_jitter(void **stat
 	for (unsigned round = 0; round < 3; round++)
 		cc_one_round(40 * MS, now_ns += 40 * MS);
 	for (unsigned i = 0; i < 8; i++)
-		cc_acked(&cc, MSS, true, 50 * MS, now_ns);
+		cc_on_ack(&cc, MSS, true, 50 * MS, now_ns);
 	assert_true(cc.in_css);
 	cc_one_round(50 * MS, now_ns += 50 * MS);
 	cc_one_round(40 * MS, now_ns += 40 * MS);

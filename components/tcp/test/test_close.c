@@ -5,7 +5,7 @@
 #define IN_BITS (EPOLLIN | EPOLLRDNORM)
 #define OUT_BITS (EPOLLOUT | EPOLLWRNORM)
 
-static void close_let_go(struct app *app)
+static void close_disown_and_free(struct app *app)
 {
 	vma_tcp_conn_disown(app->conn);
 	vma_tcp_conn_put(app->conn);
@@ -50,12 +50,12 @@ static void test_fin_rides_on_the_last_bytes(void **state)
 	(void)state;
 	send_flags(app, 1500, VMA_TCP_TX_LATER);
 	vma_tcp_close(app->conn, false);
-	fixture_settle();
-	raw_next();
-	s = raw_next();
+	fixture_run_until_idle();
+	raw_next_segment();
+	s = raw_next_segment();
 	assert_int_equal(s->len, 500);
 	assert_true(s->flags & TCP_FIN);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	app_free(app);
 }
 
@@ -68,7 +68,7 @@ static void test_close_delivers_what_is_queued(void **state)
 	establish(&client, &server);
 	sent = fixture_send_bytes(client, 40000);
 	vma_tcp_close(client->conn, false);
-	close_let_go(client);
+	close_disown_and_free(client);
 	fixture_run(10 * MS);
 	assert_int_equal(read_bytes(server, 100000), sent);
 	fixture_run(10 * MS);
@@ -115,11 +115,11 @@ static void test_abort_resets_at_once(void **state)
 
 	(void)state;
 	fixture_send_bytes(app, 10);
-	fixture_settle();
-	raw_forget();
+	fixture_run_until_idle();
+	raw_forget_seen();
 	vma_tcp_close(app->conn, true);
-	fixture_settle();
-	assert_true(raw_next()->flags & TCP_RST);
+	fixture_run_until_idle();
+	assert_true(raw_next_segment()->flags & TCP_RST);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	assert_int_equal(vma_tcp_error(app->conn), 0); /* its own doing */
 	app_free(app);
@@ -133,15 +133,15 @@ static void test_close_with_unread_data_sends_no_fin_before_its_reset(void **sta
 	(void)state;
 	raw_send_bytes(1, 1, 10);
 	fixture_run(MS);
-	raw_forget();
+	raw_forget_seen();
 	assert_true(vma_ring_acquire(side[0].ring));
 	vma_tcp_close(app->conn, false);
 	assert_int_not_equal(atomic_load(&app->conn->work), 0); /* posted, and not taken */
-	tcp_conn_step(app->conn);
+	tcp_conn_run_step(app->conn);
 	vma_ring_release(side[0].ring);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 1);
-	assert_int_equal(raw_next()->flags, TCP_RST | TCP_ACK);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 1);
+	assert_int_equal(raw_next_segment()->flags, TCP_RST | TCP_ACK);
 	app_free(app);
 }
 
@@ -155,18 +155,18 @@ static void test_close_with_unread_data_sends_a_short_segment_before_its_reset(v
 	raw_send_bytes(1, 1, 10);
 	fixture_run(MS);
 	fixture_send_bytes(app, 6);
-	fixture_settle();
-	raw_forget();
+	fixture_run_until_idle();
+	raw_forget_seen();
 	fixture_send_bytes(app, 4);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 0);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 0);
 	vma_tcp_close(app->conn, false);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 2);
-	s = raw_next();
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 2);
+	s = raw_next_segment();
 	assert_int_equal(s->len, 4);
 	assert_false(s->flags & (TCP_RST | TCP_FIN));
-	assert_true(raw_next()->flags & TCP_RST);
+	assert_true(raw_next_segment()->flags & TCP_RST);
 	app_free(app);
 }
 
@@ -176,16 +176,16 @@ static void test_answer_to_an_attempt_that_is_given_up_is_not_acknowledged(void 
 	struct app *app = raw_connect_begin();
 
 	(void)state;
-	raw_forget();
+	raw_forget_seen();
 	assert_true(vma_ring_acquire(side[0].ring));
 	raw_send(0, 1, TCP_SYN | TCP_ACK, "", 0);
 	fixture_run(MS);
 	vma_tcp_close(app->conn, true);
 	assert_int_not_equal(atomic_load(&app->conn->work), 0); /* posted, and not taken */
 	vma_ring_release(side[0].ring);
-	fixture_settle();
-	for (unsigned n = raw_unseen(); n > 0; n--)
-		assert_true(raw_next()->flags & TCP_RST);
+	fixture_run_until_idle();
+	for (unsigned n = raw_unseen_count(); n > 0; n--)
+		assert_true(raw_next_segment()->flags & TCP_RST);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	app_free(app);
 }
@@ -199,12 +199,12 @@ static void test_window_of_a_reset_is_the_connections(void **state)
 	(void)state;
 	raw_send_bytes(1, 1, 10);
 	fixture_run(SEC);
-	window = raw_last()->window;
+	window = raw_last_segment()->window;
 	assert_true(window != 0);
 	vma_tcp_close(app->conn, true);
-	fixture_settle();
+	fixture_run_until_idle();
 	assert_int_equal(raw.log[raw.seen].flags, TCP_RST | TCP_ACK);
-	assert_int_equal(raw_next()->window, window);
+	assert_int_equal(raw_next_segment()->window, window);
 	app_free(app);
 }
 
@@ -214,10 +214,10 @@ static void test_window_of_a_reset_in_the_handshake_is_none(void **state)
 	struct app *app = raw_connect_begin();
 
 	(void)state;
-	assert_int_equal(raw_next()->flags, TCP_SYN);
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
 	raw_send(0, 77, TCP_ACK, "", 0);
 	assert_true(raw.log[raw.seen].flags & TCP_RST);
-	assert_int_equal(raw_next()->window, 0);
+	assert_int_equal(raw_next_segment()->window, 0);
 	app_free(app);
 }
 
@@ -226,9 +226,9 @@ static void test_disowned_without_close_is_reset(void **state)
 	struct app *app = raw_connect();
 
 	(void)state;
-	close_let_go(app);
-	fixture_settle();
-	assert_true(raw_next()->flags & TCP_RST);
+	close_disown_and_free(app);
+	fixture_run_until_idle();
+	assert_true(raw_next_segment()->flags & TCP_RST);
 	free(app);
 }
 
@@ -238,12 +238,12 @@ static void test_data_for_a_closed_connection_is_reset(void **state)
 
 	(void)state;
 	vma_tcp_close(app->conn, false);
-	fixture_settle();
-	assert_true(raw_next()->flags & TCP_FIN);
+	fixture_run_until_idle();
+	assert_true(raw_next_segment()->flags & TCP_FIN);
 	raw_send(1, 2, TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_FIN_WAIT2);
 	raw_send_bytes(1, 2, 10);
-	assert_true(raw_next()->flags & TCP_RST);
+	assert_true(raw_next_segment()->flags & TCP_RST);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	app_free(app);
 }
@@ -257,10 +257,10 @@ static void test_reset_for_late_data_has_the_number_that_is_awaited(void **state
 	(void)state;
 	fixture_send_bytes(app, 100);
 	vma_tcp_close(app->conn, false);
-	fixture_settle();
-	assert_true(raw_last()->flags & TCP_FIN);
+	fixture_run_until_idle();
+	assert_true(raw_last_segment()->flags & TCP_FIN);
 	raw_send_bytes(1, 1, 10);
-	s = raw_next();
+	s = raw_next_segment();
 	assert_true(s->flags & TCP_RST);
 	assert_int_equal(s->seq, 1);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
@@ -274,7 +274,7 @@ static void test_shutdown_of_reading_alone_resets_nobody(void **state)
 
 	(void)state;
 	assert_int_equal(vma_tcp_shutdown(app->conn, SHUT_RD), 0);
-	fixture_settle();
+	fixture_run_until_idle();
 	assert_int_equal(fixture_readiness(app), IN_BITS | OUT_BITS | EPOLLRDHUP);
 	assert_true(vma_tcp_rx_eof(app->conn));
 	raw_send_bytes(1, 1, 10);
@@ -290,11 +290,11 @@ static void test_both_may_close_at_once(void **state)
 
 	(void)state;
 	vma_tcp_shutdown(app->conn, SHUT_WR);
-	fixture_settle();
-	assert_int_equal(raw_next()->seq, 1);
+	fixture_run_until_idle();
+	assert_int_equal(raw_next_segment()->seq, 1);
 	raw_send(1, 1, TCP_FIN | TCP_ACK, "", 0); /* has not seen it */
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSING);
-	s = raw_next();
+	s = raw_next_segment();
 	assert_int_equal(s->ack, 2);
 	raw_send(2, 2, TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
@@ -311,9 +311,9 @@ static void test_passive_close_ends_with_last_ack(void **state)
 	raw_send(1, 1, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE_WAIT);
 	vma_tcp_close(app->conn, false);
-	fixture_settle();
+	fixture_run_until_idle();
 	assert_int_equal(vma_tcp_state(app->conn), TCP_LAST_ACK);
-	fin = raw_next();
+	fin = raw_next_segment();
 	assert_int_equal(fin->ack, 2); /* its first */
 	assert_true(fin->flags & TCP_FIN);
 	assert_false(app->events & VMA_TCP_DRAINED);
@@ -330,10 +330,10 @@ static void test_fin_is_acknowledged_a_moment_later(void **state)
 
 	(void)state;
 	raw_send(1, 1, TCP_FIN | TCP_ACK, "", 0);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	fixture_run(2 * MS);
-	assert_int_equal(raw_unseen(), 1);
-	assert_int_equal(raw_next()->ack, 2);
+	assert_int_equal(raw_unseen_count(), 1);
+	assert_int_equal(raw_next_segment()->ack, 2);
 	app_free(app);
 }
 
@@ -355,7 +355,7 @@ static void test_drained_is_told_when_the_fin_is_acknowledged(void **state)
 	(void)state;
 	fixture_send_bytes(app, 100);
 	vma_tcp_close(app->conn, false);
-	fixture_settle();
+	fixture_run_until_idle();
 	raw_send(1, 101, TCP_ACK, "", 0);
 	assert_false(app->events & VMA_TCP_DRAINED);
 	raw_send(1, 102, TCP_ACK, "", 0);
@@ -372,7 +372,7 @@ static void test_fin_behind_a_hole_waits_for_what_is_missing(void **state)
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
 	raw_send_bytes(1, 1, 10);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE_WAIT);
-	assert_int_equal(raw_last()->ack, 12);
+	assert_int_equal(raw_last_segment()->ack, 12);
 	assert_int_equal(read_bytes(app, 100), 10);
 	app_free(app);
 }
@@ -384,14 +384,14 @@ static void test_orphan_in_fin_wait_2_ends_after_a_minute(void **state)
 
 	(void)state;
 	vma_tcp_close(app->conn, false);
-	close_let_go(app);
-	fixture_settle();
+	close_disown_and_free(app);
+	fixture_run_until_idle();
 	raw_send(1, 2, TCP_ACK, "", 0);
 	fixture_run(50 * SEC);
 	before = fixture_allocated;
 	fixture_run(20 * SEC);
 	assert_true(fixture_allocated < before);
-	raw_forget();
+	raw_forget_seen();
 	raw_send(1, 2, TCP_ACK, "", 0); /* nobody is there: without a listener, not even an answer */
 	free(app);
 }
@@ -404,8 +404,8 @@ static void test_orphans_beyond_the_limit_are_reset(void **state)
 	side[0].tcp->attr.orphans_max = 1;
 	side[0].tcp->orphans = 1;
 	vma_tcp_close(app->conn, false);
-	fixture_settle();
-	assert_true(raw_next()->flags & TCP_RST);
+	fixture_run_until_idle();
+	assert_true(raw_next_segment()->flags & TCP_RST);
 	side[0].tcp->orphans = 0;
 	app_free(app);
 }
@@ -415,10 +415,10 @@ static void test_closing_an_attempt_tells_nobody(void **state)
 	struct app *app = raw_connect_begin();
 
 	(void)state;
-	raw_forget();
+	raw_forget_seen();
 	vma_tcp_close(app->conn, false);
 	fixture_run(10 * SEC);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	app_free(app);
 }
@@ -440,8 +440,8 @@ static void test_bare_fin_is_taken_with_a_closed_window(void **state)
 	uint32_t at = 1;
 
 	(void)state;
-	vma_tcp_set(app->conn, VMA_TCP_OPT_RCVBUF, 2000);
-	while (raw_unseen() == 0 || raw.log[raw.count - 1].window != 0) {
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_RCVBUF, 2000);
+	while (raw_unseen_count() == 0 || raw.log[raw.count - 1].window != 0) {
 		raw_send_bytes(at, 1, 1000);
 		at += 1000;
 		fixture_run(50 * MS);

@@ -80,10 +80,10 @@ static void test_only_what_is_lost_is_sent_again(void **state)
 	wire_faults(0, lossy);
 	wire_faults(1, lossy);
 	for (unsigned turn = 0; got < all && turn < 100000; turn++, fixture_now_ns += 20000) {
-		vma_wire_tick(side[0].nic);
+		vma_wire_drive_both_ends(side[0].nic);
 		while (vma_ring_progress(side[1].ring) > 0)
 			got += read_bytes(server, all);
-		vma_wire_tick(side[0].nic);
+		vma_wire_drive_both_ends(side[0].nic);
 		sent += fixture_send_bytes(client, all - sent < 60000 ? all - sent : 60000);
 		vma_ring_progress(side[0].ring);
 	}
@@ -109,7 +109,7 @@ static void test_connection_lives_through_lack_of_memory(void **state)
 	assert_int_equal(read_bytes(server, sent), sent);
 	sent = send_flags(client, 20000, VMA_TCP_TX_LATER);
 	fixture_no_memory = true;
-	vma_tcp_push(client->conn);
+	vma_tcp_send_committed(client->conn);
 	fixture_run(300 * MS);
 	fixture_no_memory = false;
 	fixture_run(10 * SEC);
@@ -139,7 +139,7 @@ static void test_names_in_use_are_eaddrinuse(void **state)
 	(void)state;
 	establish(&client, &server);
 	assert_int_equal(connect_rc(0, 1000, PORT, &path, &app), -EADDRINUSE);
-	vma_tcp_tuple(client->conn, &names);
+	vma_tcp_conn_key(client->conn, &names);
 	assert_int_equal(ntohs(names.local_port_be), 1000);
 	assert_int_equal(ntohs(names.peer_port_be), PORT);
 	assert_ptr_equal(vma_tcp_stack(client->conn), side[0].tcp);
@@ -154,8 +154,8 @@ static void test_idle_stack_has_nothing_to_do(void **state)
 	establish(&client, &server);
 	transfer(client, server, 10000, SEC);
 	fixture_run(10 * SEC);
-	assert_true(vma_tcp_due(side[0].tcp) == UINT64_MAX);
-	assert_true(vma_tcp_due(side[1].tcp) == UINT64_MAX);
+	assert_true(vma_tcp_next_due_ns(side[0].tcp) == UINT64_MAX);
+	assert_true(vma_tcp_next_due_ns(side[1].tcp) == UINT64_MAX);
 	assert_false(vma_tcp_is_busy(side[0].tcp));
 	fixture_send_bytes(client, 1);
 	assert_true(vma_tcp_is_busy(side[0].tcp));
@@ -198,7 +198,7 @@ static void test_reference_keeps_a_connection_that_has_ended(void **state)
 static struct vma_tcp_conn *kept;
 static unsigned kept_count;
 
-static void connection_keep(struct vma_tcp_conn *conn, void *arg)
+static void connection_retire_keep(struct vma_tcp_conn *conn, void *arg)
 {
 	(void)arg;
 	kept = conn;
@@ -211,15 +211,15 @@ static void test_call_after_the_last_reference_ends_nothing_twice(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	side[0].tcp->host.retire = connection_keep;
+	side[0].tcp->host.retire = connection_retire_keep;
 	kept_count = 0;
 	establish(&client, &server);
 	vma_tcp_close(client->conn, true);
 	app_free(client);
-	fixture_settle();
+	fixture_run_until_idle();
 	assert_int_equal(kept_count, 1);
-	vma_tcp_push(kept);
-	fixture_settle();
+	vma_tcp_send_committed(kept);
+	fixture_run_until_idle();
 	assert_int_equal(kept_count, 1);
 	assert_true(vma_tcp_is_empty(side[0].tcp));
 	vma_tcp_conn_free(kept);

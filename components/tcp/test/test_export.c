@@ -85,9 +85,9 @@ static void test_the_peers_fin_is_told_beside_the_numbers(void **state)
 }
 
 /* The first 1000 bytes are lost, so the next 700 come out of order. */
-static void lose_first(struct app *client)
+static void lose_first_segment(struct app *client)
 {
-	assert_int_equal(vma_tcp_set(client->conn, VMA_TCP_OPT_NODELAY, 1), 0);
+	assert_int_equal(vma_tcp_set_option(client->conn, VMA_TCP_OPT_NODELAY, 1), 0);
 	wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
 	assert_int_equal(fixture_send_bytes(client, 1000), 1000);
 	fixture_run(MS);
@@ -107,7 +107,7 @@ static void test_what_came_out_of_order_is_told_piece_by_piece(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	lose_first(client);
+	lose_first_segment(client);
 	assert_int_equal(export_begin(server, &theirs), 0);
 	assert_true(vma_ring_acquire(side[1].ring));
 	assert_int_equal(vma_tcp_export_ooo(server->conn, 0, &seq, &fin, bytes, 699), -EMSGSIZE);

@@ -66,7 +66,7 @@ static uint8_t tcp_fifo_pattern(uint64_t position)
 }
 
 /* Writes as the positions say; in as many spans as it takes. */
-static void put(size_t bytes)
+static void fifo_put_pattern(size_t bytes)
 {
 	while (bytes > 0) {
 		uint64_t at = fifo_produced(&fifo);
@@ -97,7 +97,7 @@ static void fifo_take(size_t bytes)
 		struct iovec span;
 		size_t len;
 
-		assert_int_equal(fifo_front(&fifo, 0, &span, 1), 1);
+		assert_int_equal(fifo_peek_spans(&fifo, 0, &span, 1), 1);
 		check_spans(fifo_consumed(&fifo), &span, 1);
 		len = span.iov_len < bytes ? span.iov_len : bytes;
 		fifo_consume(&fifo, len);
@@ -110,8 +110,8 @@ static void test_new_fifo_is_empty_and_has_no_memory(void **state)
 	struct iovec span;
 
 	(void)state;
-	assert_int_equal(fifo_bytes(&fifo), 0);
-	assert_int_equal(fifo_front(&fifo, 0, &span, 1), 0);
+	assert_int_equal(fifo_queued_bytes(&fifo), 0);
+	assert_int_equal(fifo_peek_spans(&fifo, 0, &span, 1), 0);
 	assert_int_equal(fifo_span(&fifo, 0).iov_len, 0);
 	fifo_consume(&fifo, 0);
 	fifo_commit(&fifo, 0);
@@ -128,12 +128,12 @@ static void test_bytes_come_out_as_they_went_in(void **state)
 		uint64_t held;
 
 		seed = seed * 1664525 + 1013904223;
-		put(seed >> 8 & (i % 50 == 0 ? 0x3ffff : 0x3ff));
-		held = fifo_bytes(&fifo);
+		fifo_put_pattern(seed >> 8 & (i % 50 == 0 ? 0x3ffff : 0x3ff));
+		held = fifo_queued_bytes(&fifo);
 		if (held > 0)
 			fifo_take(i % 37 == 0 ? held : (seed >> 16) % held);
 	}
-	fifo_take(fifo_bytes(&fifo));
+	fifo_take(fifo_queued_bytes(&fifo));
 }
 
 static void test_conversation_in_small_messages_stays_in_the_same_memory(void **state)
@@ -148,7 +148,7 @@ static void test_conversation_in_small_messages_stays_in_the_same_memory(void **
 		assert_int_equal(fifo_reserve(&fifo, 64, &span, 1), 1);
 		assert_ptr_equal(span.iov_base, first.iov_base);
 		fifo_commit(&fifo, 64);
-		assert_int_equal(fifo_front(&fifo, 0, &span, 1), 1);
+		assert_int_equal(fifo_peek_spans(&fifo, 0, &span, 1), 1);
 		assert_ptr_equal(span.iov_base, first.iov_base);
 		fifo_consume(&fifo, 64);
 	}
@@ -162,24 +162,24 @@ static void test_bytes_do_not_move_until_they_are_consumed(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 64; i++) {
-		put(1000);
+		fifo_put_pattern(1000);
 		at[i] = fifo_span(&fifo, i * 1000ULL).iov_base;
 	}
 	for (unsigned i = 0; i < 64; i++) {
 		for (unsigned k = i; k < 64; k++)
 			assert_ptr_equal(fifo_span(&fifo, k * 1000ULL).iov_base, at[k]);
 		fifo_take(1000);
-		put(10);
+		fifo_put_pattern(10);
 	}
 }
 
 static void test_filling_fifo_takes_larger_chunks_and_few(void **state)
 {
 	(void)state;
-	put(10);
+	fifo_put_pattern(10);
 	assert_true(last_size <= 512);
 	for (int i = 0; i < 10240; i++)
-		put(100);
+		fifo_put_pattern(100);
 	assert_int_equal(last_size, 65536);
 	assert_true(allocations < 30);
 }
@@ -196,7 +196,7 @@ static void test_chunks_are_as_large_as_they_are_to_be(void **state)
 	assert_int_equal(spans[2].iov_len, 500);
 	fifo_commit(&fifo, 0);
 	for (int i = 0; i < 100; i++)
-		put(100);
+		fifo_put_pattern(100);
 	assert_int_equal(last_size, 1000 + sizeof(struct fifo_chunk));
 	fifo_take(10000);
 }
@@ -206,7 +206,7 @@ static void test_consumer_gives_chunks_back_one_by_one(void **state)
 	unsigned before;
 
 	(void)state;
-	put(1 << 20);
+	fifo_put_pattern(1 << 20);
 	before = allocated;
 	fifo_take(1 << 19);
 	assert_true(allocated < before * 2 / 3);
@@ -217,10 +217,10 @@ static void test_large_fifo_that_runs_empty_keeps_no_chunk(void **state)
 {
 	(void)state;
 	for (int i = 0; i < 3; i++) {
-		put(200000);
+		fifo_put_pattern(200000);
 		fifo_take(200000);
 		assert_int_equal(allocated, 0);
-		put(1);
+		fifo_put_pattern(1);
 		assert_true(last_size <= 512);
 		fifo_take(1);
 		assert_int_equal(allocated, 1);
@@ -232,7 +232,7 @@ static void test_chunk_that_is_being_written_is_not_given_back(void **state)
 	struct iovec span;
 
 	(void)state;
-	put(10000);
+	fifo_put_pattern(10000);
 	assert_int_equal(fifo_reserve(&fifo, 100, &span, 1), 1);
 	fifo_take(10000);
 	assert_int_equal(allocated, 1);
@@ -248,11 +248,11 @@ static void test_commit_may_take_less_and_keeps_no_unused_chunk(void **state)
 	struct iovec spans[8];
 
 	(void)state;
-	put(100);
+	fifo_put_pattern(100);
 	assert_true(fifo_reserve(&fifo, 200000, spans, 8) > 1);
 	fifo_commit(&fifo, 0);
 	assert_int_equal(allocated, 1);
-	assert_int_equal(fifo_bytes(&fifo), 100);
+	assert_int_equal(fifo_queued_bytes(&fifo), 100);
 	assert_true(fifo_reserve(&fifo, 200000, spans, 8) > 1);
 	((uint8_t *)spans[0].iov_base)[0] = tcp_fifo_pattern(100);
 	fifo_commit(&fifo, 1);
@@ -267,7 +267,7 @@ static void test_reservation_is_as_long_as_asked_in_enough_spans(void **state)
 	unsigned n;
 
 	(void)state;
-	put(400);
+	fifo_put_pattern(400);
 	n = fifo_reserve(&fifo, 100000, spans, 8);
 	for (unsigned i = 0; i < n; i++)
 		sum += spans[i].iov_len;
@@ -283,16 +283,16 @@ static void test_front_skips_and_stops_where_the_bytes_end(void **state)
 	unsigned n;
 
 	(void)state;
-	put(150000);
+	fifo_put_pattern(150000);
 	fifo_take(333);
-	n = fifo_front(&fifo, 70000, spans, 16);
+	n = fifo_peek_spans(&fifo, 70000, spans, 16);
 	check_spans(70333, spans, n);
 	for (unsigned i = 0; i < n; i++)
 		sum += spans[i].iov_len;
 	assert_int_equal(sum, 150000 - 70333);
-	assert_int_equal(fifo_front(&fifo, 150000 - 333, spans, 16), 0);
-	assert_int_equal(fifo_front(&fifo, SIZE_MAX / 2, spans, 16), 0);
-	assert_int_equal(fifo_front(&fifo, 150000 - 334, spans, 16), 1);
+	assert_int_equal(fifo_peek_spans(&fifo, 150000 - 333, spans, 16), 0);
+	assert_int_equal(fifo_peek_spans(&fifo, SIZE_MAX / 2, spans, 16), 0);
+	assert_int_equal(fifo_peek_spans(&fifo, 150000 - 334, spans, 16), 1);
 	assert_int_equal(spans[0].iov_len, 1);
 }
 
@@ -301,7 +301,7 @@ static void test_span_goes_forward_and_back(void **state)
 	static const uint64_t positions[] = {0, 1, 70000, 149999, 100, 65535, 65536, 120000, 5};
 
 	(void)state;
-	put(150000);
+	fifo_put_pattern(150000);
 	for (unsigned i = 0; i < sizeof(positions) / sizeof(*positions); i++) {
 		struct iovec span = fifo_span(&fifo, positions[i]);
 
@@ -325,15 +325,15 @@ static void test_out_of_memory_takes_nothing_and_passes(void **state)
 	(void)state;
 	failures = 1;
 	assert_int_equal(fifo_reserve(&fifo, 10, spans, 4), 0);
-	put(480);
+	fifo_put_pattern(480);
 	failures = 1;
 	assert_int_equal(fifo_reserve(&fifo, 2000, spans, 4), 1); /* what the first chunk still holds */
-	put(2000);
+	fifo_put_pattern(2000);
 	for (failures = 1; fifo_reserve(&fifo, 1, spans, 1) == 1; failures = 1) { /* to the tail's end */
 		failures = 0;
-		put(1);
+		fifo_put_pattern(1);
 	}
-	fifo_take(fifo_bytes(&fifo));
+	fifo_take(fifo_queued_bytes(&fifo));
 	assert_int_equal(allocated, 0); /* the reserve that failed does not hold the large tail */
 }
 
@@ -342,7 +342,7 @@ static void test_positions_beyond_32_bits_change_nothing(void **state)
 	(void)state;
 	atomic_store(&fifo.produced, UINT32_MAX - 50000ULL);
 	atomic_store(&fifo.consumed, UINT32_MAX - 50000ULL);
-	put(100000);
+	fifo_put_pattern(100000);
 	fifo_take(100000);
 	assert_int_equal(allocated, 0);
 }
@@ -350,7 +350,7 @@ static void test_positions_beyond_32_bits_change_nothing(void **state)
 /* ---- chunks with frames ---- */
 
 /* A chunk of so many bytes as the positions say; of a frame, or of memory of its own. */
-static struct fifo_chunk *full_chunk(uint64_t at, size_t bytes, bool in_frame)
+static struct fifo_chunk *new_filled_chunk(uint64_t at, size_t bytes, bool in_frame)
 {
 	struct fifo_chunk *chunk = tcp_fifo_counted_alloc(sizeof(*chunk) + bytes);
 
@@ -365,17 +365,17 @@ static struct fifo_chunk *full_chunk(uint64_t at, size_t bytes, bool in_frame)
 
 static void append(size_t bytes, bool in_frame)
 {
-	struct fifo_chunk *chunk = full_chunk(fifo_produced(&fifo), bytes, in_frame);
+	struct fifo_chunk *chunk = new_filled_chunk(fifo_produced(&fifo), bytes, in_frame);
 
 	fifo_append(&fifo, chunk, chunk, bytes);
 }
 
 static void take_all(void)
 {
-	while (fifo_bytes(&fifo) > 0) {
+	while (fifo_queued_bytes(&fifo) > 0) {
 		uint64_t at = fifo_consumed(&fifo);
 		struct iovec spans[2];
-		unsigned n = fifo_front(&fifo, 0, spans, 2);
+		unsigned n = fifo_peek_spans(&fifo, 0, spans, 2);
 		size_t sum = 0;
 
 		assert_in_range(n, 1, 2);
@@ -391,11 +391,11 @@ static void test_frame_is_given_back_when_the_fifo_runs_empty(void **state)
 	(void)state;
 	for (unsigned i = 1; i <= 10; i++) {
 		append(100, true);
-		assert_ptr_equal(fifo_front_frame(&fifo, 0), &frames_put);
+		assert_ptr_equal(fifo_peek_frame(&fifo, 0), &frames_put);
 		assert_int_equal(frames_put, i - 1);
 		take_all();
 		assert_int_equal(frames_put, i);
-		assert_null(fifo_front_frame(&fifo, 0));
+		assert_null(fifo_peek_frame(&fifo, 0));
 	}
 	assert_int_equal(allocated, 0);
 }
@@ -406,31 +406,31 @@ static void test_frames_come_between_bytes_at_any_place(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(bytes) / sizeof(*bytes); i++) {
-		put(bytes[i]);
+		fifo_put_pattern(bytes[i]);
 		append(300, true);
 		append(1, false);
 		append(200, true);
-		put(bytes[i]);
+		fifo_put_pattern(bytes[i]);
 		append(1460, true);
-		put(10);
+		fifo_put_pattern(10);
 		if (i % 2 != 0)
 			take_all();
 	}
 	take_all();
 	assert_int_equal(frames_put, 3 * sizeof(bytes) / sizeof(*bytes));
-	put(100);
+	fifo_put_pattern(100);
 	take_all();
 }
 
 static void test_frame_follows_bytes_that_were_read(void **state)
 {
 	(void)state;
-	put(100);
+	fifo_put_pattern(100);
 	take_all(); /* the small chunk stays, empty */
 	append(300, true);
-	put(50);
-	assert_ptr_equal(fifo_front_frame(&fifo, 299), &frames_put);
-	assert_null(fifo_front_frame(&fifo, 300));
+	fifo_put_pattern(50);
+	assert_ptr_equal(fifo_peek_frame(&fifo, 299), &frames_put);
+	assert_null(fifo_peek_frame(&fifo, 300));
 	take_all();
 	assert_int_equal(frames_put, 1);
 }
@@ -440,7 +440,7 @@ static void test_reserved_bytes_are_given_up_for_a_frame(void **state)
 	struct iovec spans[4];
 
 	(void)state;
-	put(400);
+	fifo_put_pattern(400);
 	assert_true(fifo_reserve(&fifo, 5000, spans, 4) > 1);
 	append(300, true);
 	take_all();
@@ -450,7 +450,7 @@ static void test_reserved_bytes_are_given_up_for_a_frame(void **state)
 static void test_end_of_a_fifo_gives_frames_back(void **state)
 {
 	(void)state;
-	put(100);
+	fifo_put_pattern(100);
 	append(300, true);
 	append(300, true);
 	fifo_fini(&fifo);

@@ -71,11 +71,11 @@ static void test_window_of_a_crossing_syn_ack_is_not_scaled(void **state)
 	raw_send_options(0, 0, TCP_SYN, options, sizeof(options), 0, "", 0);
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, sizeof(options), 0, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
-	raw_forget();
+	raw_forget_seen();
 	fixture_send_bytes(app, 10000);
 	fixture_run(1 * MS);
-	for (uint32_t end = 1; raw_unseen() > 0;) {
-		const struct raw_segment *s = raw_next();
+	for (uint32_t end = 1; raw_unseen_count() > 0;) {
+		const struct raw_segment *s = raw_next_segment();
 
 		end = s->seq + s->len > end ? s->seq + s->len : end;
 		assert_in_range(end, 1, 1 + 1280);
@@ -94,12 +94,12 @@ static void test_mss_of_a_crossing_syn_outlives_a_new_path(void **state)
 	assert_int_equal(vma_tcp_set_path(app->conn, &path), 0);
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
-	raw_forget();
+	raw_forget_seen();
 	fixture_send_bytes(app, 1000);
 	fixture_run(1 * MS);
-	assert_true(raw_unseen() > 0);
-	while (raw_unseen() > 0)
-		assert_in_range(raw_next()->len, 0, 200);
+	assert_true(raw_unseen_count() > 0);
+	while (raw_unseen_count() > 0)
+		assert_in_range(raw_next_segment()->len, 0, 200);
 	app_free(app);
 }
 
@@ -113,12 +113,12 @@ static void test_window_of_a_repeated_segment_counts(void **state)
 	app = raw_connect();
 	fixture_send_bytes(app, 10000);
 	raw_send(11, 1, TCP_ACK, "later", 5); /* what lies before it has been lost */
-	raw_forget();
+	raw_forget_seen();
 	raw.window = 0;
 	raw_send(1, 2001, TCP_ACK, "0123456789", 10); /* here it is; the window is closed */
 	fixture_run(1 * MS);
-	while (raw_unseen() > 0)
-		assert_int_equal(raw_next()->len, 0);
+	while (raw_unseen_count() > 0)
+		assert_int_equal(raw_next_segment()->len, 0);
 	app_free(app);
 }
 
@@ -133,14 +133,14 @@ static void test_window_of_a_repeated_segment_in_order_counts(void **state)
 	app = raw_connect();
 	fixture_send_bytes(app, 10000);
 	fixture_run(50 * MS);
-	last = raw_last();
+	last = raw_last_segment();
 	raw_send(11, 1, TCP_ACK, "", 0);
 	raw.window = 0;
 	raw_send(1, last->seq + last->len, TCP_ACK, "0123456789", 10);
 	assert_int_equal(vma_tcp_tx_queued(app->conn), 10000 + 1 - last->seq - last->len);
 	fixture_run(50 * MS);
-	while (raw_unseen() > 0)
-		assert_int_equal(raw_next()->len, 0);
+	while (raw_unseen_count() > 0)
+		assert_int_equal(raw_next_segment()->len, 0);
 	app_free(app);
 }
 
@@ -191,8 +191,8 @@ static void test_last_bytes_wait_for_memory_in_last_ack(void **state)
 	fixture_no_bytes = true;
 	raw_send(1, 1, TCP_ACK | TCP_FIN, (uint8_t[]){fixture_byte_at(0), fixture_byte_at(1)}, 2);
 	vma_tcp_shutdown(app->conn, SHUT_WR);
-	fixture_settle();
-	assert_int_equal(raw_last()->flags & TCP_FIN, TCP_FIN);
+	fixture_run_until_idle();
+	assert_int_equal(raw_last_segment()->flags & TCP_FIN, TCP_FIN);
 	raw_send(4, 2, TCP_ACK, "", 0);
 	fixture_run(5 * MS);
 	fixture_no_bytes = false;

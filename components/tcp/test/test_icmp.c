@@ -7,7 +7,7 @@ static size_t message_about(const struct app *app, uint8_t *bytes, uint8_t code,
 	struct vma_flow_key key;
 	uint32_t seq_be = htonl(seq);
 
-	vma_tcp_tuple(app->conn, &key);
+	vma_tcp_conn_key(app->conn, &key);
 	memset(bytes, 0, 36);
 	bytes[0] = 3;
 	bytes[1] = code;
@@ -31,7 +31,7 @@ static void test_unreachable_ends_the_attempt_that_it_quotes(void **state)
 
 	(void)state;
 	assert_true(vma_tcp_icmp_packet(side[0].tcp, 0, bytes, len));
-	fixture_settle();
+	fixture_run_until_idle();
 	assert_int_equal(vma_tcp_error(app->conn), EHOSTUNREACH);
 	app_free(app);
 }
@@ -44,14 +44,14 @@ static void test_smaller_mtu_cuts_segments(void **state)
 
 	(void)state;
 	fixture_send_bytes(app, 1000);
-	fixture_settle();
-	raw_forget();
+	fixture_run_until_idle();
+	raw_forget_seen();
 	len = message_about(app, bytes, 4, 700, raw.their_isn + 1);
 	assert_true(vma_tcp_icmp_packet(side[0].tcp, 0, bytes, len));
-	fixture_settle();
-	assert_true(raw_unseen() > 0);
-	while (raw_unseen() > 0)
-		assert_true(raw_next()->len <= 660);
+	fixture_run_until_idle();
+	assert_true(raw_unseen_count() > 0);
+	while (raw_unseen_count() > 0)
+		assert_true(raw_next_segment()->len <= 660);
 	app_free(app);
 }
 
@@ -81,7 +81,7 @@ static void test_what_quotes_no_connection_is_nobodys(void **state)
 	bytes[15] = 0;
 	bytes[28] ^= 1; /* another port */
 	assert_false(vma_tcp_icmp_packet(side[0].tcp, 0, bytes, len));
-	fixture_settle();
+	fixture_run_until_idle();
 	assert_int_equal(vma_tcp_error(app->conn), 0);
 	app_free(app);
 }

@@ -4,7 +4,7 @@
 
 /* What the judge does, and has seen. */
 static struct {
-	enum vma_tcp_verdict verdicts[4]; /* in turn */
+	enum vma_tcp_inspect_verdict verdicts[4]; /* in turn */
 	unsigned count;
 	uint64_t seen, held_bytes;
 	struct vma_buf *held[512];
@@ -13,9 +13,10 @@ static struct {
 } judge;
 static struct vma_tcp_memory books;
 
-static enum vma_tcp_verdict judge_piece(struct vma_tcp_conn *conn, const struct vma_tcp_piece *piece, void *arg)
+static enum vma_tcp_inspect_verdict judge_piece(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece,
+                                                void *arg)
 {
-	enum vma_tcp_verdict verdict = judge.verdicts[judge.count++ % 4];
+	enum vma_tcp_inspect_verdict verdict = judge.verdicts[judge.count++ % 4];
 
 	(void)arg;
 	for (uint32_t k = 0; k < piece->len; k++)
@@ -50,7 +51,7 @@ static void return_held(struct vma_tcp_conn *conn)
 
 	while (judge.held_count > 0)
 		vma_buf_put(fixture_arena, judge.held[--judge.held_count]);
-	vma_tcp_held_returned(conn, &books, number, judge.held_bytes, count);
+	vma_tcp_held_bytes_returned(conn, &books, number, judge.held_bytes, count);
 	judge.held_bytes = 0;
 }
 
@@ -71,7 +72,8 @@ static void establish_inspected(struct app **client, struct app **server)
 	take_events(*server);
 }
 
-static void set_verdicts(enum vma_tcp_verdict a, enum vma_tcp_verdict b, enum vma_tcp_verdict c, enum vma_tcp_verdict d)
+static void set_verdicts(enum vma_tcp_inspect_verdict a, enum vma_tcp_inspect_verdict b, enum vma_tcp_inspect_verdict c,
+                         enum vma_tcp_inspect_verdict d)
 {
 	judge.verdicts[0] = a;
 	judge.verdicts[1] = b;
@@ -80,7 +82,7 @@ static void set_verdicts(enum vma_tcp_verdict a, enum vma_tcp_verdict b, enum vm
 	judge.count = 0;
 }
 
-static void set_verdict(enum vma_tcp_verdict all)
+static void set_verdict(enum vma_tcp_inspect_verdict all)
 {
 	set_verdicts(all, all, all, all);
 }
@@ -103,7 +105,7 @@ static void test_nothing_is_readable_before_it_was_inspected(void **state)
 	assert_int_equal(take_events(server), VMA_TCP_ARRIVED);
 	assert_int_equal(vma_tcp_rx_bytes(server->conn), 0);
 	assert_false(fixture_readiness(server) & EPOLLIN);
-	result = vma_tcp_inspect(server->conn, &inspector, 100);
+	result = vma_tcp_inspect_received(server->conn, &inspector, 100);
 	assert_int_equal(result.received, 3000);
 	assert_true(result.pieces >= 3);
 	assert_false(result.more);
@@ -121,10 +123,10 @@ static void test_dropped_bytes_are_read_bytes(void **state)
 	set_verdict(VMA_TCP_DROP);
 	for (int i = 0; i < 100; i++) { /* more than the buffer has room for */
 		inspect_send(client, 10000);
-		assert_int_equal(vma_tcp_inspect(server->conn, &inspector, 100).received, 0);
+		assert_int_equal(vma_tcp_inspect_received(server->conn, &inspector, 100).received, 0);
 	}
 	assert_int_equal(judge.seen, 1000000);
-	assert_int_equal(zcopy_withheld(server->conn), 0);
+	assert_int_equal(zcopy_held_and_waiting_bytes(server->conn), 0);
 	assert_int_equal(atomic_load(&books.frames), 0);
 	vma_tcp_close(server->conn, false);
 	fixture_run(MS);
@@ -143,12 +145,12 @@ static void test_window_closes_while_nobody_inspects(void **state)
 		fixture_send_bytes(client, 10000);
 		fixture_run(MS);
 	}
-	assert_true(zcopy_waiting(server->conn) <= atomic_load(&server->conn->rcvbuf));
+	assert_true(zcopy_waiting_bytes(server->conn) <= atomic_load(&server->conn->rcvbuf));
 	assert_true(vma_tcp_tx_unsent(client->conn) > 0);
-	while (vma_tcp_inspect(server->conn, &inspector, 10).more)
+	while (vma_tcp_inspect_received(server->conn, &inspector, 10).more)
 		;
 	fixture_run(MS); /* at once */
-	assert_true(zcopy_waiting(server->conn) > 0);
+	assert_true(zcopy_waiting_bytes(server->conn) > 0);
 	app_free(client);
 }
 
@@ -162,16 +164,16 @@ static void test_held_pieces_fill_the_buffer_until_they_are_back(void **state)
 	for (int i = 0; i < 100; i++) {
 		fixture_send_bytes(client, 10000);
 		fixture_run(MS);
-		vma_tcp_inspect(server->conn, &inspector, 100);
+		vma_tcp_inspect_received(server->conn, &inspector, 100);
 	}
 	assert_true(judge.held_count > 30);
-	assert_true(zcopy_withheld(server->conn) <= atomic_load(&server->conn->rcvbuf));
-	assert_int_equal(zcopy_withheld(server->conn), judge.held_bytes);
+	assert_true(zcopy_held_and_waiting_bytes(server->conn) <= atomic_load(&server->conn->rcvbuf));
+	assert_int_equal(zcopy_held_and_waiting_bytes(server->conn), judge.held_bytes);
 	assert_int_equal(atomic_load(&books.frames), judge.held_count);
 	return_held(server->conn);
-	assert_int_equal(zcopy_withheld(server->conn), 0);
+	assert_int_equal(zcopy_held_and_waiting_bytes(server->conn), 0);
 	fixture_run(MS);
-	assert_true(zcopy_waiting(server->conn) > 0);
+	assert_true(zcopy_waiting_bytes(server->conn) > 0);
 	app_free(client);
 }
 
@@ -185,7 +187,7 @@ static void test_received_dropped_and_held_in_turn(void **state)
 	set_verdicts(VMA_TCP_RECV, VMA_TCP_DROP, VMA_TCP_HOLD, VMA_TCP_RECV);
 	for (int i = 0; i < 8; i++)
 		inspect_send(client, 100);
-	received = vma_tcp_inspect(server->conn, &inspector, 100).received;
+	received = vma_tcp_inspect_received(server->conn, &inspector, 100).received;
 	assert_int_equal(received, 400);
 	{
 		static const unsigned expected[] = {0, 300, 400, 700};
@@ -209,11 +211,11 @@ static void test_turn_is_bounded_and_says_that_there_is_more(void **state)
 	establish_inspected(&client, &server);
 	set_verdict(VMA_TCP_DROP);
 	inspect_send(client, 5000);
-	result = vma_tcp_inspect(server->conn, &inspector, 1);
+	result = vma_tcp_inspect_received(server->conn, &inspector, 1);
 	assert_int_equal(result.pieces, 1);
 	assert_true(result.more);
 	while (result.more)
-		result = vma_tcp_inspect(server->conn, &inspector, 1);
+		result = vma_tcp_inspect_received(server->conn, &inspector, 1);
 	assert_int_equal(judge.seen, 5000);
 	app_free(client);
 }
@@ -232,7 +234,7 @@ static void test_fin_is_told_after_what_came_before_it(void **state)
 	fixture_run(MS);
 	assert_int_equal(take_events(server), VMA_TCP_ARRIVED);
 	assert_false(vma_tcp_rx_eof(server->conn));
-	vma_tcp_inspect(server->conn, &inspector, 100);
+	vma_tcp_inspect_received(server->conn, &inspector, 100);
 	fixture_run(0);
 	assert_true(take_events(server) & VMA_TCP_PEER_CLOSED);
 	assert_false(vma_tcp_rx_eof(server->conn));
@@ -249,7 +251,7 @@ static void test_fin_alone_is_told_at_once(void **state)
 	establish_inspected(&client, &server);
 	set_verdict(VMA_TCP_DROP);
 	inspect_send(client, 100);
-	vma_tcp_inspect(server->conn, &inspector, 100);
+	vma_tcp_inspect_received(server->conn, &inspector, 100);
 	vma_tcp_shutdown(client->conn, SHUT_WR);
 	fixture_run(MS);
 	assert_true(take_events(server) & VMA_TCP_PEER_CLOSED);
@@ -264,7 +266,7 @@ static void close_inside(struct vma_tcp_conn *conn)
 	assert_false(vma_tcp_state(conn) == TCP_CLOSE); /* it waits for the verdict */
 }
 
-static void check_close_inside(enum vma_tcp_verdict verdict, bool resets)
+static void check_close_inside(enum vma_tcp_inspect_verdict verdict, bool resets)
 {
 	struct app *client, *server;
 
@@ -272,7 +274,7 @@ static void check_close_inside(enum vma_tcp_verdict verdict, bool resets)
 	set_verdict(verdict);
 	inspect_send(client, 100);
 	judge.inside = close_inside;
-	vma_tcp_inspect(server->conn, &inspector, 100);
+	vma_tcp_inspect_received(server->conn, &inspector, 100);
 	fixture_run(MS);
 	assert_int_equal((client->events & VMA_TCP_FAILED) != 0, resets);
 	if (!resets)
@@ -314,7 +316,7 @@ static void test_owner_that_leaves_during_a_verdict_does_not_reset(void **state)
 	set_verdict(VMA_TCP_DROP);
 	inspect_send(client, 100);
 	judge.inside = close_and_disown_inside;
-	vma_tcp_inspect(server->conn, &inspector, 100);
+	vma_tcp_inspect_received(server->conn, &inspector, 100);
 	fixture_run(MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE_WAIT);
 	app_free(client);
@@ -361,7 +363,7 @@ static void test_connection_is_inspected_from_its_first_byte(void **state)
 	inspect_send(server, 500);
 	assert_true(app->events & VMA_TCP_ARRIVED);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
-	assert_int_equal(vma_tcp_inspect(app->conn, &inspector, 10).received, 500);
+	assert_int_equal(vma_tcp_inspect_received(app->conn, &inspector, 10).received, 500);
 	app_free(app);
 	app_free(client);
 }
@@ -380,14 +382,14 @@ static void test_inspection_ends_when_nothing_waits(void **state)
 	take_events(server);
 	inspect_send(client, 100);
 	assert_int_equal(take_events(server), VMA_TCP_ARRIVED); /* behind what waits */
-	assert_int_equal(vma_tcp_inspect(server->conn, &inspector, 100).received, 200);
+	assert_int_equal(vma_tcp_inspect_received(server->conn, &inspector, 100).received, 200);
 	fixture_run(MS);
 	inspect_send(client, 100);
 	assert_int_equal(take_events(server), VMA_TCP_READABLE);
 	assert_int_equal(vma_tcp_rx_bytes(server->conn), 300);
 	assert_int_equal(send_flags(client, 10, VMA_TCP_TX_URGENT), 10); /* positions are right again */
 	fixture_run(MS);
-	assert_int_equal(vma_tcp_rx_mark(server->conn), 309);
+	assert_int_equal(vma_tcp_rx_urgent_mark(server->conn), 309);
 	app_free(client);
 }
 
@@ -401,8 +403,8 @@ static void test_urgent_byte_is_one_of_the_stream(void **state)
 	assert_int_equal(send_flags(client, 50, VMA_TCP_TX_URGENT), 50);
 	fixture_run(MS);
 	assert_int_equal(take_events(server), VMA_TCP_ARRIVED);
-	vma_tcp_inspect(server->conn, &inspector, 10);
-	assert_int_equal(vma_tcp_rx_mark(server->conn), -1);
+	vma_tcp_inspect_received(server->conn, &inspector, 10);
+	assert_int_equal(vma_tcp_rx_urgent_mark(server->conn), -1);
 	assert_int_equal(read_bytes(server, 50), 50);
 	app_free(client);
 }
@@ -418,10 +420,10 @@ static void test_small_pieces_beyond_the_bound_cannot_be_held(void **state)
 	for (int i = 0; i < 500; i++) {
 		assert_int_equal(fixture_send_bytes(client, 1), 1);
 		fixture_run(20000);
-		vma_tcp_inspect(server->conn, &inspector, 10);
+		vma_tcp_inspect_received(server->conn, &inspector, 10);
 	}
 	fixture_run(SEC);
-	vma_tcp_inspect(server->conn, &inspector, 1000);
+	vma_tcp_inspect_received(server->conn, &inspector, 1000);
 	assert_true(atomic_load(&books.frames) <= ZCOPY_SMALL_FRAMES_MAX);
 	assert_int_equal(judge.held_bytes + vma_tcp_rx_bytes(server->conn), 500);
 	assert_true(atomic_load(&books.used) < 20000);
@@ -442,7 +444,7 @@ static void test_what_waits_is_bounded_and_comes_all_the_same(void **state)
 	}
 	assert_true(atomic_load(&zcopy_of(server->conn)->waiting_pieces) <= ZCOPY_ARRIVED_MAX);
 	for (int i = 0; i < 100 && judge.seen < 2000; i++) {
-		vma_tcp_inspect(server->conn, &inspector, 10000);
+		vma_tcp_inspect_received(server->conn, &inspector, 10000);
 		fixture_run(SEC);
 	}
 	assert_int_equal(judge.seen, 2000);
@@ -475,7 +477,7 @@ static void test_export_waits_for_the_inspector(void **state)
 	inspect_send(client, 100);
 	inspect_send(client, 100);
 	assert_int_equal(vma_tcp_export_begin(server->conn, &out), -EBUSY);
-	vma_tcp_inspect(server->conn, &inspector, 10);
+	vma_tcp_inspect_received(server->conn, &inspector, 10);
 	assert_int_equal(vma_tcp_export_begin(server->conn, &out), 0);
 	assert_int_equal(out.unread, 100);
 	assert_int_equal(out.rcv_nxt, server->conn->pcb->rcv_nxt);

@@ -5,7 +5,7 @@ static unsigned flows_of(int i, const struct app *app)
 {
 	struct vma_flow_key key;
 
-	vma_tcp_tuple(app->conn, &key);
+	vma_tcp_conn_key(app->conn, &key);
 	return vma_ring_flow(side[i].ring, &key) != NULL;
 }
 
@@ -36,7 +36,7 @@ static void test_what_the_peer_has_not_closed_is_left_without_a_word(void **stat
 	establish(&client, &server);
 	vma_tcp_close(client->conn, false);
 	fixture_run(MS);
-	vma_tcp_leave(side[0].tcp);
+	vma_tcp_leave_at_exit(side[0].tcp);
 	fixture_run(MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
 	assert_int_equal(flows_of(0, client), 0);
@@ -55,7 +55,7 @@ static void test_time_wait_is_left(void **state)
 	vma_tcp_close(server->conn, false);
 	fixture_run(MS);
 	assert_int_equal(flows_of(0, client), 1);
-	vma_tcp_leave(side[0].tcp);
+	vma_tcp_leave_at_exit(side[0].tcp);
 	assert_int_equal(flows_of(0, client), 0);
 	app_free(client);
 }
@@ -67,11 +67,11 @@ static void test_peers_of_unfinished_connections_without_rule_are_reset(void **s
 
 	(void)state;
 	establish(&client, &server);
-	vma_tcp_leave(side[0].tcp);
+	vma_tcp_leave_at_exit(side[0].tcp);
 	fixture_run(MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_ESTABLISHED);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_ESTABLISHED);
-	vma_tcp_leave(side[1].tcp);
+	vma_tcp_leave_at_exit(side[1].tcp);
 	fixture_run(MS);
 	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);
 	app_free(client);
@@ -101,15 +101,15 @@ static void leave_to_owner(int i)
 	with_minisocks.minisock_export = take_minisocks;
 	left_count = 0;
 	qp->ops = &with_minisocks;
-	vma_tcp_leave(side[i].tcp);
+	vma_tcp_leave_at_exit(side[i].tcp);
 	qp->ops = ops;
 }
 
-static void check_left(const struct app *app, enum vma_minisock_state state)
+static void check_minisock_left(const struct app *app, enum vma_minisock_state state)
 {
 	struct vma_flow_key key;
 
-	vma_tcp_tuple(app->conn, &key);
+	vma_tcp_conn_key(app->conn, &key);
 	assert_int_equal(left_count, 1);
 	assert_memory_equal(&left[0].key, &key, sizeof(key));
 	assert_int_equal(left[0].state, state);
@@ -125,11 +125,11 @@ static void test_the_owner_waits_for_the_end_of_a_peer_that_has_not_closed(void 
 	vma_tcp_close(client->conn, false);
 	fixture_run(MS);
 	leave_to_owner(0);
-	check_left(client, VMA_MINISOCK_FIN_WAIT);
+	check_minisock_left(client, VMA_MINISOCK_FIN_WAIT);
 	snd_nxt = left[0].snd_nxt;
 	rcv_nxt = left[0].rcv_nxt;
 	leave_to_owner(1); /* the other side has the same numbers, the other way round */
-	check_left(server, VMA_MINISOCK_RESET);
+	check_minisock_left(server, VMA_MINISOCK_RESET);
 	assert_int_equal(left[0].rcv_nxt, snd_nxt);
 	assert_int_equal(left[0].snd_nxt, rcv_nxt);
 	app_free(client);
@@ -145,7 +145,7 @@ static void test_the_owner_goes_on_with_time_wait(void **state)
 	vma_tcp_close(server->conn, false);
 	fixture_run(MS);
 	leave_to_owner(0);
-	check_left(client, VMA_MINISOCK_TIME_WAIT);
+	check_minisock_left(client, VMA_MINISOCK_TIME_WAIT);
 	app_free(client);
 }
 
@@ -156,7 +156,7 @@ static void test_the_owner_resets_what_is_not_finished(void **state)
 	(void)state;
 	establish(&client, &server);
 	leave_to_owner(0);
-	check_left(client, VMA_MINISOCK_RESET);
+	check_minisock_left(client, VMA_MINISOCK_RESET);
 	app_free(client);
 }
 

@@ -13,7 +13,7 @@ static void test_data_with_the_last_ack_of_the_handshake_arrives(void **state)
 	(void)state;
 	open_listener(8);
 	raw_syn(0);
-	s = raw_next();
+	s = raw_next_segment();
 	assert_int_equal(s->flags, TCP_SYN | TCP_ACK);
 	assert_int_equal(s->ack, 1);
 	assert_int_equal(fixture_accepted_count, 0);
@@ -31,7 +31,7 @@ static void test_syn_ack_offers_only_what_was_asked_for(void **state)
 	(void)state;
 	open_listener(8);
 	raw_syn(0);
-	s = raw_next();
+	s = raw_next_segment();
 	assert_int_equal(s->options_len, 4);
 	assert_int_equal(s->options[0], 2);
 	assert_int_equal(s->options[2] << 8 | s->options[3], 1460);
@@ -45,7 +45,7 @@ static void test_syn_ack_offers_what_the_environments_mtu_leaves(void **state)
 	side[0].tcp->attr.mtu_max = 600;
 	open_listener(8);
 	raw_syn(0);
-	s = raw_next();
+	s = raw_next_segment();
 	assert_int_equal(s->flags, TCP_SYN | TCP_ACK);
 	assert_int_equal(s->options[2] << 8 | s->options[3], 560);
 }
@@ -60,9 +60,9 @@ static void test_cookie_offers_what_the_environments_mtu_leaves(void **state)
 	raw.port = RAW_PORT + 1; /* takes the only place */
 	raw_syn(0);
 	raw.port = RAW_PORT;
-	raw_forget();
+	raw_forget_seen();
 	raw_syn(0);
-	s = raw_next();
+	s = raw_next_segment();
 	assert_int_equal(counts_of(0).cookies_sent, 1);
 	assert_int_equal(s->options[2] << 8 | s->options[3], 560);
 }
@@ -73,12 +73,12 @@ static void test_syn_ack_is_repeated_and_given_up(void **state)
 	side[0].options.synack_retries = 2;
 	open_listener(8);
 	raw_syn(0);
-	raw_forget();
+	raw_forget_seen();
 	fixture_run(60 * SEC);
-	assert_int_equal(raw_unseen(), 2);
-	raw_forget();
+	assert_int_equal(raw_unseen_count(), 2);
+	raw_forget_seen();
 	raw_send(1, 1, TCP_ACK, "", 0); /* too late */
-	assert_true(raw_next()->flags & TCP_RST);
+	assert_true(raw_next_segment()->flags & TCP_RST);
 	assert_int_equal(fixture_accepted_count, 0);
 }
 
@@ -89,9 +89,9 @@ static void test_repeated_syn_gets_the_same_answer(void **state)
 	(void)state;
 	open_listener(8);
 	raw_syn(0);
-	isn = raw_next()->seq_absolute;
+	isn = raw_next_segment()->seq_absolute;
 	raw_syn(0);
-	assert_int_equal(raw_next()->seq_absolute, isn);
+	assert_int_equal(raw_next_segment()->seq_absolute, isn);
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
 }
@@ -107,7 +107,7 @@ static void test_requests_beyond_the_backlog_are_dropped_without_cookies(void **
 	}
 	assert_int_equal(counts_of(0).syns_dropped, 3);
 	raw.port = RAW_PORT;
-	raw_forget();
+	raw_forget_seen();
 	/* The first one completes, and makes room. Only answers to RAW_PORT reach the raw peer. */
 	raw_send(1, raw.log[0].seq_absolute - raw.their_isn + 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
@@ -131,7 +131,7 @@ static void test_request_that_does_not_answer_makes_way_for_another(void **state
 	raw.port = RAW_PORT;
 	raw_syn(0);
 	assert_int_equal(counts_of(0).syns_dropped, 1);
-	assert_int_equal(raw_last()->flags, TCP_SYN | TCP_ACK);
+	assert_int_equal(raw_last_segment()->flags, TCP_SYN | TCP_ACK);
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
 	/* One place is free, the other 99 are made so, and then only young ones are there. */
@@ -148,10 +148,10 @@ static void test_owner_with_a_full_queue_drops_requests(void **state)
 	open_listener(8);
 	fixture_admits = false;
 	raw_syn(0);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	fixture_admits = true;
 	raw_syn(0); /* again, as peers do */
-	assert_int_equal(raw_next()->flags, TCP_SYN | TCP_ACK);
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN | TCP_ACK);
 }
 
 static void test_refused_by_the_owner_is_reset(void **state)
@@ -160,9 +160,9 @@ static void test_refused_by_the_owner_is_reset(void **state)
 	open_listener(8);
 	fixture_accepts = false;
 	raw_syn(0);
-	raw_next();
+	raw_next_segment();
 	raw_send(1, 1, TCP_ACK, "", 0);
-	assert_true(raw_next()->flags & TCP_RST);
+	assert_true(raw_next_segment()->flags & TCP_RST);
 }
 
 static void test_rate_of_requests_is_limited(void **state)
@@ -219,12 +219,12 @@ static void test_unmatched_segments_are_reset_but_not_resets(void **state)
 	open_listener(8);
 	raw.peer_port = htons(PORT);
 	raw_send(5, 77, TCP_ACK, "data", 4);
-	s = raw_next();
+	s = raw_next_segment();
 	assert_int_equal(s->flags, TCP_RST);
 	assert_int_equal(s->seq_absolute, raw.their_isn + 77);
 	raw_send(5, 77, TCP_RST | TCP_ACK, "", 0);
 	raw_send(5, 77, TCP_FIN, "", 0);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 }
 
 static void test_what_was_on_its_way_is_reset_once_and_again_later(void **state)
@@ -234,13 +234,13 @@ static void test_what_was_on_its_way_is_reset_once_and_again_later(void **state)
 	raw.peer_port = htons(PORT);
 	for (uint32_t i = 0; i < 10; i++)
 		raw_send(5 + 4 * i, 77, TCP_ACK, "data", 4);
-	assert_int_equal(raw_unseen(), 1);
-	raw_next();
+	assert_int_equal(raw_unseen_count(), 1);
+	raw_next_segment();
 	raw_send(45, 78, TCP_ACK, "data", 4); /* another number to be reset at */
-	assert_int_equal(raw_next()->seq_absolute, raw.their_isn + 78);
+	assert_int_equal(raw_next_segment()->seq_absolute, raw.their_isn + 78);
 	fixture_run(2 * MS);
 	raw_send(5, 78, TCP_ACK, "data", 4);
-	assert_int_equal(raw_unseen(), 1);
+	assert_int_equal(raw_unseen_count(), 1);
 }
 
 /* Workers that come and go all the time: the connection may be another one's for a while, and is nobody's then. */
@@ -254,19 +254,19 @@ static void test_unmatched_segments_are_reset_at_last_while_the_group_changes_al
 	raw.peer_port = htons(PORT);
 	side[0].tcp->member = &member;
 	for (int i = 0; i < 11; i++) {
-		assert_int_equal(raw_unseen(), 0);
+		assert_int_equal(raw_unseen_count(), 0);
 		atomic_store(&member.changed_ns, fixture_now_ns);
 		raw_send(5, 77, TCP_ACK, "data", 4);
 		fixture_run(200 * MS);
 	}
 	assert_true(fixture_now_ns - begun > 2 * SEC);
-	assert_int_equal(raw_unseen(), 1);
-	assert_true(raw_next()->flags & TCP_RST);
+	assert_int_equal(raw_unseen_count(), 1);
+	assert_true(raw_next_segment()->flags & TCP_RST);
 	/* The same peer, long after: another connection, which another process may have. */
 	fixture_run(6 * SEC);
 	atomic_store(&member.changed_ns, fixture_now_ns);
 	raw_send(5, 77, TCP_ACK, "data", 4);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	side[0].tcp->member = NULL;
 }
 
@@ -283,11 +283,11 @@ static void test_unmatched_segments_of_a_group_are_reset_when_they_come_again(vo
 	raw_send(5, 77, TCP_ACK, "data", 4);
 	fixture_run(10 * MS);
 	raw_send(5, 77, TCP_ACK, "data", 4);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	fixture_run(200 * MS);
 	raw_send(5, 77, TCP_ACK, "data", 4);
-	assert_int_equal(raw_unseen(), 1);
-	assert_true(raw_next()->flags & TCP_RST);
+	assert_int_equal(raw_unseen_count(), 1);
+	assert_true(raw_next_segment()->flags & TCP_RST);
 	side[0].tcp->member = NULL;
 }
 
@@ -304,19 +304,19 @@ static void test_peer_of_a_group_that_has_sent_one_ack_is_asked_and_reset(void *
 	side[0].tcp->member = &member;
 	raw_send(5, 77, TCP_ACK, "", 0);
 	fixture_run(500 * MS);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	fixture_run(200 * MS);
-	assert_int_equal(raw_unseen(), 1);
-	s = raw_next();
+	assert_int_equal(raw_unseen_count(), 1);
+	s = raw_next_segment();
 	assert_int_equal(s->flags, TCP_ACK);
 	assert_int_equal(s->len, 0);
 	assert_int_equal(s->seq_absolute, raw.their_isn + 76); /* just below what the peer takes */
 	raw_send(5, 77, TCP_ACK, "", 0);
-	s = raw_next();
+	s = raw_next_segment();
 	assert_int_equal(s->flags, TCP_RST);
 	assert_int_equal(s->seq_absolute, raw.their_isn + 77);
 	fixture_run(10 * SEC);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	side[0].tcp->member = NULL;
 }
 
@@ -333,15 +333,15 @@ static void test_peer_of_a_group_is_asked_twice_and_not_before_the_group_is_quie
 	raw_send(5, 77, TCP_ACK, "", 0);
 	raw_send(5, 77, TCP_ACK, "", 0);
 	fixture_run(1900 * MS);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	fixture_run(200 * MS);
-	assert_int_equal(raw_unseen(), 1);
-	raw_next();
+	assert_int_equal(raw_unseen_count(), 1);
+	raw_next_segment();
 	fixture_run(1 * SEC);
-	assert_int_equal(raw_unseen(), 1);
-	raw_next();
+	assert_int_equal(raw_unseen_count(), 1);
+	raw_next_segment();
 	fixture_run(20 * SEC);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	side[0].tcp->member = NULL;
 }
 
@@ -359,7 +359,7 @@ static void test_peer_of_a_group_that_has_sent_data_is_not_asked(void **state)
 	raw.port++;
 	raw_send(5, 77, TCP_ACK | TCP_FIN, "", 0);
 	fixture_run(10 * SEC);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	side[0].tcp->member = NULL;
 }
 
@@ -367,7 +367,7 @@ static void test_peer_of_a_group_that_has_sent_data_is_not_asked(void **state)
  * A worker that stood still finds a SYN that its peer has repeated since, and that another worker has answered: two
  * SYN-ACKs. The connection comes here then, from that worker; its peer has the other's number.
  */
-static void adopt_beside_a_late_syn(bool handshaken, int64_t since_ns)
+static void adopt_pending_beside_late_syn(bool handshaken, int64_t since_ns)
 {
 	static struct vma_nic_accept_page member;
 	struct vma_pending pending;
@@ -379,50 +379,50 @@ static void adopt_beside_a_late_syn(bool handshaken, int64_t since_ns)
 	member.groups = 1;
 	side[0].tcp->member = &member;
 	raw_syn(0);
-	assert_int_equal(raw_next()->flags, TCP_SYN | TCP_ACK);
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN | TCP_ACK);
 	pending = member.pending[0];
 	pending.iss += 1000000;
 	pending.handshaken = handshaken;
 	pending.since_ns = (uint64_t)((int64_t)fixture_now_ns + since_ns);
 	fixture_run(10 * MS);
-	raw_forget();
+	raw_forget_seen();
 	assert_true(vma_ring_acquire(side[0].ring));
 	tcp_listener_adopt((struct vma_flow *)fixture_listener, &pending); /* the flow is its first member */
 	vma_ring_release(side[0].ring);
-	fixture_settle();
+	fixture_run_until_idle();
 	raw.their_isn = handshaken || since_ns <= 0 ? pending.iss : pending.iss - 1000000; /* which has come first */
 	raw_send(1, 1, TCP_ACK, "data", 4);
 	assert_int_equal(fixture_accepted_count, 1);
-	while (raw_unseen() != 0)
-		assert_false(raw_next()->flags & TCP_RST);
+	while (raw_unseen_count() != 0)
+		assert_false(raw_next_segment()->flags & TCP_RST);
 }
 
 static void test_what_is_adopted_takes_the_place_of_a_late_syn(void **state)
 {
 	(void)state;
-	adopt_beside_a_late_syn(true, 0);
+	adopt_pending_beside_late_syn(true, 0);
 }
 
 static void test_what_is_adopted_half_open_takes_the_place_of_a_later_syn(void **state)
 {
 	(void)state;
-	adopt_beside_a_late_syn(false, -200000000);
+	adopt_pending_beside_late_syn(false, -200000000);
 }
 
 static void test_what_is_adopted_half_open_leaves_an_earlier_syn_its_place(void **state)
 {
 	(void)state;
-	adopt_beside_a_late_syn(false, 5000000);
+	adopt_pending_beside_late_syn(false, 5000000);
 }
 
-static uint32_t number_of_a_syn_ack(uint32_t seq)
+static uint32_t syn_ack_isn(uint32_t seq)
 {
 	uint32_t isn;
 
 	raw_send(seq, 0, TCP_SYN, "", 0);
-	isn = raw_next()->seq_absolute;
+	isn = raw_next_segment()->seq_absolute;
 	raw_send(seq + 1, 0, TCP_RST, "", 0);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	return isn;
 }
 
@@ -437,13 +437,13 @@ static void test_workers_answer_the_same_syn_by_the_same_number(void **state)
 	raw.peer_port = htons(PORT);
 	side[0].tcp->member = &member;
 	memset(side[0].tcp->isn_key, 5, sizeof(side[0].tcp->isn_key));
-	isn = number_of_a_syn_ack(0);
+	isn = syn_ack_isn(0);
 	fixture_run(1 * SEC);
 	side[0].tcp->attr.secret[0] ^= 1; /* as in another process */
-	assert_int_equal(number_of_a_syn_ack(0), isn);
-	assert_int_not_equal(number_of_a_syn_ack(1), isn);
+	assert_int_equal(syn_ack_isn(0), isn);
+	assert_int_not_equal(syn_ack_isn(1), isn);
 	atomic_store(&member.groups, 0);
-	assert_int_not_equal(number_of_a_syn_ack(0), isn);
+	assert_int_not_equal(syn_ack_isn(0), isn);
 }
 
 static void test_wrong_ack_of_a_syn_ack_is_reset(void **state)
@@ -451,9 +451,9 @@ static void test_wrong_ack_of_a_syn_ack_is_reset(void **state)
 	(void)state;
 	open_listener(8);
 	raw_syn(0);
-	raw_next();
+	raw_next_segment();
 	raw_send(1, 5, TCP_ACK, "", 0);
-	assert_true(raw_next()->flags & TCP_RST);
+	assert_true(raw_next_segment()->flags & TCP_RST);
 	assert_int_equal(fixture_accepted_count, 0);
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
@@ -476,7 +476,7 @@ static void test_deferred_accept_waits_for_data(void **state)
 	side[0].options.defer_accept_sec = 5;
 	open_listener(8);
 	raw_syn(0);
-	raw_next();
+	raw_next_segment();
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 0);
 	fixture_run(2 * SEC);
@@ -493,7 +493,7 @@ static void test_deferred_accept_does_not_wait_for_ever(void **state)
 	raw_syn(0);
 	raw_send(1, 1, TCP_ACK, "", 0);
 	fixture_run(10 * SEC);
-	assert_true(raw_last()->flags & TCP_SYN); /* asked once more */
+	assert_true(raw_last_segment()->flags & TCP_SYN); /* asked once more */
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
 }
@@ -503,11 +503,11 @@ static void test_closing_a_listener_resets_who_waits(void **state)
 	(void)state;
 	open_listener(8);
 	raw_syn(0);
-	raw_next();
+	raw_next_segment();
 	vma_tcp_listener_close(fixture_listener);
 	fixture_listener = NULL;
-	fixture_settle();
-	assert_true(raw_next()->flags & TCP_RST);
+	fixture_run_until_idle();
+	assert_true(raw_next_segment()->flags & TCP_RST);
 }
 
 /* What has come while nobody looked, as well as what comes while the rule is being taken away. */
@@ -524,8 +524,8 @@ static void test_requests_that_meet_the_end_of_a_listener_are_refused(void **sta
 	raw.holds = false;
 	vma_tcp_listener_close(fixture_listener);
 	fixture_listener = NULL;
-	fixture_settle();
-	s = raw_next();
+	fixture_run_until_idle();
+	s = raw_next_segment();
 	assert_int_equal(s->flags, TCP_RST | TCP_ACK);
 	assert_int_equal(s->ack, 8);
 	assert_int_equal(counts_of(0).resets_out, 2);
@@ -543,8 +543,8 @@ static void test_requests_that_meet_the_end_of_a_listener_that_has_finished_are_
 	raw.holds = false;
 	vma_tcp_listener_close(fixture_listener);
 	fixture_listener = NULL;
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 0);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 0);
 	assert_int_equal(counts_of(0).syns_dropped, 1);
 }
 
@@ -558,7 +558,7 @@ static void test_a_listener_that_finishes_has_those_who_wait_come_in(void **stat
 	raw.port = RAW_PORT + 1;
 	raw_syn(0);
 	side[0].options.syncookies = 2;
-	vma_tcp_listener_set(fixture_listener, &side[0].options, 8);
+	vma_tcp_listener_set_options(fixture_listener, &side[0].options, 8);
 	raw_syn(0);
 	assert_int_equal(counts_of(0).syns_dropped, 2);
 	raw.port = RAW_PORT;
@@ -601,8 +601,8 @@ static void test_what_has_come_before_a_listener_finishes_is_let_in(void **state
 	vma_tcp_listener_drain(fixture_listener, 0);
 	assert_int_equal(counts_of(0).syns_dropped, 0);
 	raw.holds = false;
-	fixture_settle();
-	assert_int_equal(raw_next()->flags, TCP_SYN | TCP_ACK);
+	fixture_run_until_idle();
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN | TCP_ACK);
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
 }

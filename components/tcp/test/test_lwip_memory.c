@@ -24,7 +24,7 @@ static void counting_free(void *memory)
 	free(memory);
 }
 
-static const struct vma_tcp_host counting = {.alloc = counting_alloc, .free = counting_free};
+static const struct vma_tcp_host_ops counting = {.alloc = counting_alloc, .free = counting_free};
 
 static int setup(void **state)
 {
@@ -60,7 +60,7 @@ static void test_many_segments_count_like_bytes(void **state)
 	(void)state;
 	w.tcp.attr.memory = &memory;
 	for (unsigned i = 0; i < MANY; i++) {
-		made[i] = memory_segment(&w.tcp, NULL, 48, 0);
+		made[i] = memory_get_segment_of_bytes(&w.tcp, NULL, 48, 0);
 		assert_non_null(made[i]);
 		if (i == 1000)
 			assert_int_equal(atomic_load(&memory.used), 0);
@@ -164,7 +164,7 @@ static void test_without_memory_the_answer_is_none_and_it_is_counted(void **stat
 static void test_a_segment_that_was_freed_is_the_next_one_whatever_was_done_to_it(void **state)
 {
 	uint8_t bytes[200];
-	struct tcp_seg *seg = memory_segment(&w.tcp, bytes, 100, 12), *next;
+	struct tcp_seg *seg = memory_get_segment_of_bytes(&w.tcp, bytes, 100, 12), *next;
 	size_t before;
 
 	(void)state;
@@ -178,7 +178,7 @@ static void test_a_segment_that_was_freed_is_the_next_one_whatever_was_done_to_i
 	assert_int_equal(memory_segment_free(&w.tcp, seg), MEMORY_SEGMENT_PBUFS);
 	assert_int_equal(port_memory_in_use(&w.tcp), 0);
 	before = allocs;
-	next = memory_segment(&w.tcp, bytes + 1, 150, 0);
+	next = memory_get_segment_of_bytes(&w.tcp, bytes + 1, 150, 0);
 	assert_int_equal(port_memory_in_use(&w.tcp), 3);
 	if (!frees) {
 		assert_ptr_equal(next, seg);
@@ -208,7 +208,7 @@ static void test_segments_kept_whole_serve_in_pieces_when_the_host_has_nothing(v
 
 	(void)state;
 	for (int i = 0; i < 2; i++)
-		segments[i] = memory_segment(&w.tcp, bytes, 100, 0);
+		segments[i] = memory_get_segment_of_bytes(&w.tcp, bytes, 100, 0);
 	for (int i = 0; i < 2; i++)
 		memory_segment_free(&w.tcp, segments[i]);
 	if (frees)
@@ -219,9 +219,9 @@ static void test_segments_kept_whole_serve_in_pieces_when_the_host_has_nothing(v
 	segment = memp_malloc(MEMP_TCP_SEG);
 	assert_true(pbuf && header && segment);
 	assert_int_equal(no_memory_count(), 0);
-	segments[0] = memory_segment(&w.tcp, bytes, 100, 0);
+	segments[0] = memory_get_segment_of_bytes(&w.tcp, bytes, 100, 0);
 	assert_non_null(segments[0]);
-	assert_null(memory_segment(&w.tcp, bytes, 100, 0));
+	assert_null(memory_get_segment_of_bytes(&w.tcp, bytes, 100, 0));
 	assert_int_equal(no_memory_count(), 1);
 	assert_int_equal(port_memory_in_use(&w.tcp), 6);
 	memory_segment_free(&w.tcp, segments[0]);

@@ -379,18 +379,18 @@ static void test_a_buffer_that_holds_nothing_but_padding_is_given_back_at_once(v
 	lwip_fixture_frames_are_back(&w);
 }
 
-static size_t allocs_left;
-static void *some_allocs(size_t size)
+static size_t allocs_until_failure;
+static void *alloc_until_limit(size_t size)
 {
-	return allocs_left && allocs_left-- ? calloc(1, size) : NULL;
+	return allocs_until_failure && allocs_until_failure-- ? calloc(1, size) : NULL;
 }
 
 static void test_without_memory_for_a_pbuf_the_packet_remains_the_callers(void **state)
 {
 	(void)state;
-	w.tcp.host.alloc = some_allocs;
-	for (allocs_left = 0; allocs_left < 4;) { /* a header's, and three buffers' */
-		size_t left = allocs_left;
+	w.tcp.host.alloc = alloc_until_limit;
+	for (allocs_until_failure = 0; allocs_until_failure < 4;) { /* a header's, and three buffers' */
+		size_t left = allocs_until_failure;
 		struct vma_buf *packet = packet_of_three(0, 0);
 		struct pbuf *p = pbuf_of(packet);
 
@@ -399,9 +399,9 @@ static void test_without_memory_for_a_pbuf_the_packet_remains_the_callers(void *
 		vma_buf_put_chain(w.arena, packet);
 		lwip_fixture_frames_are_back(&w);
 		port_memory_destroy(&w.tcp); /* what the first try left in the lists */
-		allocs_left = 1;
+		allocs_until_failure = 1;
 		assert_int_equal(port_memory_create(&w.tcp), 0);
-		allocs_left = left + 1;
+		allocs_until_failure = left + 1;
 	}
 	w.tcp.host.alloc = NULL;
 }

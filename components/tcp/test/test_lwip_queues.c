@@ -58,7 +58,7 @@ static void flagged_segment_at(unsigned i, uint32_t offset, uint16_t len, uint8_
 	memcpy(p->payload, &hdr, sizeof(hdr));
 	for (uint16_t k = 0; k < len; k++)
 		((uint8_t *)p->payload)[sizeof(hdr) + k] = lwip_queues_pattern(offset + k);
-	lwip_input(fixture_peer, fixture_local, p);
+	lwip_tcp_input_segment(fixture_peer, fixture_local, p);
 	lwip_leave();
 }
 
@@ -108,7 +108,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void both_are_the_same(void)
+static void ooo_assert_both_equal(void)
 {
 	const struct tcp_pcb *a = conn[0]->pcb, *b = conn[1]->pcb;
 	const struct tcp_seg *s = a->ooseq, *t = b->ooseq;
@@ -136,13 +136,13 @@ static uint32_t random_below(uint32_t n)
 
 static bool came[2 << 20];
 
-static void note_what_came(uint32_t offset, uint16_t len)
+static void note_bytes_that_came(uint32_t offset, uint16_t len)
 {
 	assert_true(offset + 2 * SPAN < sizeof(came));
 	memset(came + offset, 1, len);
 }
 
-static void all_that_came_is_there(void)
+static void ooo_check_received(void)
 {
 	uint32_t bytes = 0;
 
@@ -153,7 +153,7 @@ static void all_that_came_is_there(void)
 	assert_int_equal(bytes, 0);
 }
 
-static void a_random_conversation(uint32_t seed)
+static void ooo_random_conversation(uint32_t seed)
 {
 	uint32_t ahead = taken[0];
 
@@ -175,9 +175,9 @@ static void a_random_conversation(uint32_t seed)
 		conn[1]->pcb->ooseq_last = NULL;
 		segment_at(0, offset, len);
 		segment_at(1, offset, len);
-		both_are_the_same();
-		note_what_came(offset, len);
-		all_that_came_is_there();
+		ooo_assert_both_equal();
+		note_bytes_that_came(offset, len);
+		ooo_check_received();
 	}
 }
 
@@ -186,7 +186,7 @@ static void test_any_order_makes_the_queue_and_the_ranges_that_a_walk_makes(void
 	(void)state;
 	memset(came, 0, sizeof(came));
 	for (uint32_t seed = 1; seed <= 100; seed++)
-		a_random_conversation(seed);
+		ooo_random_conversation(seed);
 	assert_true(taken[0] > 100000);
 }
 
@@ -330,7 +330,7 @@ static uint64_t lwip_queues_cpu_ns(void)
 }
 
 /* CPU time per segment of n, all but the first of which come before it. */
-static double cost_of(unsigned n)
+static double ooo_cost_per_segment_ns(unsigned n)
 {
 	uint32_t base = taken[0];
 	uint64_t before = lwip_queues_cpu_ns();
@@ -348,10 +348,10 @@ static void test_a_segment_costs_the_same_however_many_are_queued(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 3; i++) {
-		double cost = cost_of(250);
+		double cost = ooo_cost_per_segment_ns(250);
 
 		few = cost < few ? cost : few;
-		cost = cost_of(8000);
+		cost = ooo_cost_per_segment_ns(8000);
 		many = cost < many ? cost : many;
 	}
 	if (many > few * 8) {

@@ -6,8 +6,8 @@
 
 #define LINK 2500000 /* bytes per second */
 
-static uint64_t began_ns;
-static uint32_t began_at;
+static uint64_t measure_start_ns;
+static uint32_t measure_start_seq;
 
 static void model_begin(uint64_t rtt_ns, double loss)
 {
@@ -21,14 +21,15 @@ static void model_begin(uint64_t rtt_ns, double loss)
 
 static void measure(void)
 {
-	began_ns = w.tcp.now_ns;
-	began_at = w.rcv_nxt;
+	measure_start_ns = w.tcp.now_ns;
+	measure_start_seq = w.rcv_nxt;
 }
 
 /* In thousandths of the link. */
 static unsigned goodput(void)
 {
-	return (unsigned)((uint64_t)(w.rcv_nxt - began_at) * SECOND / (w.tcp.now_ns - began_ns) * 1000 / LINK);
+	return (unsigned)((uint64_t)(w.rcv_nxt - measure_start_seq) * SECOND / (w.tcp.now_ns - measure_start_ns) *
+	                  1000 / LINK);
 }
 
 static void test_link_is_filled_and_its_queue_stays_short(void **state)

@@ -4,13 +4,13 @@
 #include "fixture.h"
 
 /* What happens when the ring has a rule for a connection, and vma_tcp_steer does not know yet. */
-static void (*after_steer)(void);
+static void (*after_ring_steer_hook)(void);
 static int steer_and_more(struct vma_ring *ring, struct vma_flow *flow)
 {
 	const int rc = vma_ring_steer(ring, flow);
 
-	if (after_steer != NULL)
-		after_steer();
+	if (after_ring_steer_hook != NULL)
+		after_ring_steer_hook();
 	return rc;
 }
 #define vma_ring_steer steer_and_more
@@ -38,7 +38,7 @@ static int move_close(void **state)
 	}
 	fixture_accepted_count = 0;
 	for (int i = 0; i < 10; i++) {
-		fixture_settle();
+		fixture_run_until_idle();
 		vma_ring_progress(other.ring);
 	}
 	vma_tcp_destroy(other.tcp);
@@ -49,13 +49,13 @@ static int move_close(void **state)
 static void settle_all(void)
 {
 	for (int i = 0; i < 20; i++) {
-		fixture_settle();
+		fixture_run_until_idle();
 		vma_ring_progress(other.ring);
 	}
 }
 
 /* Both ways, in one moment of the clock. */
-static void talk(struct app *a, struct app *b, size_t n)
+static void exchange_both_ways(struct app *a, struct app *b, size_t n)
 {
 	assert_int_equal(fixture_send_bytes(a, n), n);
 	settle_all();
@@ -80,10 +80,10 @@ static void test_a_moved_connection_goes_on_in_the_other_stack(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	assert_int_equal(vma_tcp_move(server->conn, other.tcp), 0);
+	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), 0);
 	assert_ptr_equal(vma_tcp_stack(server->conn), other.tcp);
-	talk(client, server, 3000);
-	talk(client, server, 700);
+	exchange_both_ways(client, server, 3000);
+	exchange_both_ways(client, server, 700);
 	assert_null(side[1].tcp->all);
 	assert_int_equal(sum_of_resets(), 0);
 	app_free(client);
@@ -97,11 +97,11 @@ static void test_what_was_under_way_meanwhile_is_not_lost(void **state)
 	establish(&client, &server);
 	assert_int_equal(fixture_send_bytes(client, 4000), 4000);
 	vma_ring_progress(side[0].ring);
-	vma_wire_tick(side[0].nic); /* it lies at side 1, and its ring was not driven */
-	assert_int_equal(vma_tcp_move(server->conn, other.tcp), 0);
+	vma_wire_drive_both_ends(side[0].nic); /* it lies at side 1, and its ring was not driven */
+	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), 0);
 	settle_all();
 	assert_int_equal(read_bytes(server, 4000), 4000);
-	talk(client, server, 100);
+	exchange_both_ways(client, server, 100);
 	assert_int_equal(sum_of_resets(), 0);
 	app_free(client);
 }
@@ -113,10 +113,10 @@ static void test_unread_bytes_move_along(void **state)
 	(void)state;
 	establish(&client, &server);
 	assert_int_equal(fixture_send_bytes(client, 2000), 2000);
-	fixture_settle();
-	assert_int_equal(vma_tcp_move(server->conn, other.tcp), 0);
+	fixture_run_until_idle();
+	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), 0);
 	assert_int_equal(read_bytes(server, 2000), 2000);
-	talk(client, server, 500);
+	exchange_both_ways(client, server, 500);
 	app_free(client);
 }
 
@@ -127,11 +127,11 @@ static void test_one_with_its_own_rule_moves_with_it(void **state)
 	(void)state;
 	establish(&client, &server);
 	assert_int_equal(vma_tcp_steer(server->conn), 0);
-	assert_int_equal(vma_tcp_move(server->conn, other.tcp), 0);
+	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), 0);
 	assert_int_equal(vma_tcp_steer(server->conn), 0);
-	talk(client, server, 500);
-	assert_int_equal(vma_tcp_move(server->conn, side[1].tcp), 0); /* and back */
-	talk(client, server, 500);
+	exchange_both_ways(client, server, 500);
+	assert_int_equal(vma_tcp_move_to_stack(server->conn, side[1].tcp), 0); /* and back */
+	exchange_both_ways(client, server, 500);
 	app_free(client);
 }
 
@@ -142,9 +142,9 @@ static void test_its_timers_run_in_the_other_stack(void **state)
 	(void)state;
 	establish(&client, &server);
 	assert_int_equal(fixture_send_bytes(client, 100), 100);
-	fixture_settle(); /* its ACK is delayed */
-	assert_int_equal(vma_tcp_move(server->conn, other.tcp), 0);
-	assert_true(vma_tcp_due(other.tcp) != UINT64_MAX);
+	fixture_run_until_idle(); /* its ACK is delayed */
+	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), 0);
+	assert_true(vma_tcp_next_due_ns(other.tcp) != UINT64_MAX);
 	fixture_now_ns += SEC;
 	settle_all();
 	assert_int_equal(client->conn->pcb->unacked == NULL, 1);
@@ -159,21 +159,21 @@ static void test_a_near_peers_window_goes_by_the_ring_that_it_comes_to(void **st
 	(void)state;
 	establish(&client, &server);
 	server->conn->rtt.min_ns = MS / 10;
-	talk(client, server, 3000);
+	exchange_both_ways(client, server, 3000);
 	window_max_update(server->conn);
 	before = atomic_load(&server->conn->window_max);
 	vma_ring_qp(other.ring)->rx_depth /= 2;
-	assert_int_equal(vma_tcp_move(server->conn, other.tcp), 0);
+	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), 0);
 	assert_int_equal(atomic_load(&server->conn->window_max), before / 2);
 	vma_ring_qp(other.ring)->rx_depth *= 2;
-	talk(client, server, 500);
+	exchange_both_ways(client, server, 500);
 	app_free(client);
 }
 
 /* ---- with a rule of its own ---- */
 
 static struct vma_nic_ops hooked_ops;
-static const struct vma_nic_ops *true_ops;
+static const struct vma_nic_ops *real_nic_ops;
 static void (*while_moving)(struct app *client, struct app *server);
 static struct app *moving_client, *moving_server;
 static int nic_answer;
@@ -182,20 +182,20 @@ static int nic_answer;
 static int move_hook(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key)
 {
 	if (nic_answer == 0)
-		nic_answer = true_ops->flow_move(from, to, key);
+		nic_answer = real_nic_ops->flow_move(from, to, key);
 	if (while_moving != NULL)
 		while_moving(moving_client, moving_server);
 	return nic_answer;
 }
 
-static int move_meanwhile(struct app *client, struct app *server, int answer,
+static int move_with_hook(struct app *client, struct app *server, int answer,
                           void (*meanwhile)(struct app *client, struct app *server))
 {
 	struct vma_nic_qp *qp = vma_ring_qp(vma_tcp_ring(vma_tcp_stack(server->conn)));
 	struct vma_tcp *to = vma_tcp_stack(server->conn) == other.tcp ? side[1].tcp : other.tcp;
 	int rc;
 
-	true_ops = qp->ops;
+	real_nic_ops = qp->ops;
 	hooked_ops = *qp->ops;
 	hooked_ops.flow_move = move_hook;
 	qp->ops = &hooked_ops;
@@ -203,8 +203,8 @@ static int move_meanwhile(struct app *client, struct app *server, int answer,
 	moving_client = client;
 	moving_server = server;
 	nic_answer = answer;
-	rc = vma_tcp_move(server->conn, to);
-	qp->ops = true_ops;
+	rc = vma_tcp_move_to_stack(server->conn, to);
+	qp->ops = real_nic_ops;
 	return rc;
 }
 
@@ -212,7 +212,7 @@ static void move_to_other(struct app *server)
 {
 	struct vma_tcp *to = vma_tcp_stack(server->conn) == other.tcp ? side[1].tcp : other.tcp;
 
-	assert_int_equal(vma_tcp_move(server->conn, to), 0);
+	assert_int_equal(vma_tcp_move_to_stack(server->conn, to), 0);
 	assert_ptr_equal(vma_tcp_stack(server->conn), to);
 }
 
@@ -243,7 +243,7 @@ static void test_what_waits_for_an_acknowledgement_moves_along(void **state)
 	assert_int_equal(fixture_send_bytes(server, 100), 100);
 	vma_ring_progress(side[1].ring);
 	assert_true(vma_tcp_is_busy(side[1].tcp));
-	assert_int_equal(vma_tcp_move(server->conn, other.tcp), 0);
+	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), 0);
 	assert_false(vma_tcp_is_busy(side[1].tcp));
 	assert_true(vma_tcp_is_busy(other.tcp));
 	settle_all();
@@ -266,7 +266,7 @@ static void test_a_hundred_moves_in_the_middle_of_a_stream_each_way(void **state
 		sent[0] += fixture_send_bytes(client, 40000);
 		sent[1] += fixture_send_bytes(server, 40000);
 		for (int i = 0; i < round % 4; i++) {
-			vma_wire_tick(side[0].nic);
+			vma_wire_drive_both_ends(side[0].nic);
 			vma_ring_progress(side[round & 1].ring);
 		}
 		move_to_other(server);
@@ -297,7 +297,7 @@ static void test_data_out_of_order_moves_along(void **state)
 	wire_faults(0, (struct vma_wire_faults){0});
 	assert_int_equal(fixture_send_bytes(client, 5000), 5000);
 	vma_ring_progress(side[0].ring);
-	vma_wire_tick(side[0].nic);
+	vma_wire_drive_both_ends(side[0].nic);
 	vma_ring_progress(side[1].ring);
 	assert_non_null(server->conn->pcb->ooseq);
 	assert_true(side[1].tcp->ooo_bytes != 0);
@@ -307,7 +307,7 @@ static void test_data_out_of_order_moves_along(void **state)
 	run_all(5 * SEC);
 	assert_int_equal(read_bytes(server, 7000), 6000);
 	assert_int_equal(other.tcp->ooo_bytes, 0);
-	talk(client, server, 3000);
+	exchange_both_ways(client, server, 3000);
 	app_free(client);
 }
 
@@ -328,7 +328,7 @@ static void test_a_retransmission_that_is_due_is_made_by_the_other_stack(void **
 	vma_tcp_counts(other.tcp, &counts);
 	assert_true(counts.retransmits + counts.tail_probes != 0);
 	assert_int_equal(counts_of(1).retransmits, 0);
-	talk(client, server, 3000);
+	exchange_both_ways(client, server, 3000);
 	app_free(client);
 }
 
@@ -373,7 +373,7 @@ static void test_time_wait_that_begins_in_the_middle_of_a_move_is_the_other_stac
 	establish_steered(&client, &server);
 	assert_int_equal(vma_tcp_shutdown(server->conn, SHUT_WR), 0);
 	run_all(100 * MS);
-	assert_int_equal(move_meanwhile(client, server, 0, finish_from_peer), 0);
+	assert_int_equal(move_with_hook(client, server, 0, finish_from_peer), 0);
 	run_all(100 * MS);
 	vma_tcp_counts(other.tcp, &counts);
 	assert_int_equal(counts.time_waits, 1);
@@ -423,10 +423,10 @@ static void test_a_reset_in_the_middle_of_a_move_ends_it(void **state)
 
 	(void)state;
 	establish_steered(&client, &server);
-	rc = move_meanwhile(client, server, 0, reset_itself);
+	rc = move_with_hook(client, server, 0, reset_itself);
 	expect_ended(client, server, rc);
 	establish_steered(&client, &server);
-	assert_int_equal(move_meanwhile(client, server, 0, reset_by_peer), 0);
+	assert_int_equal(move_with_hook(client, server, 0, reset_by_peer), 0);
 	settle_all();
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
 	assert_int_equal(vma_tcp_error(server->conn), ECONNRESET);
@@ -447,7 +447,7 @@ static void test_what_is_sent_and_received_in_the_middle_of_a_move_is_not_lost(v
 	(void)state;
 	establish_steered(&client, &server);
 	for (int i = 0; i < 4; i++) {
-		assert_int_equal(move_meanwhile(client, server, 0, send_both_ways), 0);
+		assert_int_equal(move_with_hook(client, server, 0, send_both_ways), 0);
 		settle_all();
 		assert_int_equal(read_bytes(server, 4000), 3000);
 		assert_int_equal(read_bytes(client, 4000), 2000);
@@ -471,7 +471,7 @@ static void test_one_that_is_closed_in_the_middle_of_a_move_is_the_other_stacks_
 
 	(void)state;
 	establish_steered(&client, &server);
-	move_meanwhile(client, server, 0, close_itself);
+	move_with_hook(client, server, 0, close_itself);
 	run_all(100 * MS);
 	vma_tcp_close(client->conn, false);
 	run_all(5 * SEC);
@@ -498,8 +498,8 @@ static void test_one_that_moves_is_not_steered(void **state)
 
 	(void)state;
 	establish_steered(&client, &server);
-	assert_int_equal(move_meanwhile(client, server, 0, steer_all_meanwhile), 0);
-	talk(client, server, 500);
+	assert_int_equal(move_with_hook(client, server, 0, steer_all_meanwhile), 0);
+	exchange_both_ways(client, server, 500);
 	app_free(client);
 }
 
@@ -509,16 +509,16 @@ static void test_one_whose_rule_the_nic_does_not_move_stays(void **state)
 
 	(void)state;
 	establish_steered(&client, &server);
-	assert_int_equal(move_meanwhile(client, server, -EOPNOTSUPP, send_both_ways), -EOPNOTSUPP);
+	assert_int_equal(move_with_hook(client, server, -EOPNOTSUPP, send_both_ways), -EOPNOTSUPP);
 	assert_ptr_equal(vma_tcp_stack(server->conn), side[1].tcp);
 	settle_all();
 	assert_int_equal(read_bytes(server, 4000), 3000);
 	assert_int_equal(read_bytes(client, 4000), 2000);
 	move_to_other(server);
-	talk(client, server, 500);
+	exchange_both_ways(client, server, 500);
 	first = client;
 	establish_steered(&client, &server);
-	assert_int_equal(move_meanwhile(client, server, -EPIPE, reset_itself), -EPIPE);
+	assert_int_equal(move_with_hook(client, server, -EPIPE, reset_itself), -EPIPE);
 	assert_null(server->conn->flow.ring);
 	settle_all();
 	app_free(client);
@@ -546,12 +546,12 @@ static const struct vma_nic_ops *refuse_rules(struct vma_ring *ring)
 	return ops;
 }
 
-static void move_in_vain(void)
+static void move_refused_by_nic(void)
 {
 	const struct vma_nic_ops *ops = refuse_rules(other.ring);
 
-	after_steer = NULL;
-	assert_int_equal(vma_tcp_move(moving_server->conn, other.tcp), -ENOSPC);
+	after_ring_steer_hook = NULL;
+	assert_int_equal(vma_tcp_move_to_stack(moving_server->conn, other.tcp), -ENOSPC);
 	vma_ring_qp(other.ring)->ops = ops;
 }
 
@@ -564,24 +564,24 @@ static void test_one_that_is_steered_while_its_move_fails_has_no_rule_and_may_ge
 	establish(&client, &server);
 	take_events(server);
 	moving_server = server;
-	after_steer = move_in_vain;
+	after_ring_steer_hook = move_refused_by_nic;
 	assert_int_equal(vma_tcp_steer(server->conn), -EINVAL);
 	assert_false(vma_tcp_has_rule(server->conn));
 	assert_int_equal(take_events(server) & VMA_TCP_STEERED, 0);
-	talk(client, server, 500);
+	exchange_both_ways(client, server, 500);
 	assert_int_equal(vma_tcp_steer(server->conn), 0);
 	assert_true(vma_tcp_has_rule(server->conn));
 	assert_true(take_events(server) & VMA_TCP_STEERED);
 	move_to_other(server);
 	assert_true(vma_tcp_has_rule(server->conn));
-	talk(client, server, 500);
+	exchange_both_ways(client, server, 500);
 	app_free(client);
 }
 
-static void move_on(void)
+static void move_after_steer(void)
 {
-	after_steer = NULL;
-	assert_int_equal(vma_tcp_move(moving_server->conn, other.tcp), 0);
+	after_ring_steer_hook = NULL;
+	assert_int_equal(vma_tcp_move_to_stack(moving_server->conn, other.tcp), 0);
 }
 
 static void test_one_that_is_steered_while_it_moves_has_a_rule(void **state)
@@ -591,14 +591,14 @@ static void test_one_that_is_steered_while_it_moves_has_a_rule(void **state)
 	(void)state;
 	establish(&client, &server);
 	moving_server = server;
-	after_steer = move_on;
+	after_ring_steer_hook = move_after_steer;
 	assert_int_equal(vma_tcp_steer(server->conn), 0);
 	assert_true(vma_tcp_has_rule(server->conn));
 	assert_true(take_events(server) & VMA_TCP_STEERED);
-	talk(client, server, 500);
+	exchange_both_ways(client, server, 500);
 	move_to_other(server); /* and back */
 	assert_true(vma_tcp_has_rule(server->conn));
-	talk(client, server, 500);
+	exchange_both_ways(client, server, 500);
 	app_free(client);
 }
 
@@ -616,7 +616,7 @@ static void test_one_that_gets_no_rule_when_its_listener_ends_is_known_to_have_n
 	assert_false(vma_tcp_has_rule(server->conn));
 	vma_tcp_steer_all(side[1].tcp);
 	assert_true(vma_tcp_has_rule(server->conn));
-	talk(client, server, 500);
+	exchange_both_ways(client, server, 500);
 	app_free(client);
 }
 
@@ -628,7 +628,7 @@ static void test_one_that_its_owner_has_closed_stays(void **state)
 	establish_steered(&client, &server);
 	vma_tcp_close(server->conn, false);
 	settle_all();
-	assert_int_equal(vma_tcp_move(server->conn, other.tcp), -EBUSY);
+	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), -EBUSY);
 	assert_ptr_equal(vma_tcp_stack(server->conn), side[1].tcp);
 	app_free(client);
 }
@@ -644,7 +644,7 @@ static void test_time_stamps_go_on_as_they_began(void **state)
 	for (int i = 0; i < 3; i++) {
 		move_to_other(server);
 		run_all(10 * MS);
-		talk(client, server, 3000);
+		exchange_both_ways(client, server, 3000);
 		assert_int_equal(tcp_conn_clock_ms(server->conn),
 		                 tcp_clock_ms(side[1].tcp) + (uint32_t)(tcp_stack_now(server->conn)->now_ns / MS -
 		                                                        side[1].tcp->now_ns / MS));

@@ -43,10 +43,10 @@ static void test_values_out_of_range_are_refused_or_brought_into_it(void **state
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-		assert_int_equal(vma_tcp_set(app->conn, cases[i].option, cases[i].value), cases[i].rc);
+		assert_int_equal(vma_tcp_set_option(app->conn, cases[i].option, cases[i].value), cases[i].rc);
 		assert_int_equal(vma_tcp_get_option(app->conn, cases[i].option), cases[i].becomes);
 	}
-	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_COUNT, 1), -EINVAL);
+	assert_int_equal(vma_tcp_set_option(app->conn, VMA_TCP_OPT_COUNT, 1), -EINVAL);
 	app_free(app);
 }
 
@@ -58,23 +58,23 @@ static void test_maxseg_is_told_and_kept(void **state)
 	(void)state;
 	side[0].options.maxseg = 500;
 	app = raw_connect_begin();
-	s = raw_next();
+	s = raw_next_segment();
 	assert_int_equal(s->options[2] << 8 | s->options[3], 500);
 	app_free(app);
-	raw_forget();
+	raw_forget_seen();
 	app = raw_connect();
 	fixture_send_bytes(app, 1000);
-	fixture_settle();
-	assert_int_equal(raw_next()->len, 500);
+	fixture_run_until_idle();
+	assert_int_equal(raw_next_segment()->len, 500);
 	app_free(app);
 }
 
 static void sends_and_believes_no_time_stamps(struct app *app)
 {
-	raw_forget();
+	raw_forget_seen();
 	fixture_send_bytes(app, 1000);
-	fixture_settle();
-	assert_int_equal(raw_last()->options_len, 0);
+	fixture_run_until_idle();
+	assert_int_equal(raw_last_segment()->options_len, 0);
 	fixture_run(100 * MS);
 	raw_send(1, 1001, TCP_ACK, "", 0); /* with a stamp from long ago */
 	assert_false(side[0].tcp->ack.has_ts);
@@ -111,10 +111,10 @@ static void test_stack_without_sack_and_scaling_offers_and_takes_none(void **sta
 	assert_false(app->conn->pcb->flags & TF_SACK);
 	raw.window = 3000;
 	raw_send_bytes(1, 1, 1000);
-	assert_int_equal(raw_next()->window, 65535); /* not of units of 128 */
+	assert_int_equal(raw_next_segment()->window, 65535); /* not of units of 128 */
 	assert_int_equal(app->conn->pcb->snd_wnd, 3000);
 	raw_send_bytes(2001, 1, 1000);
-	assert_int_equal(raw_last()->options_len, 0);
+	assert_int_equal(raw_last_segment()->options_len, 0);
 	app_free(app);
 }
 
@@ -127,7 +127,7 @@ static void test_listener_without_sack_and_scaling_agrees_to_none(void **state)
 	fixture_listen_on(0);
 	raw.peer_port = htons(PORT);
 	raw_send_options(0, 0, TCP_SYN, options, 12, 0, "", 0);
-	assert_int_equal(raw_next()->options_len, 4);
+	assert_int_equal(raw_next_segment()->options_len, 4);
 	raw.window = 3000;
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_false(fixture_last_accepted()->conn->pcb->flags & TF_SACK);
@@ -154,16 +154,16 @@ static void test_keepalive_finds_out_that_the_peer_has_gone(void **state)
 	struct app *app = raw_connect();
 
 	(void)state;
-	vma_tcp_set(app->conn, VMA_TCP_OPT_KEEPIDLE, 10);
-	vma_tcp_set(app->conn, VMA_TCP_OPT_KEEPINTVL, 2);
-	vma_tcp_set(app->conn, VMA_TCP_OPT_KEEPCNT, 3);
-	vma_tcp_set(app->conn, VMA_TCP_OPT_KEEPALIVE, 1);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_KEEPIDLE, 10);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_KEEPINTVL, 2);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_KEEPCNT, 3);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_KEEPALIVE, 1);
 	fixture_run(9 * SEC);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	fixture_run(8 * SEC);
 	assert_int_equal(vma_tcp_error(app->conn), ETIMEDOUT);
-	assert_int_equal(raw_unseen(), 4); /* three probes, and a RST */
-	assert_true(raw_last()->flags & TCP_RST);
+	assert_int_equal(raw_unseen_count(), 4); /* three probes, and a RST */
+	assert_true(raw_last_segment()->flags & TCP_RST);
 	app_free(app);
 }
 
@@ -172,7 +172,7 @@ static void test_user_timeout_ends_a_connection_without_answers(void **state)
 	struct app *app = raw_connect();
 
 	(void)state;
-	vma_tcp_set(app->conn, VMA_TCP_OPT_USER_TIMEOUT, 3000);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_USER_TIMEOUT, 3000);
 	fixture_send_bytes(app, 10);
 	fixture_run(2 * SEC);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);

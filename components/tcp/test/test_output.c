@@ -12,10 +12,10 @@ static void test_bytes_leave_in_full_segments_the_last_with_push(void **state)
 
 	(void)state;
 	assert_int_equal(fixture_send_bytes(app, 2500), 2500);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 3);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 3);
 	for (uint32_t i = 0; i < 3; i++) {
-		const struct raw_segment *s = raw_next();
+		const struct raw_segment *s = raw_next_segment();
 
 		assert_int_equal(s->seq, 1 + i * 1000);
 		assert_int_equal(s->len, i < 2 ? 1000 : 500);
@@ -36,14 +36,14 @@ static void test_initial_window_is_ten_segments(void **state)
 
 	(void)state;
 	assert_int_equal(fixture_send_bytes(app, 30000), 30000);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 10);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 10);
 	assert_int_equal(vma_tcp_tx_unsent(app->conn), 20000);
 	app_free(app);
 }
 
 /* No limit but the stack's own. */
-static struct app *raw_connect_wide(void)
+static struct app *raw_connect_unlimited(void)
 {
 	struct app *app = raw_connect();
 
@@ -66,32 +66,32 @@ static void test_metrics_of_the_route_are_kept(void **state)
 	path.initcwnd = 3;
 	path.quickack = true;
 	assert_int_equal(connect_rc(0, 1000, RAW_PORT, &path, app), 0);
-	fixture_settle();
+	fixture_run_until_idle();
 	assert_int_equal(raw.log[0].options[2] << 8 | raw.log[0].options[3], 700);
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, 4, 0, "", 0);
-	raw_forget();
+	raw_forget_seen();
 	fixture_send_bytes(app, 10000);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 3);
-	assert_int_equal(raw_next()->len, 1000); /* the peer's word, not ours */
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 3);
+	assert_int_equal(raw_next_segment()->len, 1000); /* the peer's word, not ours */
 	raw_send(1, 3001, TCP_ACK, "", 0);
 	fixture_run(SEC);
-	raw_forget();
+	raw_forget_seen();
 	for (uint32_t at = 1; at < 400; at += 10) {
 		raw_send_bytes(at, 3001, 10);
-		assert_int_equal(raw_last()->ack, at + 10);
+		assert_int_equal(raw_last_segment()->ack, at + 10);
 	}
 	app_free(app);
-	fixture_settle();
-	raw_forget();
+	fixture_run_until_idle();
+	raw_forget_seen();
 	app = raw_connect();
 	path.initcwnd = 17;
 	vma_tcp_set_path(app->conn, &path);
-	fixture_settle();
-	raw_forget();
+	fixture_run_until_idle();
+	raw_forget_seen();
 	fixture_send_bytes(app, 60000);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 17);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 17);
 	app_free(app);
 }
 
@@ -113,7 +113,7 @@ static void test_what_was_told_of_the_route_is_in_force_for_whoever_asks_next(vo
 
 static void test_what_comes_meanwhile_is_read_before_more_than_a_kick_takes_is_sent(void **state)
 {
-	struct app *app = raw_connect_wide();
+	struct app *app = raw_connect_unlimited();
 	uint8_t data[100] = {0};
 	unsigned n;
 
@@ -122,50 +122,50 @@ static void test_what_comes_meanwhile_is_read_before_more_than_a_kick_takes_is_s
 	assert_int_equal(fixture_send_bytes(app, 100000), 100000);
 	raw_send(1, 1, TCP_ACK, data, sizeof(data));
 	vma_ring_release(side[0].ring);
-	fixture_settle();
-	for (n = 0; raw_unseen() > 0; n++)
-		assert_int_equal(raw_next()->ack, n <= TCP_FRAMES ? 1 : 1 + sizeof(data));
+	fixture_run_until_idle();
+	for (n = 0; raw_unseen_count() > 0; n++)
+		assert_int_equal(raw_next_segment()->ack, n <= TCP_FRAMES ? 1 : 1 + sizeof(data));
 	assert_int_equal(n, 100);
 	app_free(app);
 }
 
 /* Another one, whose peer the raw one is from now on. */
-static struct app *raw_connect_too(void)
+static struct app *raw_connect_second(void)
 {
 	struct vma_tcp_path path = path_to(0, side[0].nic->info.mtu);
 	struct app *app = calloc(1, sizeof(*app));
 
 	assert_int_equal(connect_rc(0, 1001, RAW_PORT, &path, app), 0);
-	fixture_settle();
+	fixture_run_until_idle();
 	raw_send(0, 1, TCP_SYN | TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
 	return app;
 }
 
-static bool told_in_between;
+static bool event_came_before_return;
 
 static void note_when(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 {
 	(void)conn, (void)arg;
 	if (events & VMA_TCP_READABLE)
-		told_in_between = side[0].tcp->output_deferred;
+		event_came_before_return = side[0].tcp->output_deferred;
 }
 
 static void test_what_comes_while_another_sends_much_is_told_in_between(void **state)
 {
 	static const struct vma_tcp_conn_ops watcher = {.event = note_when};
-	struct app *sender = raw_connect_wide(), *reader = raw_connect_too();
+	struct app *sender = raw_connect_unlimited(), *reader = raw_connect_second();
 	uint8_t data[100] = {0};
 
 	(void)state;
-	told_in_between = false;
+	event_came_before_return = false;
 	atomic_store(&reader->conn->owner, &watcher);
 	assert_true(vma_ring_acquire(side[0].ring));
 	assert_int_equal(fixture_send_bytes(sender, 200000), 200000);
 	raw_send(1, 1, TCP_ACK, data, sizeof(data));
 	vma_ring_release(side[0].ring);
-	assert_true(told_in_between);
-	fixture_settle();
+	assert_true(event_came_before_return);
+	fixture_run_until_idle();
 	app_free(sender);
 	app_free(reader);
 }
@@ -173,23 +173,23 @@ static void test_what_comes_while_another_sends_much_is_told_in_between(void **s
 /* One run has both: the one with a small MSS does not fill the wire before the other one's only segment. */
 static void test_small_segments_of_one_do_not_keep_another_waiting(void **state)
 {
-	struct app *small = raw_connect_wide(), *other = raw_connect_too();
+	struct app *small = raw_connect_unlimited(), *other = raw_connect_second();
 	unsigned n = 0;
 
 	(void)state;
-	raw_forget();
+	raw_forget_seen();
 	small->conn->mss = 48;
 	assert_true(vma_ring_acquire(side[0].ring));
 	assert_int_equal(fixture_send_bytes(small, 4800), 4800);
 	assert_int_equal(fixture_send_bytes(other, 100), 100);
 	vma_ring_release(side[0].ring);
-	fixture_settle();
-	while (raw_next()->len != 100)
+	fixture_run_until_idle();
+	while (raw_next_segment()->len != 100)
 		n++;
 	assert_in_range(n, 1, 8);
 	fixture_run(5 * MS); /* the share of such connections is used up */
-	while (raw_unseen() > 0)
-		n += raw_next()->len == 48;
+	while (raw_unseen_count() > 0)
+		n += raw_next_segment()->len == 48;
 	assert_int_equal(n, 100);
 	app_free(small);
 	app_free(other);
@@ -198,7 +198,7 @@ static void test_small_segments_of_one_do_not_keep_another_waiting(void **state)
 /* Written when there was memory; when there is none any more, segments are made of it as others are acknowledged. */
 static void test_no_segments_are_made_without_memory_for_them(void **state)
 {
-	struct app *app = raw_connect_wide();
+	struct app *app = raw_connect_unlimited();
 	struct vma_tcp_memory *memory = side[0].tcp->attr.memory;
 	const int64_t limit = memory->limit;
 	uint32_t acked = 0;
@@ -208,13 +208,13 @@ static void test_no_segments_are_made_without_memory_for_them(void **state)
 	assert_int_equal(fixture_send_bytes(app, 100000), 100000);
 	memory->limit = 0;
 	vma_ring_release(side[0].ring);
-	fixture_settle();
-	assert_in_range(raw_unseen(), 1, 5);
+	fixture_run_until_idle();
+	assert_in_range(raw_unseen_count(), 1, 5);
 	while (acked < 100000) {
-		acked = raw_last()->seq - 1 + raw.log[raw.count - 1].len;
+		acked = raw_last_segment()->seq - 1 + raw.log[raw.count - 1].len;
 		raw.count = raw.seen = 0;
 		output_ack(acked);
-		assert_in_range(raw_unseen(), acked < 100000, 5);
+		assert_in_range(raw_unseen_count(), acked < 100000, 5);
 	}
 	memory->limit = limit;
 	app_free(app);
@@ -243,16 +243,16 @@ static void test_window_of_the_peer_is_kept(void **state)
 	raw.window = 2500;
 	app = raw_connect();
 	assert_int_equal(fixture_send_bytes(app, 10000), 10000);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 2); /* half a segment more would be silly */
-	raw_forget();
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 2); /* half a segment more would be silly */
+	raw_forget_seen();
 	raw.window = 500;
 	output_ack(2000);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 0);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 0);
 	raw.window = 4000;
 	output_ack(2000);
-	assert_int_equal(raw_unseen(), 4);
+	assert_int_equal(raw_unseen_count(), 4);
 	app_free(app);
 }
 
@@ -264,14 +264,14 @@ static void test_window_too_small_for_a_segment_is_used_in_the_end(void **state)
 	raw.window = 300;
 	app = raw_connect();
 	assert_int_equal(fixture_send_bytes(app, 1000), 1000);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 1); /* the whole of a window that small */
-	assert_int_equal(raw_next()->len, 300);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 1); /* the whole of a window that small */
+	assert_int_equal(raw_next_segment()->len, 300);
 	raw.window = 100;
 	output_ack(300);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	fixture_run(SEC);
-	assert_int_equal(raw_next()->len, 100);
+	assert_int_equal(raw_next_segment()->len, 100);
 	app_free(app);
 }
 
@@ -283,14 +283,14 @@ static void test_closed_window_is_probed_until_it_opens(void **state)
 	raw.window = 0;
 	output_ack(0);
 	assert_int_equal(fixture_send_bytes(app, 1000), 1000);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 0);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 0);
 	fixture_run(10 * SEC);
-	assert_true(raw_unseen() >= 3);
-	assert_int_equal(raw_last()->len, 0);
+	assert_true(raw_unseen_count() >= 3);
+	assert_int_equal(raw_last_segment()->len, 0);
 	raw.window = 2000;
 	output_ack(0);
-	assert_int_equal(raw_last()->len, 1000);
+	assert_int_equal(raw_last_segment()->len, 1000);
 	app_free(app);
 }
 
@@ -303,20 +303,20 @@ static void test_fin_behind_a_window_taken_back_waits_for_an_acknowledgement(voi
 
 	(void)state;
 	fixture_send_bytes(app, 1000);
-	fixture_settle();
+	fixture_run_until_idle();
 	raw.window = 500;
 	raw_send(1, 1, TCP_ACK, "", 0);
 	vma_tcp_close(app->conn, false);
-	fixture_settle();
-	raw_forget();
+	fixture_run_until_idle();
+	raw_forget_seen();
 	for (uint64_t end = fixture_now_ns + 100 * MS; fixture_now_ns < end; turns++) {
 		fixture_now_ns = fixture_next_ns() > fixture_now_ns ? fixture_next_ns() : fixture_now_ns + 1000;
-		fixture_settle();
+		fixture_run_until_idle();
 	}
 	assert_true(turns < 20);
 	raw.window = 65535;
 	raw_send(1, 1001, TCP_ACK, "", 0);
-	assert_true(raw_last()->flags & TCP_FIN);
+	assert_true(raw_last_segment()->flags & TCP_FIN);
 	app_free(app);
 }
 
@@ -339,20 +339,20 @@ static void test_segment_without_a_frame_behind_a_closed_window_is_probed_for(vo
 	(void)state;
 	n = no_frames(held);
 	fixture_send_bytes(app, 1000);
-	fixture_settle();
+	fixture_run_until_idle();
 	assert_non_null(app->conn->pcb->unsent);
 	raw.window = 0;
 	vma_buf_put(fixture_arena, held[--n]);
 	raw_send(1, 1, TCP_ACK, "", 0);
 	while (n > 0)
 		vma_buf_put(fixture_arena, held[--n]);
-	raw_forget();
+	raw_forget_seen();
 	fixture_run(SEC);
-	assert_int_equal(raw_next()->seq, 0); /* a probe */
-	raw_forget();
+	assert_int_equal(raw_next_segment()->seq, 0); /* a probe */
+	raw_forget_seen();
 	raw.window = 65535;
 	raw_send(1, 1, TCP_ACK, "", 0);
-	assert_int_equal(raw_last()->len, 1000);
+	assert_int_equal(raw_last_segment()->len, 1000);
 	app_free(app);
 }
 
@@ -369,18 +369,18 @@ static void test_lost_queue_pair_is_not_tried_each_millisecond(void **state)
 	n = no_frames(held);
 	atomic_store(&qp->lost, true);
 	fixture_send_bytes(app, 1000);
-	fixture_settle();
+	fixture_run_until_idle();
 	for (uint64_t end = fixture_now_ns + SEC; fixture_now_ns < end; turns++) {
 		fixture_now_ns = fixture_next_ns() > fixture_now_ns ? fixture_next_ns() : fixture_now_ns + 1000;
-		fixture_settle();
+		fixture_run_until_idle();
 	}
 	assert_true(turns < 40);
 	while (n > 0)
 		vma_buf_put(fixture_arena, held[--n]);
 	atomic_store(&qp->lost, false);
-	raw_forget();
+	raw_forget_seen();
 	fixture_run(100 * MS);
-	assert_int_equal(raw_next()->len, 1000);
+	assert_int_equal(raw_next_segment()->len, 1000);
 	app_free(app);
 }
 
@@ -390,14 +390,14 @@ static void test_second_short_segment_waits_for_the_first(void **state)
 
 	(void)state;
 	fixture_send_bytes(app, 10);
-	fixture_settle();
-	assert_int_equal(raw_next()->len, 10);
+	fixture_run_until_idle();
+	assert_int_equal(raw_next_segment()->len, 10);
 	fixture_send_bytes(app, 10);
 	fixture_send_bytes(app, 10);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 0);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 0);
 	output_ack(10);
-	assert_int_equal(raw_next()->len, 20);
+	assert_int_equal(raw_next_segment()->len, 20);
 	app_free(app);
 }
 
@@ -407,10 +407,10 @@ static void test_short_segment_behind_full_ones_does_not_wait(void **state)
 
 	(void)state;
 	fixture_send_bytes(app, 1000);
-	fixture_settle();
+	fixture_run_until_idle();
 	fixture_send_bytes(app, 10);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 2);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 2);
 	app_free(app);
 }
 
@@ -421,14 +421,14 @@ static void test_nodelay_lets_short_segments_go(void **state)
 	(void)state;
 	fixture_send_bytes(app, 10);
 	fixture_send_bytes(app, 10);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 1);
-	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, 1), 0); /* what waits goes, too */
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 2);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 1);
+	assert_int_equal(vma_tcp_set_option(app->conn, VMA_TCP_OPT_NODELAY, 1), 0); /* what waits goes, too */
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 2);
 	fixture_send_bytes(app, 10);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 3);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 3);
 	app_free(app);
 }
 
@@ -437,22 +437,22 @@ static void test_cork_holds_short_segments_back_for_200_ms(void **state)
 	struct app *app = raw_connect();
 
 	(void)state;
-	vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 1);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_CORK, 1);
 	fixture_send_bytes(app, 1010);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 1);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 1);
 	output_ack(1000);
 	fixture_run(150 * MS);
-	assert_int_equal(raw_unseen(), 1);
+	assert_int_equal(raw_unseen_count(), 1);
 	fixture_run(100 * MS);
-	assert_int_equal(raw_unseen(), 2);
+	assert_int_equal(raw_unseen_count(), 2);
 	fixture_send_bytes(app, 10);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 2);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 2);
 	output_ack(1010);
-	vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 0);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 3);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_CORK, 0);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 3);
 	app_free(app);
 }
 
@@ -461,19 +461,19 @@ static void test_nodelay_sends_what_is_corked(void **state)
 	struct app *app = raw_connect();
 
 	(void)state;
-	vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 1);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_CORK, 1);
 	fixture_send_bytes(app, 10);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 0);
-	vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, 1);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 1);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 0);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_NODELAY, 1);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 1);
 	fixture_send_bytes(app, 10); /* the cork is still there */
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 1);
-	vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, 1); /* each time that it is set */
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 2);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 1);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_NODELAY, 1); /* each time that it is set */
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 2);
 	app_free(app);
 }
 
@@ -482,17 +482,17 @@ static void test_more_waits_for_more(void **state)
 	struct app *app = raw_connect();
 
 	(void)state;
-	vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, 1);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_NODELAY, 1);
 	send_flags(app, 10, VMA_TCP_TX_MORE);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 0);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 0);
 	send_flags(app, 10, 0);
-	fixture_settle();
-	assert_int_equal(raw_next()->len, 20);
+	fixture_run_until_idle();
+	assert_int_equal(raw_next_segment()->len, 20);
 	output_ack(20);
 	send_flags(app, 10, VMA_TCP_TX_MORE);
 	fixture_run(300 * MS);
-	assert_int_equal(raw_next()->len, 10); /* not for ever */
+	assert_int_equal(raw_next_segment()->len, 10); /* not for ever */
 	app_free(app);
 }
 
@@ -503,10 +503,10 @@ static void test_commit_for_later_waits_for_push(void **state)
 	(void)state;
 	send_flags(app, 10, VMA_TCP_TX_LATER);
 	send_flags(app, 10, VMA_TCP_TX_LATER);
-	assert_int_equal(raw_unseen(), 0);
-	vma_tcp_push(app->conn);
-	fixture_settle();
-	assert_int_equal(raw_next()->len, 20);
+	assert_int_equal(raw_unseen_count(), 0);
+	vma_tcp_send_committed(app->conn);
+	fixture_run_until_idle();
+	assert_int_equal(raw_next_segment()->len, 20);
 	app_free(app);
 }
 
@@ -517,14 +517,14 @@ static void test_urgent_pointer_points_behind_the_urgent_byte(void **state)
 
 	(void)state;
 	send_flags(app, 10, VMA_TCP_TX_URGENT);
-	fixture_settle();
-	s = raw_next();
+	fixture_run_until_idle();
+	s = raw_next_segment();
 	assert_true(s->flags & TCP_URG);
 	assert_int_equal(s->urgent, 10);
 	send_flags(app, 5, 0);
 	output_ack(10);
-	fixture_settle();
-	s = raw_next();
+	fixture_run_until_idle();
+	s = raw_next_segment();
 	assert_int_equal(s->len, 5);
 	assert_false(s->flags & TCP_URG);
 	app_free(app);
@@ -536,12 +536,12 @@ static void test_tos_and_ttl_and_fragmentation_are_as_set(void **state)
 	const struct raw_segment *s;
 
 	(void)state;
-	vma_tcp_set(app->conn, VMA_TCP_OPT_TOS, 0x10);
-	vma_tcp_set(app->conn, VMA_TCP_OPT_TTL, 7);
-	vma_tcp_set(app->conn, VMA_TCP_OPT_PMTUDISC, 0);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_TOS, 0x10);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_TTL, 7);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_PMTUDISC, 0);
 	fixture_send_bytes(app, 1);
-	fixture_settle();
-	s = raw_next();
+	fixture_run_until_idle();
+	s = raw_next_segment();
 	assert_int_equal(s->tos, 0x10);
 	assert_int_equal(s->ttl, 7);
 	assert_false(s->dont_fragment);
@@ -555,14 +555,14 @@ static void test_smaller_path_mtu_cuts_what_is_in_flight(void **state)
 
 	(void)state;
 	fixture_send_bytes(app, 3999);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 4);
-	raw_forget();
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 4);
+	raw_forget_seen();
 	vma_tcp_icmp(app->conn, 3, 4, 600, raw.their_isn + 1);
 	fixture_run(SEC);
-	assert_true(raw_unseen() > 0);
-	while (raw_unseen() > 0) {
-		const struct raw_segment *s = raw_next();
+	assert_true(raw_unseen_count() > 0);
+	while (raw_unseen_count() > 0) {
+		const struct raw_segment *s = raw_next_segment();
 
 		assert_true(s->len <= 560);
 		assert_true(s->seq - 1 + s->len <= 3999);
@@ -588,19 +588,19 @@ static void test_what_could_not_be_cut_is_cut_before_it_is_sent_again(void **sta
 	fixture_run(1 * MS);
 	fixture_no_memory = true;
 	vma_tcp_icmp(app->conn, 3, 4, 600, raw.their_isn + 1);
-	fixture_settle();
+	fixture_run_until_idle();
 	assert_true(counts_of(0).no_memory > 0);
-	raw_forget();
+	raw_forget_seen();
 	fixture_run(5 * MS);
-	while (raw_unseen() > 0)
-		assert_in_range(raw_next()->len, 0, 560);
+	while (raw_unseen_count() > 0)
+		assert_in_range(raw_next_segment()->len, 0, 560);
 	fixture_no_memory = false;
 	while (end < 10001) {
 		raw_send(1, end, TCP_ACK, "", 0);
 		fixture_run(1 * SEC);
-		assert_true(raw_unseen() > 0);
-		while (raw_unseen() > 0) {
-			const struct raw_segment *s = raw_next();
+		assert_true(raw_unseen_count() > 0);
+		while (raw_unseen_count() > 0) {
+			const struct raw_segment *s = raw_next_segment();
 
 			assert_in_range(s->len, 0, 560);
 			if (s->seq == end)
@@ -616,12 +616,12 @@ static void test_mtu_of_an_unrelated_packet_changes_nothing(void **state)
 
 	(void)state;
 	fixture_send_bytes(app, 1000);
-	fixture_settle();
+	fixture_run_until_idle();
 	vma_tcp_icmp(app->conn, 3, 4, 600, raw.their_isn + 5000);
 	fixture_send_bytes(app, 1000);
-	fixture_settle();
-	raw_next();
-	assert_int_equal(raw_next()->len, 1000);
+	fixture_run_until_idle();
+	raw_next_segment();
+	assert_int_equal(raw_next_segment()->len, 1000);
 	app_free(app);
 }
 
@@ -632,13 +632,13 @@ static void test_unreachable_ends_an_attempt_not_a_connection(void **state)
 	(void)state;
 	fixture_send_bytes(app, 1);
 	vma_tcp_icmp(app->conn, 3, 1, 0, raw.their_isn + 1);
-	fixture_settle();
+	fixture_run_until_idle();
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
 	app_free(app);
-	raw_forget();
+	raw_forget_seen();
 	app = raw_connect_begin();
 	vma_tcp_icmp(app->conn, 3, 1, 0, raw.their_isn);
-	fixture_settle();
+	fixture_run_until_idle();
 	assert_int_equal(vma_tcp_error(app->conn), EHOSTUNREACH);
 	app_free(app);
 }
@@ -651,10 +651,10 @@ static void test_syn_waits_for_a_way_and_goes_when_there_is_one(void **state)
 	(void)state;
 	assert_int_equal(connect_rc(0, 1000, RAW_PORT, &nowhere, app), 0);
 	fixture_run(100 * MS);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	vma_tcp_set_path(app->conn, &path);
-	fixture_settle();
-	assert_int_equal(raw_next()->flags, TCP_SYN);
+	fixture_run_until_idle();
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
 	app_free(app);
 }
 
@@ -667,7 +667,7 @@ static void test_connect_without_answer_times_out(void **state)
 	app = raw_connect_begin();
 	fixture_run(200 * SEC);
 	assert_int_equal(vma_tcp_error(app->conn), ETIMEDOUT);
-	assert_true(raw_unseen() >= 2);
+	assert_true(raw_unseen_count() >= 2);
 	app_free(app);
 }
 
@@ -678,12 +678,12 @@ static void test_lack_of_memory_delays_and_loses_nothing(void **state)
 	(void)state;
 	send_flags(app, 300, VMA_TCP_TX_LATER);
 	fixture_no_memory = true;
-	vma_tcp_push(app->conn);
+	vma_tcp_send_committed(app->conn);
 	fixture_run(20 * MS);
 	fixture_no_memory = false;
 	fixture_run(5 * MS);
-	assert_true(raw_unseen() >= 1);
-	assert_int_equal(raw_next()->len, 300);
+	assert_true(raw_unseen_count() >= 1);
+	assert_int_equal(raw_next_segment()->len, 300);
 	app_free(app);
 }
 

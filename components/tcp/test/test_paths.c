@@ -34,86 +34,86 @@ static bool is_after(uint32_t a, uint32_t b)
 }
 
 /* What has come since it was looked at, but for what is lost on the way. */
-static void peer_takes(bool lossy)
+static void peer_looks_at_segments(bool lossy)
 {
 	uint32_t luck = seed;
 
 	for (; raw.seen < raw.count; raw.seen++) {
 		const struct raw_segment *s = &raw.log[raw.seen];
 
-		if (lossy && paths_draw(&luck, 6) == 0)
+		if (lossy && draw_random_below(&luck, 6) == 0)
 			continue;
 		if (!is_after(s->seq, peer.got) && is_after(s->seq + s->len, peer.got))
 			peer.got = s->seq + s->len;
 	}
 }
 
-static void peer_says(void)
+static void peer_sends_message(void)
 {
 	raw_send_bytes(mine, peer.got, peer.len);
 	mine += peer.len;
 }
 
 /* It is there when the stack is driven next. */
-static void peer_has_said(unsigned messages)
+static void peer_queued_messages(unsigned messages)
 {
 	raw.holds = true;
 	for (unsigned i = 0; i < messages; i++)
-		peer_says();
+		peer_sends_message();
 	raw.holds = false;
 }
 
 /* ---- what may happen ---- */
 
-static void a_message(void)
+static void play_peer_message(void)
 {
-	peer_says();
+	peer_sends_message();
 }
 
-static void a_write(void)
+static void play_app_writes(void)
 {
 	fixture_send_bytes(app, 1 + (peer.a < 800 ? peer.a % 200 : peer.a * 3));
 }
 
-static void a_request_and_its_answer(void)
+static void play_request_and_answer(void)
 {
 	fixture_send_bytes(app, 1 + peer.a % 200);
-	fixture_settle();
-	peer_takes(false);
-	peer_says();
+	fixture_run_until_idle();
+	peer_looks_at_segments(false);
+	peer_sends_message();
 }
 
-static void a_pause(void)
+static void play_pause(void)
 {
 	fixture_run(peer.a % 400 * MS);
 }
 
-static void a_moment(void)
+static void play_short_time(void)
 {
 	fixture_run(peer.a * 1000 + 1);
 }
 
-static void a_long_silence(void)
+static void play_long_silence(void)
 {
 	fixture_run(peer.a * 10 * MS);
 }
 
-static void a_read(void)
+static void play_app_reads(void)
 {
 	read_bytes(app, peer.a * 5);
 }
 
-static void an_empty_acknowledgement(void)
+static void play_pure_ack_drawn(void)
 {
 	raw_send(mine, peer.got, TCP_ACK, "", 0);
 }
 
-static void messages_at_once(void)
+static void play_messages_in_burst(void)
 {
-	peer_has_said(1 + peer.a % 4);
+	peer_queued_messages(1 + peer.a % 4);
 }
 
-static void a_hole(void)
+static void play_peer_leaves_hole(void)
 {
 	raw_send_bytes(mine + 50, peer.got, 50);
 	if (peer.a & 1)
@@ -122,7 +122,7 @@ static void a_hole(void)
 	mine += 100;
 }
 
-static void a_message_again(void)
+static void play_peer_repeats_message(void)
 {
 	raw_send_bytes(mine - 60, peer.got, 60 + peer.a % 30);
 	mine += peer.a % 30;
@@ -130,49 +130,49 @@ static void a_message_again(void)
 
 static void nodelay(void)
 {
-	vma_tcp_set(app->conn, VMA_TCP_OPT_NODELAY, peer.a & 1);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_NODELAY, peer.a & 1);
 }
 
 static void cork(void)
 {
-	vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, peer.a % 5 == 0);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_CORK, peer.a % 5 == 0);
 }
 
 static void quickack(void)
 {
-	vma_tcp_set(app->conn, VMA_TCP_OPT_QUICKACK, peer.a & 1);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_QUICKACK, peer.a & 1);
 }
 
-static void a_write_with_more_to_come(void)
+static void play_app_writes_msg_more(void)
 {
 	send_flags(app, 1 + peer.b % 300, VMA_TCP_TX_MORE);
 }
 
-static void a_write_for_later(void)
+static void play_app_writes_deferred(void)
 {
 	send_flags(app, 1 + peer.b % 300, VMA_TCP_TX_LATER);
 }
 
-static void memory_gets_short_or_not(void)
+static void play_memory_pressure_toggle(void)
 {
 	static struct vma_tcp_memory tight = {.pressure = 0, .limit = INT64_MAX};
 
 	side[0].tcp->attr.memory = peer.a & 1 ? &tight : memory_normal;
 }
 
-static void urgent_data(void)
+static void play_urgent_data(void)
 {
 	if (peer.a % 4 == 0)
 		send_flags(app, 1 + peer.b % 300, VMA_TCP_TX_URGENT);
 }
 
-static void another_congestion_control(void)
+static void play_change_cc(void)
 {
 	if (peer.a % 4 == 0)
-		vma_tcp_set(app->conn, VMA_TCP_OPT_CONGESTION, (int32_t)(peer.b % 4));
+		vma_tcp_set_option(app->conn, VMA_TCP_OPT_CONGESTION, (int32_t)(peer.b % 4));
 }
 
-static void another_path(void)
+static void play_change_path(void)
 {
 	struct vma_tcp_path path = path_to(0, peer.a & 1 ? 1500 : 300 + peer.b);
 
@@ -180,37 +180,38 @@ static void another_path(void)
 		vma_tcp_set_path(app->conn, &path);
 }
 
-static void notsent_lowat(void)
+static void play_set_notsent_lowat(void)
 {
-	vma_tcp_set(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, peer.a & 1 ? -1 : (int32_t)peer.b);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, peer.a & 1 ? -1 : (int32_t)peer.b);
 }
 
 static void keepalive(void)
 {
-	vma_tcp_set(app->conn, VMA_TCP_OPT_KEEPALIVE, peer.a & 1);
-	vma_tcp_set(app->conn, VMA_TCP_OPT_KEEPIDLE, 1 + (int32_t)(peer.b % 3));
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_KEEPALIVE, peer.a & 1);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_KEEPIDLE, 1 + (int32_t)(peer.b % 3));
 }
 
-static void user_timeout(void)
+static void play_set_user_timeout(void)
 {
-	vma_tcp_set(app->conn, VMA_TCP_OPT_USER_TIMEOUT, peer.a & 1 ? 0 : (int32_t)(peer.b * 20));
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_USER_TIMEOUT, peer.a & 1 ? 0 : (int32_t)(peer.b * 20));
 }
 
-static void other_buffers(void)
+static void play_set_buffer_sizes(void)
 {
-	vma_tcp_set(app->conn, peer.b & 1 ? VMA_TCP_OPT_RCVBUF : VMA_TCP_OPT_SNDBUF, (int32_t)(2000 + peer.a * 20));
+	vma_tcp_set_option(app->conn, peer.b & 1 ? VMA_TCP_OPT_RCVBUF : VMA_TCP_OPT_SNDBUF,
+	                   (int32_t)(2000 + peer.a * 20));
 }
 
-static void our_end(void)
+static void play_app_shuts_down(void)
 {
 	if (peer.a % 12 != 0)
 		return;
-	peer_has_said(peer.b & 1);
+	peer_queued_messages(peer.b & 1);
 	vma_tcp_shutdown(app->conn, SHUT_WR);
 }
 
 /* One is left, or two, or none: what finds none stays behind. */
-static void few_frames(void)
+static void play_frame_shortage(void)
 {
 	if (peer.a % 3 != 0)
 		return;
@@ -219,25 +220,25 @@ static void few_frames(void)
 	for (uint32_t left = peer.b % 3; left > 0; left--)
 		vma_buf_put(fixture_arena, frames.held[--frames.n]);
 	fixture_send_bytes(app, 1 + peer.b % 100);
-	fixture_settle();
+	fixture_run_until_idle();
 	vma_buf_put(fixture_arena, frames.held[--frames.n]);
-	peer_says();
+	peer_sends_message();
 	while (frames.n > 0)
 		vma_buf_put(fixture_arena, frames.held[--frames.n]);
 }
 
 /* What has come is refused, and offered again later; perhaps what leaves meanwhile announces a window. */
-static void no_room_for_bytes(void)
+static void play_fifo_alloc_fails(void)
 {
 	if (peer.a & 1)
 		send_flags(app, 1 + peer.b % 300, VMA_TCP_TX_LATER);
 	fixture_no_bytes = true;
-	peer_says();
+	peer_sends_message();
 	fixture_no_bytes = false;
 }
 
 /* Of what is out a part at the end has come, and perhaps a message says so. */
-static void a_hole_in_what_the_peer_has(void)
+static void play_sack_with_hole(void)
 {
 	uint8_t options[24] = {1, 1, 8, 10}, data[64];
 	uint32_t una = app->conn->pcb->lastack - raw.their_isn, out = theirs() - una;
@@ -247,16 +248,16 @@ static void a_hole_in_what_the_peer_has(void)
 		return;
 	for (uint32_t i = 0; i < sizeof(data); i++)
 		data[i] = fixture_byte_at(mine - 1 + i);
-	raw_store(options + 4, raw.ts, 4);
-	raw_store(options + 8, raw.ts_ecr, 4);
+	raw_store_be(options + 4, raw.ts, 4);
+	raw_store_be(options + 8, raw.ts_ecr, 4);
 	memcpy(options + 12, "\1\1\5\12", 4);
-	raw_store(options + 16, raw.their_isn + una + 1 + peer.a % (out - 1), 4);
-	raw_store(options + 20, raw.their_isn + una + out, 4);
+	raw_store_be(options + 16, raw.their_isn + una + 1 + peer.a % (out - 1), 4);
+	raw_store_be(options + 20, raw.their_isn + una + out, 4);
 	raw_send_options(mine, una, TCP_ACK, options, sizeof(options), 0, data, len);
 	mine += len;
 }
 
-static void a_part_of_it_acknowledged(void)
+static void play_partial_ack_drawn(void)
 {
 	uint32_t una = app->conn->pcb->lastack - raw.their_isn, out = theirs() - una;
 
@@ -264,30 +265,30 @@ static void a_part_of_it_acknowledged(void)
 	mine += peer.len;
 }
 
-static void a_message_and_a_write(void)
+static void play_message_with_write(void)
 {
-	peer_has_said(1);
+	peer_queued_messages(1);
 	fixture_send_bytes(app, 1 + peer.a % 200);
 }
 
-static void a_message_and_a_write_for_later(void)
+static void play_message_with_deferred_write(void)
 {
-	peer_has_said(1);
+	peer_queued_messages(1);
 	send_flags(app, 1 + peer.a % 200, VMA_TCP_TX_LATER);
-	fixture_settle();
+	fixture_run_until_idle();
 }
 
-static void a_message_and_a_write_under_cork(void)
+static void play_message_with_corked_write(void)
 {
-	peer_has_said(1);
-	vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 1);
+	peer_queued_messages(1);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_CORK, 1);
 	fixture_send_bytes(app, 1 + peer.a % 200);
-	vma_tcp_set(app->conn, VMA_TCP_OPT_CORK, 0);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_CORK, 0);
 }
 
-static void a_message_when_timers_fire(void)
+static void play_message_as_timers_fire(void)
 {
-	peer_has_said(1);
+	peer_queued_messages(1);
 	fixture_run(200 * MS + peer.b * 1000);
 }
 
@@ -300,52 +301,52 @@ static const struct action {
 	void (*play)(void);
 	uint32_t chance; /* in a disturbed conversation */
 } actions[] = {
-        ACTION(a_message, 4),
-        ACTION(a_write, 4),
-        ACTION(a_request_and_its_answer, 2),
-        ACTION(a_read, 2),
-        ACTION(a_pause, 1),
-        ACTION(a_moment, 1),
-        ACTION(a_long_silence, 1),
-        ACTION(an_empty_acknowledgement, 1),
-        ACTION(messages_at_once, 1),
-        ACTION(a_hole, 1),
-        ACTION(a_message_again, 1),
+        ACTION(play_peer_message, 4),
+        ACTION(play_app_writes, 4),
+        ACTION(play_request_and_answer, 2),
+        ACTION(play_app_reads, 2),
+        ACTION(play_pause, 1),
+        ACTION(play_short_time, 1),
+        ACTION(play_long_silence, 1),
+        ACTION(play_pure_ack_drawn, 1),
+        ACTION(play_messages_in_burst, 1),
+        ACTION(play_peer_leaves_hole, 1),
+        ACTION(play_peer_repeats_message, 1),
         ACTION(nodelay, 1),
         ACTION(cork, 1),
         ACTION(quickack, 1),
-        ACTION(a_write_with_more_to_come, 1),
-        ACTION(a_write_for_later, 1),
-        ACTION(memory_gets_short_or_not, 1),
-        ACTION(urgent_data, 1),
-        ACTION(another_congestion_control, 1),
-        ACTION(another_path, 1),
-        ACTION(notsent_lowat, 1),
+        ACTION(play_app_writes_msg_more, 1),
+        ACTION(play_app_writes_deferred, 1),
+        ACTION(play_memory_pressure_toggle, 1),
+        ACTION(play_urgent_data, 1),
+        ACTION(play_change_cc, 1),
+        ACTION(play_change_path, 1),
+        ACTION(play_set_notsent_lowat, 1),
         ACTION(keepalive, 1),
-        ACTION(user_timeout, 1),
-        ACTION(other_buffers, 2),
-        ACTION(our_end, 1),
-        ACTION(few_frames, 1),
-        ACTION(no_room_for_bytes, 1),
-        ACTION(a_hole_in_what_the_peer_has, 1),
-        ACTION(a_part_of_it_acknowledged, 1),
-        ACTION(a_message_and_a_write, 1),
-        ACTION(a_message_and_a_write_for_later, 1),
-        ACTION(a_message_and_a_write_under_cork, 1),
-        ACTION(a_message_when_timers_fire, 1),
+        ACTION(play_set_user_timeout, 1),
+        ACTION(play_set_buffer_sizes, 2),
+        ACTION(play_app_shuts_down, 1),
+        ACTION(play_frame_shortage, 1),
+        ACTION(play_fifo_alloc_fails, 1),
+        ACTION(play_sack_with_hole, 1),
+        ACTION(play_partial_ack_drawn, 1),
+        ACTION(play_message_with_write, 1),
+        ACTION(play_message_with_deferred_write, 1),
+        ACTION(play_message_with_corked_write, 1),
+        ACTION(play_message_as_timers_fire, 1),
 };
 enum { ACTIONS = sizeof(actions) / sizeof(*actions) };
 
 /* In a calm one it is one of the first few, nearly always. */
-static const struct action *draw_action(bool calm)
+static const struct action *draw_step_kind(bool calm)
 {
 	uint32_t total = 0, chance;
 
-	if (calm && paths_draw(&seed, 16) != 0)
-		return &actions[paths_draw(&seed, 6)];
+	if (calm && draw_random_below(&seed, 16) != 0)
+		return &actions[draw_random_below(&seed, 6)];
 	for (unsigned i = 0; i < ACTIONS; i++)
 		total += actions[i].chance;
-	chance = paths_draw(&seed, total);
+	chance = draw_random_below(&seed, total);
 	for (unsigned i = 0;; chance -= actions[i++].chance)
 		if (chance < actions[i].chance)
 			return &actions[i];
@@ -378,28 +379,29 @@ static void choose_isn(uint32_t end)
 
 static void open_drawn(int which)
 {
-	const uint32_t isn = paths_draw(&seed, 8);
+	const uint32_t isn = draw_random_below(&seed, 8);
 
 	paths_open_side(which);
-	side[0].options.congestion = paths_draw(&seed, 3) == 0 ? VMA_TCP_CC_BBR : VMA_TCP_CC_CUBIC;
+	side[0].options.congestion = draw_random_below(&seed, 3) == 0 ? VMA_TCP_CC_BBR : VMA_TCP_CC_CUBIC;
 	if (isn < 2)
 		choose_isn(isn << 31); /* where it wraps, or changes its sign */
-	open_conversation(paths_draw(&seed, 3) != 0, true);
+	open_conversation(draw_random_below(&seed, 3) != 0, true);
 	memory_normal = side[0].tcp->attr.memory;
 	peer.got = theirs();
-	peer.lossy = paths_draw(&seed, 3) == 0;
+	peer.lossy = draw_random_below(&seed, 3) == 0;
 }
 
 /* Drawn all at once, whatever of it is used: both paths have to find the same. */
 static void draw_step(void)
 {
-	peer.a = paths_draw(&seed, 1000);
-	peer.b = paths_draw(&seed, 1000);
-	peer.len = 1 + paths_draw(&seed, paths_draw(&seed, 8) != 0 ? 100 : 900);
-	raw.window = (uint16_t)(paths_draw(&seed, 20) == 0 ? paths_draw(&seed, 30) : 200 + paths_draw(&seed, 1000));
-	raw.ts += raw.ts != 0 ? paths_draw(&seed, 3) : 0;
-	raw.ts_ecr = port_clock_ms(side[0].tcp) - paths_draw(&seed, 3);
-	peer_takes(peer.lossy);
+	peer.a = draw_random_below(&seed, 1000);
+	peer.b = draw_random_below(&seed, 1000);
+	peer.len = 1 + draw_random_below(&seed, draw_random_below(&seed, 8) != 0 ? 100 : 900);
+	raw.window = (uint16_t)(draw_random_below(&seed, 20) == 0 ? draw_random_below(&seed, 30)
+	                                                          : 200 + draw_random_below(&seed, 1000));
+	raw.ts += raw.ts != 0 ? draw_random_below(&seed, 3) : 0;
+	raw.ts_ecr = port_clock_ms(side[0].tcp) - draw_random_below(&seed, 3);
+	peer_looks_at_segments(peer.lossy);
 	raw.count = raw.seen = 0;
 }
 
@@ -412,7 +414,7 @@ static void check_timers(void)
 
 	assert_int_equal(tcp->frames_count, 0);
 	assert_true(tcp->wheel_due_ns == next_ns);
-	assert_true(vma_tcp_due(tcp) <= next_ns);
+	assert_true(vma_tcp_next_due_ns(tcp) <= next_ns);
 	for (unsigned i = 0; i < TCP_TIMERS; i++)
 		assert_true(!wheel_is_set(&conn->timer[i]) || next_ns <= conn->timer[i].due_ns);
 	if (conn->pcb != NULL && conn->pcb->unacked != NULL)
@@ -423,7 +425,7 @@ static void look_step(struct known *known)
 {
 	check_timers();
 	fixture_readiness(app); /* a writer who finds no room */
-	paths_look(known);
+	record_compared_state(known);
 	known->counts.no_memory = known->stack_counts.no_memory = 0; /* how often it was asked for */
 	known->tx_space_freed = 0;                                   /* until it is told */
 }
@@ -433,19 +435,19 @@ static void paths_converse(uint32_t number, int which, struct played *played)
 	bool calm;
 
 	seed = number;
-	paths_draw(&seed, 1);
+	draw_random_below(&seed, 1);
 	open_drawn(which);
-	calm = paths_draw(&seed, 4) == 0;
+	calm = draw_random_below(&seed, 4) == 0;
 	for (unsigned i = 0; i < STEPS && app->conn->pcb != NULL; i++) {
 		uint64_t came = app->conn->counts.segments_in;
 
 		draw_step();
-		played->action[i] = draw_action(calm);
-		mark_path();
+		played->action[i] = draw_step_kind(calm);
+		arm_fast_path_detection();
 		played->action[i]->play();
-		fixture_settle();
+		fixture_run_until_idle();
 		look_step(&played->known[i]);
-		played->fast += was_fast() && app->conn->counts.segments_in != came;
+		played->fast += fast_path_was_taken() && app->conn->counts.segments_in != came;
 		played->steps++;
 	}
 	played->alone = side[0].tcp->alone;
@@ -476,13 +478,14 @@ static int paths_end(void **state)
 }
 
 /* Says what is not, and how to have it again. */
-static bool is_the_same(uint32_t number)
+static bool compare_both_paths(uint32_t number)
 {
 	unsigned least = played[FAST].steps < played[SLOW].steps ? played[FAST].steps : played[SLOW].steps, i;
 	char text[200] = "one goes on, the other has ended";
 
 	for (i = 0; i < least; i++)
-		if (known_difference(&played[FAST].known[i], &played[SLOW].known[i], text, sizeof(text)) != NULL)
+		if (compared_state_difference(&played[FAST].known[i], &played[SLOW].known[i], text, sizeof(text)) !=
+		    NULL)
 			break;
 	if (i == least && played[FAST].steps == played[SLOW].steps)
 		return true;
@@ -510,7 +513,7 @@ static void test_whatever_happens_is_the_same_on_both_paths(void **state)
 		memset(played, 0, sizeof(played));
 		for (int which = 0; which < PATHS; which++)
 			paths_converse(number, which, &played[which]);
-		failed += !is_the_same(number);
+		failed += !compare_both_paths(number);
 		assert_int_equal(played[SLOW].fast, 0);
 		assert_int_equal(played[SLOW].alone, 0);
 		steps += played[FAST].steps;

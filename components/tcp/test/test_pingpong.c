@@ -8,9 +8,9 @@
 /* One message that acknowledges all; whether it took the fast path. */
 static bool takes_fast_path(void)
 {
-	mark_path();
-	paths_message(64);
-	return was_fast();
+	arm_fast_path_detection();
+	peer_sends_expected_message(64);
+	return fast_path_was_taken();
 }
 
 static void pingpong_pass_time(void)
@@ -37,14 +37,14 @@ static void test_ping_pong_takes_the_fast_path(void **state)
 			fixture_send_bytes(app, 64);
 			pingpong_pass_time();
 			assert_true(takes_fast_path() == (which == FAST));
-			paths_look(&known[which][i]);
+			record_compared_state(&known[which][i]);
 			assert_int_equal(read_bytes(app, 64), 64);
 			pingpong_pass_time();
 			raw.count = raw.seen = 0;
 		}
 		close_path();
 	}
-	expect_same(known[FAST], known[SLOW], ROUNDS);
+	expect_same_state(known[FAST], known[SLOW], ROUNDS);
 }
 
 /* Nothing is out, so nothing is acknowledged. */
@@ -58,14 +58,14 @@ static void test_messages_one_way_take_the_fast_path(void **state)
 		for (int i = 0; i < ROUNDS; i++) {
 			pingpong_pass_time();
 			assert_true(takes_fast_path() == (which == FAST));
-			paths_look(&known[which][i]);
+			record_compared_state(&known[which][i]);
 			if (i % 5 == 4)
 				assert_int_equal(read_bytes(app, 320), 320);
 			raw.count = raw.seen = 0;
 		}
 		close_path();
 	}
-	expect_same(known[FAST], known[SLOW], ROUNDS);
+	expect_same_state(known[FAST], known[SLOW], ROUNDS);
 }
 
 /* The answer is there already when the question comes: the step sends it. */
@@ -81,14 +81,14 @@ static void test_what_waits_to_be_sent_is_sent_after_it(void **state)
 		raw.window = 0;
 		raw_send(1, 1, TCP_ACK, "", 0);
 		fixture_send_bytes(app, 100);
-		raw_forget();
+		raw_forget_seen();
 		raw.window = 100;
 		assert_true(takes_fast_path() == (which == FAST));
-		assert_int_equal(raw_last()->len, 100);
-		paths_look(&known[which]);
+		assert_int_equal(raw_last_segment()->len, 100);
+		record_compared_state(&known[which]);
 		close_path();
 	}
-	expect_same(&known[FAST], &known[SLOW], 1);
+	expect_same_state(&known[FAST], &known[SLOW], 1);
 }
 
 /* Long ones, and some that nobody has read yet: more than the fifo's small chunk has room for. */
@@ -103,11 +103,11 @@ static void test_long_messages_and_many_unread_take_the_fast_path(void **state)
 		for (int i = 0; i < ROUNDS; i++) {
 			fixture_send_bytes(app, 64);
 			pingpong_pass_time();
-			mark_path();
-			paths_message(1 + 37 * (uint32_t)i % 1448);
+			arm_fast_path_detection();
+			peer_sends_expected_message(1 + 37 * (uint32_t)i % 1448);
 			unread += 1 + 37 * (uint32_t)i % 1448;
-			assert_true(was_fast() == (which == FAST));
-			paths_look(&known[which][i]);
+			assert_true(fast_path_was_taken() == (which == FAST));
+			record_compared_state(&known[which][i]);
 			if (i % 7 == 0 || i % 11 == 0 || i == ROUNDS - 1) {
 				assert_int_equal(read_bytes(app, unread), unread);
 				unread = 0;
@@ -116,7 +116,7 @@ static void test_long_messages_and_many_unread_take_the_fast_path(void **state)
 		}
 		close_path();
 	}
-	expect_same(known[FAST], known[SLOW], ROUNDS);
+	expect_same_state(known[FAST], known[SLOW], ROUNDS);
 }
 
 /* What was going on before is over by it, whatever it was. */
@@ -140,12 +140,12 @@ static void test_nothing_of_before_is_left(void **state)
 		r->probe_wanted = app->conn->push_once = true;
 		app->conn->window.rcv_mss = 64; /* what is that long says something of the round trip */
 		assert_true(takes_fast_path() == (which == FAST));
-		paths_look(&known[which]);
+		record_compared_state(&known[which]);
 		assert_int_equal(known[which].recovery.backoff, 0);
 		assert_int_equal(known[which].recovery.persist_due_ns, 0);
 		close_path();
 	}
-	expect_same(&known[FAST], &known[SLOW], 1);
+	expect_same_state(&known[FAST], &known[SLOW], 1);
 }
 
 /* What somebody has asked for beside it is done in the same step. */
@@ -157,15 +157,15 @@ static void test_an_acknowledgement_that_is_due_leaves_after_it(void **state)
 	for (int which = 0; which < PATHS; which++) {
 		open_on_path(which, true, true);
 		pingpong_pass_time();
-		raw_forget();
-		vma_tcp_set(app->conn, VMA_TCP_OPT_QUICKACK, 1);
+		raw_forget_seen();
+		vma_tcp_set_option(app->conn, VMA_TCP_OPT_QUICKACK, 1);
 		tcp_set_flags(app->conn->pcb, TF_ACK_NOW);
 		assert_true(takes_fast_path() == (which == FAST));
-		assert_int_equal(raw_last()->ack, mine);
-		paths_look(&known[which]);
+		assert_int_equal(raw_last_segment()->ack, mine);
+		record_compared_state(&known[which]);
 		close_path();
 	}
-	expect_same(&known[FAST], &known[SLOW], 1);
+	expect_same_state(&known[FAST], &known[SLOW], 1);
 }
 
 static void test_our_end_that_is_not_posted_yet_leaves_after_it(void **state)
@@ -179,11 +179,11 @@ static void test_our_end_that_is_not_posted_yet_leaves_after_it(void **state)
 		pingpong_pass_time();
 		atomic_store(&app->conn->shut_wr, true); /* by another thread, a moment ago */
 		assert_true(takes_fast_path() == (which == FAST));
-		assert_true(raw_last()->flags & TCP_FIN);
-		paths_look(&known[which]);
+		assert_true(raw_last_segment()->flags & TCP_FIN);
+		record_compared_state(&known[which]);
 		close_path();
 	}
-	expect_same(&known[FAST], &known[SLOW], 1);
+	expect_same_state(&known[FAST], &known[SLOW], 1);
 }
 
 /* What the acknowledgement lets go is what was said before it. */
@@ -198,14 +198,14 @@ static void test_more_that_is_said_after_it_holds_back(void **state)
 		pingpong_pass_time();
 		assert_true(takes_fast_path() == (which == FAST));
 		assert_int_equal(read_bytes(app, 64), 64);
-		raw_forget();
+		raw_forget_seen();
 		send_flags(app, 64, VMA_TCP_TX_MORE);
-		fixture_settle();
-		assert_int_equal(raw_unseen(), 0);
-		paths_look(&known[which]);
+		fixture_run_until_idle();
+		assert_int_equal(raw_unseen_count(), 0);
+		record_compared_state(&known[which]);
 		close_path();
 	}
-	expect_same(&known[FAST], &known[SLOW], 1);
+	expect_same_state(&known[FAST], &known[SLOW], 1);
 }
 
 /* One segment has filled the send buffer: who waits for room is told of it together with the answer. */
@@ -225,14 +225,14 @@ static void test_room_that_it_makes_is_told_with_it(void **state)
 			transfer(server, client, 64, 0);
 		}
 		assert_int_equal(fixture_send_bytes(client, 4000), 4000);
-		fixture_settle();
+		fixture_run_until_idle();
 		assert_int_equal(fixture_readiness(client) & EPOLLOUT, 0);
 		take_events(client);
 		assert_int_equal(read_bytes(server, 4000), 4000);
-		mark_path();
+		arm_fast_path_detection();
 		fixture_send_bytes(server, 64);
-		fixture_settle();
-		assert_true(was_fast() == (which == FAST));
+		fixture_run_until_idle();
+		assert_true(fast_path_was_taken() == (which == FAST));
 		assert_int_equal(take_events(client), VMA_TCP_READABLE | VMA_TCP_WRITABLE);
 		app_free(client);
 		fixture_close(NULL);
@@ -241,50 +241,50 @@ static void test_room_that_it_makes_is_told_with_it(void **state)
 
 /* ---- it is not taken ---- */
 
-static void two_out(void)
+static void play_two_segments_out(void)
 {
 	fixture_send_bytes(app, 64);
 	fixture_send_bytes(app, 64);
 	assert_false(takes_fast_path());
 }
 
-static void only_one_of_two_acknowledged(void)
+static void play_one_of_two_acked(void)
 {
 	fixture_send_bytes(app, 64);
 	fixture_send_bytes(app, 64);
-	mark_path();
+	arm_fast_path_detection();
 	raw_send_bytes(mine, theirs() - 64, 64);
 	mine += 64;
-	assert_false(was_fast());
+	assert_false(fast_path_was_taken());
 }
 
-static void nothing_acknowledged(void)
+static void play_message_acks_nothing(void)
 {
 	fixture_send_bytes(app, 64);
-	mark_path();
+	arm_fast_path_detection();
 	raw_send_bytes(mine, theirs() - 64, 64);
 	mine += 64;
-	assert_false(was_fast());
+	assert_false(fast_path_was_taken());
 }
 
-static void a_part_acknowledged(void)
+static void play_partial_ack(void)
 {
 	fixture_send_bytes(app, 64);
-	mark_path();
+	arm_fast_path_detection();
 	raw_send_bytes(mine, theirs() - 10, 64);
 	mine += 64;
-	assert_false(was_fast());
+	assert_false(fast_path_was_taken());
 }
 
-static void beyond_what_was_sent(void)
+static void play_ack_beyond_sent(void)
 {
 	fixture_send_bytes(app, 64);
-	mark_path();
+	arm_fast_path_detection();
 	raw_send_bytes(mine, theirs() + 10, 64);
-	assert_false(was_fast());
+	assert_false(fast_path_was_taken());
 }
 
-static void sent_twice(void)
+static void play_segment_retransmitted(void)
 {
 	fixture_send_bytes(app, 64);
 	fixture_run(2 * SEC);
@@ -296,7 +296,7 @@ static void probed(void)
 {
 	fixture_send_bytes(app, 64);
 	pingpong_pass_time();
-	paths_message(64);
+	peer_sends_expected_message(64);
 	fixture_send_bytes(app, 64);
 	fixture_run(210 * MS);
 	assert_true(app->conn->recovery.tail_probe_out);
@@ -304,13 +304,13 @@ static void probed(void)
 	assert_false(takes_fast_path()); /* whether it was needed is not known yet */
 }
 
-static void first_answer_after_a_recovery(void)
+static void play_first_answer_after_recovery(void)
 {
 	app->conn->recovery.undo_first_ack = true;
 	assert_false(takes_fast_path());
 }
 
-static void in_disorder(void)
+static void play_recovery_disorder(void)
 {
 	app->conn->recovery.state = TCP_RECOVERY_DISORDER;
 	assert_false(takes_fast_path());
@@ -327,7 +327,7 @@ static void marked(void)
 }
 
 /* Nothing is out, and what is behind it is in a segment that is not. */
-static void without_a_frame(void)
+static void play_no_frame_for_answer(void)
 {
 	const bool predicts_nothing = side[0].tcp->predicts_nothing;
 	static struct vma_buf *held[1 << 16];
@@ -337,7 +337,7 @@ static void without_a_frame(void)
 	while ((held[n] = vma_ring_tx_buf(side[0].ring)) != NULL)
 		n++;
 	fixture_send_bytes(app, 64);
-	fixture_settle();
+	fixture_run_until_idle();
 	assert_non_null(app->conn->pcb->unsent);
 	side[0].tcp->predicts_nothing = predicts_nothing;
 	vma_buf_put(fixture_arena, held[--n]); /* for the peer's */
@@ -348,60 +348,60 @@ static void without_a_frame(void)
 	assert_null(app->conn->pcb->unsent);
 }
 
-static void an_acknowledgement_alone(void)
+static void play_pure_ack(void)
 {
 	fixture_send_bytes(app, 64);
-	mark_path();
+	arm_fast_path_detection();
 	raw_send(mine, theirs(), TCP_ACK, "", 0);
-	assert_false(was_fast());
+	assert_false(fast_path_was_taken());
 }
 
-static void two_at_once(void)
+static void play_two_messages_in_burst(void)
 {
-	mark_path();
+	arm_fast_path_detection();
 	raw.holds = true;
-	paths_message(64);
-	paths_message(64);
+	peer_sends_expected_message(64);
+	peer_sends_expected_message(64);
 	raw.holds = false;
-	fixture_settle();
-	assert_false(was_fast());
+	fixture_run_until_idle();
+	assert_false(fast_path_was_taken());
 }
 
-static void behind_a_hole(void)
+static void play_message_behind_hole(void)
 {
-	mark_path();
+	arm_fast_path_detection();
 	raw_send_bytes(mine + 100, theirs(), 64);
-	assert_false(was_fast());
+	assert_false(fast_path_was_taken());
 	assert_false(takes_fast_path()); /* which leaves a hole */
 	raw_send_bytes(mine, theirs(), 36);
 	mine += 36 + 64;
 }
 
-static void said_before(void)
+static void play_message_repeated(void)
 {
-	paths_message(64);
-	mark_path();
+	peer_sends_expected_message(64);
+	arm_fast_path_detection();
 	raw_send_bytes(mine - 64, theirs(), 64);
-	assert_false(was_fast());
+	assert_false(fast_path_was_taken());
 }
 
-static void an_old_time_stamp(void)
+static void play_old_time_stamp(void)
 {
 	raw.ts -= 100;
-	mark_path();
+	arm_fast_path_detection();
 	raw_send_bytes(mine, theirs(), 64);
-	assert_false(was_fast());
+	assert_false(fast_path_was_taken());
 	raw.ts += 100;
 }
 
-static void no_time_stamp(void)
+static void play_without_time_stamp(void)
 {
 	const uint32_t ts = raw.ts;
 
 	raw.ts = 0;
-	mark_path();
+	arm_fast_path_detection();
 	raw_send_bytes(mine, theirs(), 64);
-	assert_false(was_fast());
+	assert_false(fast_path_was_taken());
 	raw.ts = ts;
 }
 
@@ -411,29 +411,29 @@ static void flags(uint8_t more, uint16_t urgent)
 
 	for (uint32_t i = 0; i < sizeof(data); i++)
 		data[i] = fixture_byte_at(mine - 1 + i);
-	raw_store(options + 4, raw.ts, 4);
-	mark_path();
+	raw_store_be(options + 4, raw.ts, 4);
+	arm_fast_path_detection();
 	raw_send_options(mine, theirs(), TCP_ACK | more, options, 12, urgent, data, sizeof(data));
-	assert_false(was_fast());
+	assert_false(fast_path_was_taken());
 }
 
-static void a_fin(void)
+static void play_peer_sends_fin(void)
 {
 	flags(TCP_FIN, 0);
 	mine += 65;
 }
 
-static void a_syn(void)
+static void play_peer_sends_syn(void)
 {
 	flags(TCP_SYN, 0);
 }
 
-static void a_reset(void)
+static void play_peer_sends_rst(void)
 {
 	flags(TCP_RST, 0);
 }
 
-static void an_urgent_byte_to_come(void)
+static void play_urgent_pointer_ahead(void)
 {
 	flags(TCP_URG, 100);
 	mine += 64;
@@ -441,93 +441,93 @@ static void an_urgent_byte_to_come(void)
 	assert_false(takes_fast_path());
 }
 
-static void other_options(void)
+static void play_unexpected_tcp_options(void)
 {
 	uint8_t options[24] = {1, 1, 8, 10}, data[64] = {0};
 
 	for (uint32_t i = 0; i < sizeof(data); i++)
 		data[i] = fixture_byte_at(mine - 1 + i);
-	raw_store(options + 4, raw.ts, 4);
+	raw_store_be(options + 4, raw.ts, 4);
 	memcpy(options + 12, "\1\1\5\12", 4); /* a duplicate of ours, reported */
-	raw_store(options + 16, raw.their_isn, 4);
-	raw_store(options + 20, raw.their_isn + 1, 4);
-	mark_path();
+	raw_store_be(options + 16, raw.their_isn, 4);
+	raw_store_be(options + 20, raw.their_isn + 1, 4);
+	arm_fast_path_detection();
 	raw_send_options(mine, theirs(), TCP_ACK, options, 24, 0, data, sizeof(data));
-	assert_false(was_fast());
+	assert_false(fast_path_was_taken());
 	mine += 64;
 }
 
-static void stamps_elsewhere(void)
+static void play_time_stamps_at_other_offset(void)
 {
 	uint8_t options[12] = {8, 10, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1}, data[64] = {0};
 
 	for (uint32_t i = 0; i < sizeof(data); i++)
 		data[i] = fixture_byte_at(mine - 1 + i);
-	raw_store(options + 2, raw.ts, 4);
-	mark_path();
+	raw_store_be(options + 2, raw.ts, 4);
+	arm_fast_path_detection();
 	raw_send_options(mine, theirs(), TCP_ACK, options, 12, 0, data, sizeof(data));
-	assert_false(was_fast());
+	assert_false(fast_path_was_taken());
 	mine += 64;
 }
 
-static void beyond_the_window(void)
+static void play_message_beyond_window(void)
 {
 	app->conn->pcb->rcv_wnd = 10;
-	mark_path();
+	arm_fast_path_detection();
 	raw_send_bytes(mine, theirs(), 64);
-	assert_false(was_fast());
+	assert_false(fast_path_was_taken());
 	mine += 10;
 }
 
-static void nobody_reads(void)
+static void play_shutdown_read(void)
 {
 	vma_tcp_shutdown(app->conn, SHUT_RD);
-	mark_path();
+	arm_fast_path_detection();
 	raw_send_bytes(mine, theirs(), 64);
-	assert_false(was_fast());
+	assert_false(fast_path_was_taken());
 }
 
-static void no_memory_left(void)
+static void play_memory_exhausted(void)
 {
 	static struct vma_tcp_memory spent = {.pressure = 0, .limit = 0};
 	struct vma_tcp_memory *before = side[0].tcp->attr.memory;
 
 	for (int i = 0; i < 50; i++)
-		paths_message(100);
+		peer_sends_expected_message(100);
 	assert_int_equal(read_bytes(app, 900), 900);
 	side[0].tcp->attr.memory = &spent;
-	mark_path();
+	arm_fast_path_detection();
 	raw_send_bytes(mine, theirs(), 64);
-	assert_false(was_fast());
+	assert_false(fast_path_was_taken());
 	side[0].tcp->attr.memory = before;
 }
 
-static void no_bytes_left(void)
+static void play_receive_window_nearly_full(void)
 {
 	const uint64_t room = UINT64_C(400);
 
 	for (uint64_t i = 0; i < room / 64; i++)
-		paths_message(64);
+		peer_sends_expected_message(64);
 	fixture_no_bytes = true;
-	mark_path();
+	arm_fast_path_detection();
 	raw_send_bytes(mine, theirs(), 200);
-	assert_false(was_fast());
+	assert_false(fast_path_was_taken());
 	mine += 200;
-	mark_path();
+	arm_fast_path_detection();
 	raw_send_bytes(mine, theirs(), 8); /* for which there would be room, but it comes after them */
-	assert_false(was_fast());
+	assert_false(fast_path_was_taken());
 	fixture_no_bytes = false;
 	fixture_run(10 * MS); /* tried again */
 	assert_int_equal(read_bytes(app, 1000), 584);
 }
 
-static void our_end_is_closed(void)
+static void play_our_end_shut(void)
 {
 	vma_tcp_shutdown(app->conn, SHUT_WR);
 	assert_false(takes_fast_path());
 }
 
-static void not_sent_yet(void)
+static void play_fin_not_sent_yet(void)
 {
 	vma_tcp_shutdown(app->conn, SHUT_WR);
 	raw_send(mine, theirs(), TCP_ACK, "", 0);
@@ -542,35 +542,35 @@ static const struct {
 	const char *name;
 	void (*play)(void);
 } cases[] = {
-        PLAYED(two_out),
-        PLAYED(only_one_of_two_acknowledged),
-        PLAYED(nothing_acknowledged),
-        PLAYED(a_part_acknowledged),
-        PLAYED(beyond_what_was_sent),
-        PLAYED(sent_twice),
+        PLAYED(play_two_segments_out),
+        PLAYED(play_one_of_two_acked),
+        PLAYED(play_message_acks_nothing),
+        PLAYED(play_partial_ack),
+        PLAYED(play_ack_beyond_sent),
+        PLAYED(play_segment_retransmitted),
         PLAYED(probed),
-        PLAYED(first_answer_after_a_recovery),
-        PLAYED(in_disorder),
+        PLAYED(play_first_answer_after_recovery),
+        PLAYED(play_recovery_disorder),
         PLAYED(marked),
-        PLAYED(without_a_frame),
-        PLAYED(an_acknowledgement_alone),
-        PLAYED(two_at_once),
-        PLAYED(behind_a_hole),
-        PLAYED(said_before),
-        PLAYED(an_old_time_stamp),
-        PLAYED(no_time_stamp),
-        PLAYED(a_fin),
-        PLAYED(a_syn),
-        PLAYED(a_reset),
-        PLAYED(an_urgent_byte_to_come),
-        PLAYED(other_options),
-        PLAYED(stamps_elsewhere),
-        PLAYED(beyond_the_window),
-        PLAYED(nobody_reads),
-        PLAYED(no_memory_left),
-        PLAYED(no_bytes_left),
-        PLAYED(our_end_is_closed),
-        PLAYED(not_sent_yet),
+        PLAYED(play_no_frame_for_answer),
+        PLAYED(play_pure_ack),
+        PLAYED(play_two_messages_in_burst),
+        PLAYED(play_message_behind_hole),
+        PLAYED(play_message_repeated),
+        PLAYED(play_old_time_stamp),
+        PLAYED(play_without_time_stamp),
+        PLAYED(play_peer_sends_fin),
+        PLAYED(play_peer_sends_syn),
+        PLAYED(play_peer_sends_rst),
+        PLAYED(play_urgent_pointer_ahead),
+        PLAYED(play_unexpected_tcp_options),
+        PLAYED(play_time_stamps_at_other_offset),
+        PLAYED(play_message_beyond_window),
+        PLAYED(play_shutdown_read),
+        PLAYED(play_memory_exhausted),
+        PLAYED(play_receive_window_nearly_full),
+        PLAYED(play_our_end_shut),
+        PLAYED(play_fin_not_sent_yet),
 };
 
 /* A conversation, the case, and the conversation as it goes on. */
@@ -580,20 +580,20 @@ static void pingpong_play(int which, void (*what)(void), struct known known[3])
 	for (int i = 0; i < 20; i++) {
 		fixture_send_bytes(app, 64);
 		pingpong_pass_time();
-		paths_message(64);
+		peer_sends_expected_message(64);
 		assert_int_equal(read_bytes(app, 64), 64);
 	}
 	pingpong_pass_time();
-	paths_look(&known[0]);
+	record_compared_state(&known[0]);
 	what();
-	paths_look(&known[1]);
+	record_compared_state(&known[1]);
 	pingpong_pass_time();
 	if (app->conn->pcb != NULL) {
 		fixture_send_bytes(app, 64);
-		paths_message(64);
-		paths_message(64);
+		peer_sends_expected_message(64);
+		peer_sends_expected_message(64);
 	}
-	paths_look(&known[2]);
+	record_compared_state(&known[2]);
 	close_path();
 }
 
@@ -607,7 +607,7 @@ static void test_other_segments_take_the_slow_path_with_the_same_result(void **s
 		for (int which = 0; which < PATHS; which++)
 			pingpong_play(which, cases[i].play, known[which]);
 		for (int k = 0; k < 3; k++)
-			if (known_difference(&known[FAST][k], &known[SLOW][k], text, sizeof(text)) != NULL)
+			if (compared_state_difference(&known[FAST][k], &known[SLOW][k], text, sizeof(text)) != NULL)
 				fail_msg("%s, %d: %s", cases[i].name, k, text);
 	}
 }
@@ -627,13 +627,13 @@ static void test_a_model_of_the_path_learns_the_same_on_both_paths(void **state)
 				fixture_send_bytes(app, 64 + i);
 			pingpong_pass_time();
 			assert_true(takes_fast_path() == (which == FAST));
-			paths_look(&known[which][i]);
+			record_compared_state(&known[which][i]);
 			assert_int_equal(read_bytes(app, 64), 64);
 		}
 		assert_true(app->conn->cc.bbr.max_rate != 0 && app->conn->rate.app_limited != 0);
 		close_path();
 	}
-	expect_same(known[FAST], known[SLOW], 200);
+	expect_same_state(known[FAST], known[SLOW], 200);
 }
 
 /* Ten seconds after the lowest round-trip time the model would look for another one. */
@@ -649,16 +649,16 @@ static void test_what_comes_while_nothing_is_out_says_nothing_to_a_model(void **
 		for (unsigned i = 0; i < 5; i++) {
 			fixture_send_bytes(app, 64);
 			pingpong_pass_time();
-			paths_message(64);
+			peer_sends_expected_message(64);
 		}
 		assert_null(app->conn->pcb->unacked);
 		cc = app->conn->cc;
 		fixture_run(11000 * MS);
-		paths_message(64);
+		peer_sends_expected_message(64);
 		assert_memory_equal(&cc, &app->conn->cc, sizeof(cc));
 		fixture_send_bytes(app, 64);
 		pingpong_pass_time();
-		paths_message(64);
+		peer_sends_expected_message(64);
 		assert_memory_not_equal(&cc, &app->conn->cc, sizeof(cc));
 		close_path();
 	}
@@ -686,13 +686,14 @@ enum { STEPS = 300 };
 static void pingpong_say(uint32_t *seed)
 {
 	uint32_t una = app->conn->pcb->lastack - raw.their_isn, out = theirs() - una;
-	uint32_t ack = out != 0 && paths_draw(seed, 4) == 0 ? una + paths_draw(seed, out + 1) : una + out;
-	uint32_t len = 1 + paths_draw(seed, paths_draw(seed, 8) ? 100 : 900);
+	uint32_t ack = out != 0 && draw_random_below(seed, 4) == 0 ? una + draw_random_below(seed, out + 1) : una + out;
+	uint32_t len = 1 + draw_random_below(seed, draw_random_below(seed, 8) ? 100 : 900);
 
-	raw.window = (uint16_t)(paths_draw(seed, 20) == 0 ? paths_draw(seed, 30) : 200 + paths_draw(seed, 1000));
-	raw.ts += raw.ts != 0 ? paths_draw(seed, 3) : 0;
-	raw.ts_ecr = port_clock_ms(side[0].tcp) - paths_draw(seed, 3);
-	switch (paths_draw(seed, 24)) {
+	raw.window = (uint16_t)(draw_random_below(seed, 20) == 0 ? draw_random_below(seed, 30)
+	                                                         : 200 + draw_random_below(seed, 1000));
+	raw.ts += raw.ts != 0 ? draw_random_below(seed, 3) : 0;
+	raw.ts_ecr = port_clock_ms(side[0].tcp) - draw_random_below(seed, 3);
+	switch (draw_random_below(seed, 24)) {
 	case 0: /* again */
 		raw_send_bytes(mine - 60, ack, 60);
 		break;
@@ -718,16 +719,16 @@ static unsigned pingpong_converse(uint32_t seed, int which, struct known *known)
 	side[0].options.congestion = seed % 3 == 0 ? VMA_TCP_CC_BBR : VMA_TCP_CC_CUBIC;
 	open_conversation(seed % 4 != 0, true);
 	for (int i = 0; i < STEPS; i++) {
-		mark_path();
+		arm_fast_path_detection();
 		pingpong_say(&seed);
-		taken += was_fast();
-		paths_look(&known[i]);
-		if (paths_draw(&seed, 3) != 0)
-			fixture_send_bytes(app, 1 + paths_draw(&seed, paths_draw(&seed, 8) ? 200 : 3000));
-		if (paths_draw(&seed, 2) == 0)
-			read_bytes(app, paths_draw(&seed, 5000));
-		if (paths_draw(&seed, 10) == 0)
-			fixture_run(paths_draw(&seed, 400) * MS);
+		taken += fast_path_was_taken();
+		record_compared_state(&known[i]);
+		if (draw_random_below(&seed, 3) != 0)
+			fixture_send_bytes(app, 1 + draw_random_below(&seed, draw_random_below(&seed, 8) ? 200 : 3000));
+		if (draw_random_below(&seed, 2) == 0)
+			read_bytes(app, draw_random_below(&seed, 5000));
+		if (draw_random_below(&seed, 10) == 0)
+			fixture_run(draw_random_below(&seed, 400) * MS);
 		raw.count = raw.seen = 0;
 	}
 	close_path();
@@ -743,7 +744,7 @@ static void test_a_conversation_drawn_by_chance_is_the_same_on_both_paths(void *
 	for (uint32_t seed = 1; seed <= 30; seed++) {
 		taken += pingpong_converse(seed, FAST, known[FAST]);
 		assert_int_equal(pingpong_converse(seed, SLOW, known[SLOW]), 0);
-		expect_same(known[FAST], known[SLOW], STEPS);
+		expect_same_state(known[FAST], known[SLOW], STEPS);
 	}
 	assert_true(taken > 30 * STEPS / 8);
 }

@@ -46,7 +46,7 @@ static void look_at_output(struct app *app, struct known *k)
 	k->timer_ns = k->timer_is_set ? timer->due_ns : 0;
 	k->segments_out = conn->counts.segments_out;
 	k->bytes_out = conn->counts.bytes_out;
-	k->due_ns = vma_tcp_due(conn->tcp);
+	k->due_ns = vma_tcp_next_due_ns(conn->tcp);
 	k->window_limited = r->window_limited;
 	k->probe_wanted = r->probe_wanted;
 	k->probe_new = r->probe_new;
@@ -56,7 +56,7 @@ static void look_at_output(struct app *app, struct known *k)
 	k->ack_held = conn->window.ack_held;
 }
 
-static uint64_t mix(uint64_t hash, const void *bytes, size_t len)
+static uint64_t hash_mix_bytes(uint64_t hash, const void *bytes, size_t len)
 {
 	for (size_t i = 0; i < len; i++)
 		hash = (hash ^ ((const uint8_t *)bytes)[i]) * UINT64_C(0x100000001b3);
@@ -70,9 +70,9 @@ static uint64_t said_so_far(uint64_t hash)
 		const struct raw_segment *s = &raw.log[raw.seen];
 		const uint32_t header[] = {s->seq, s->ack, s->window, s->flags, s->urgent, s->len, s->tos, s->ttl};
 
-		hash = mix(hash, header, sizeof(header));
-		hash = mix(hash, s->options, s->options_len);
-		hash = mix(hash, s->data, s->len);
+		hash = hash_mix_bytes(hash, header, sizeof(header));
+		hash = hash_mix_bytes(hash, s->options, s->options_len);
+		hash = hash_mix_bytes(hash, s->data, s->len);
 	}
 	return hash;
 }

@@ -5,7 +5,7 @@ static uint32_t lost_segment[32], lost_times[32];
 static unsigned lost_count;
 
 /* Loses the segments lose(n) named, counted from 0, as often as said. */
-static bool drop_named(uint32_t offset, bool ack)
+static bool drop_listed_segments(uint32_t offset, bool ack)
 {
 	for (unsigned i = 0; i < lost_count && !ack; i++) {
 		if (offset / MSS == lost_segment[i] && lost_times[i]) {
@@ -16,11 +16,11 @@ static bool drop_named(uint32_t offset, bool ack)
 	return false;
 }
 
-static void recovery_lose(uint32_t segment, uint32_t times)
+static void list_segment_to_lose(uint32_t segment, uint32_t times)
 {
 	lost_segment[lost_count] = segment;
 	lost_times[lost_count++] = times;
-	w.drop = drop_named;
+	w.drop = drop_listed_segments;
 }
 
 static void tcp_recovery_begin(void)
@@ -97,7 +97,7 @@ static void test_window_shrinks_after_silence(void **state)
 	fixture_write(100 * MSS);
 	fixture_run_until(w.tcp.now_ns + 1);
 	assert_int_equal(w.conn.cc.cwnd, 10 * MSS);
-	assert_int_equal(scoreboard_out(&w.conn), 10 * MSS);
+	assert_int_equal(scoreboard_bytes_unacked(&w.conn), 10 * MSS);
 }
 
 /* ---- fast recovery ---- */
@@ -123,7 +123,7 @@ static void test_one_loss_is_repaired_in_one_more_round_trip(void **state)
 {
 	(void)state;
 	begin_with_sample();
-	recovery_lose(3, 1);
+	list_segment_to_lose(3, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
@@ -138,9 +138,9 @@ static void test_several_losses_in_a_window_need_no_more_time_than_one(void **st
 {
 	(void)state;
 	begin_with_sample();
-	recovery_lose(0, 1);
-	recovery_lose(2, 1);
-	recovery_lose(4, 1);
+	list_segment_to_lose(0, 1);
+	list_segment_to_lose(2, 1);
+	list_segment_to_lose(4, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
@@ -154,9 +154,9 @@ static void test_window_is_halved_once_for_losses_of_one_flight(void **state)
 {
 	(void)state;
 	begin_with_sample();
-	recovery_lose(20, 1);
-	recovery_lose(25, 1);
-	recovery_lose(29, 1);
+	list_segment_to_lose(20, 1);
+	list_segment_to_lose(25, 1);
+	list_segment_to_lose(29, 1);
 	fixture_write(200 * MSS);
 	fixture_run_until(100 * SECOND + 55 * MS);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_FAST);
@@ -173,7 +173,7 @@ static void test_rate_is_reduced_in_proportion(void **state)
 
 	(void)state;
 	begin_with_sample();
-	recovery_lose(70, 1); /* the first of a flight of 80 */
+	list_segment_to_lose(70, 1); /* the first of a flight of 80 */
 	fixture_write(2000 * MSS);
 	fixture_run_until(100 * SECOND + 60 * MS + 1);
 	before = w.sent;
@@ -183,7 +183,7 @@ static void test_rate_is_reduced_in_proportion(void **state)
 	fixture_run_until(100 * SECOND + 80 * MS + 1);
 	/* 79 segments SACKed at once in this network: half of them, one of which repairs the loss */
 	assert_in_range(w.sent - sent, 38, 41);
-	assert_true(recovery_pipe(&w.conn) <= w.conn.cc.ssthresh + MSS);
+	assert_true(recovery_bytes_in_flight(&w.conn) <= w.conn.cc.ssthresh + MSS);
 	fixture_run_until(100 * SECOND + 120 * MS);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_OPEN);
 	fixture_run_until(FOREVER);
@@ -225,7 +225,7 @@ static void test_lost_retransmission_is_found_by_what_comes_after_it(void **stat
 {
 	(void)state;
 	begin_with_sample();
-	recovery_lose(15, 2);
+	list_segment_to_lose(15, 2);
 	fixture_write(400 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
@@ -238,8 +238,8 @@ static void test_lost_retransmission_is_found_by_one_that_left_behind_it(void **
 {
 	(void)state;
 	begin_with_sample();
-	recovery_lose(3, 2);
-	recovery_lose(4, 1);
+	list_segment_to_lose(3, 2);
+	list_segment_to_lose(4, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
@@ -251,7 +251,7 @@ static void test_retransmission_lost_thrice_is_still_no_timeout(void **state)
 {
 	(void)state;
 	begin_with_sample();
-	recovery_lose(15, 4);
+	list_segment_to_lose(15, 4);
 	fixture_write(1000 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
@@ -265,8 +265,8 @@ static void test_segment_at_the_end_of_recovery_is_rescued_once(void **state)
 {
 	(void)state;
 	begin_with_sample();
-	recovery_lose(3, 1);
-	recovery_lose(9, 1); /* the last of all */
+	list_segment_to_lose(3, 1);
+	list_segment_to_lose(9, 1); /* the last of all */
 	fixture_write(10 * MSS);
 	fixture_run_until(100 * SECOND + 24 * MS);
 	assert_int_equal(w.agains, 1);
@@ -280,8 +280,8 @@ static void test_segment_at_the_end_of_recovery_is_rescued_once(void **state)
 
 	begin_with_sample();
 	w.no_dsack = true;
-	recovery_lose(3, 3);
-	recovery_lose(9, 3);
+	list_segment_to_lose(3, 3);
+	list_segment_to_lose(9, 3);
 	fixture_write(10 * MSS);
 	fixture_run_until(100 * SECOND + 100 * MS);
 	assert_int_equal(w.agains, 2);
@@ -296,7 +296,7 @@ static void test_what_waited_behind_a_hole_is_no_sample(void **state)
 	begin_with_sample();
 	without_sack();
 	w.no_timestamps = true;
-	recovery_lose(3, 1);
+	list_segment_to_lose(3, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
@@ -319,7 +319,7 @@ static void test_answer_to_an_original_makes_nothing_lost(void **state)
 	fixture_run_until(100 * SECOND + 5 * MS);
 	for (struct tcp_seg *seg = w.pcb.unacked; seg; seg = seg->next) {
 		if (seg_seq(seg) == ISS + 9 * MSS)
-			scoreboard_lose(&w.conn, seg);
+			scoreboard_mark_lost(&w.conn, seg);
 	}
 	fixture_output();
 	assert_int_equal(w.last_again_seq, ISS + 9 * MSS);
@@ -421,9 +421,9 @@ static void test_newreno_repairs_one_loss_per_round_trip(void **state)
 	(void)state;
 	begin_with_sample();
 	without_sack();
-	recovery_lose(10, 1);
-	recovery_lose(14, 1);
-	recovery_lose(18, 1);
+	list_segment_to_lose(10, 1);
+	list_segment_to_lose(14, 1);
+	list_segment_to_lose(18, 1);
 	fixture_write(60 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
@@ -509,7 +509,7 @@ static void test_after_a_timeout_all_is_repaired_in_slow_start(void **state)
 	(void)state;
 	begin_with_sample();
 	for (uint32_t i = 0; i < 10; i++)
-		recovery_lose(i, 1);
+		list_segment_to_lose(i, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
@@ -539,7 +539,7 @@ static void test_receiver_that_drops_what_it_has_sacked_gets_it_again(void **sta
 {
 	(void)state;
 	begin_with_sample();
-	recovery_lose(0, 3);
+	list_segment_to_lose(0, 3);
 	fixture_write(10 * MSS);
 	fixture_run_until(100 * SECOND + 50 * MS);
 	assert_true(w.conn.recovery.sacked_segments > 0);
@@ -554,7 +554,7 @@ static void test_receiver_that_drops_what_it_has_sacked_is_soon_known(void **sta
 {
 	(void)state;
 	begin_with_sample();
-	recovery_lose(0, 1);
+	list_segment_to_lose(0, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(100 * SECOND + 25 * MS);
 	assert_int_equal(w.conn.recovery.sacked_segments, 9);
@@ -585,7 +585,7 @@ static void test_lost_tail_is_found_by_a_probe_not_by_a_timeout(void **state)
 {
 	(void)state;
 	begin_with_sample();
-	recovery_lose(9, 1);
+	list_segment_to_lose(9, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
@@ -598,7 +598,7 @@ static void test_several_lost_at_the_tail_are_found_by_one_probe(void **state)
 	(void)state;
 	begin_with_sample();
 	for (uint32_t i = 5; i < 10; i++)
-		recovery_lose(i, 1);
+		list_segment_to_lose(i, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
@@ -625,7 +625,7 @@ static void test_probe_that_repaired_a_loss_counts_as_one(void **state)
 {
 	(void)state;
 	begin_with_sample();
-	recovery_lose(9, 1);
+	list_segment_to_lose(9, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(100 * SECOND + 500 * MS);
 	assert_true(all_arrived());
@@ -655,7 +655,7 @@ static void probe_after_duplicate(unsigned dsacks)
 	struct tcp_ack twice = {.window = 1 << 24, .has_ts = true, .blocks = dsacks};
 
 	begin_with_sample();
-	recovery_lose(9, 1);
+	list_segment_to_lose(9, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(100 * SECOND + 25 * MS);
 	assert_int_equal(w.pcb.lastack, ISS + 9 * MSS);
@@ -682,7 +682,7 @@ static void test_probe_is_sent_after_a_duplicate_acknowledgement(void **state)
 /* ---- what was not lost ---- */
 
 /* What flies, and all that will, takes a second longer. */
-static void all_late(void)
+static void delay_all_by_a_second(void)
 {
 	for (struct flying *f = w.flying; f; f = f->next)
 		f->at_ns += SECOND;
@@ -698,7 +698,7 @@ static void test_spurious_timeout_is_taken_back_by_time_stamps(void **state)
 	fixture_write(300 * MSS);
 	fixture_run_until(100 * SECOND + 55 * MS);
 	cwnd = w.conn.cc.cwnd;
-	all_late();
+	delay_all_by_a_second();
 	fixture_run_until(100 * SECOND + 2500 * MS);
 	assert_true(w.conn.counts.timeouts > 0);
 	assert_true(w.conn.counts.spurious > 0);
@@ -715,7 +715,7 @@ static void test_spurious_timeout_is_taken_back_without_time_stamps(void **state
 	w.no_timestamps = true;
 	fixture_write(300 * MSS);
 	fixture_run_until(100 * SECOND + 55 * MS);
-	all_late();
+	delay_all_by_a_second();
 	fixture_run_until(FOREVER);
 	assert_true(all_arrived());
 	assert_true(w.conn.counts.timeouts > 0);
@@ -732,7 +732,7 @@ static void test_true_timeout_is_not_taken_back(void **state)
 		if (without & 2)
 			without_sack();
 		for (uint32_t i = 10; i < 30; i++)
-			recovery_lose(i, 2);
+			list_segment_to_lose(i, 2);
 		fixture_write(300 * MSS);
 		fixture_run_until(FOREVER);
 		assert_true(all_arrived());
@@ -875,15 +875,15 @@ static void test_no_frame_means_later_not_never(void **state)
 {
 	(void)state;
 	begin_with_sample();
-	recovery_lose(3, 1);
+	list_segment_to_lose(3, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(100 * SECOND + 15 * MS);
 	w.frames = 0;
 	fixture_run_until(100 * SECOND + 25 * MS);
 	assert_int_equal(w.agains, 0);
-	assert_int_equal(scoreboard_waiting(&w.conn), MSS);
+	assert_int_equal(scoreboard_bytes_to_resend(&w.conn), MSS);
 	w.frames = -1;
-	w.ready = true; /* as tcp_retry does a millisecond later */
+	w.ready = true; /* as conn_enqueue_retry does a millisecond later */
 	fixture_run_until(100 * SECOND + 26 * MS);
 	assert_int_equal(w.agains, 1);
 	fixture_run_until(FOREVER);
@@ -899,9 +899,9 @@ static void test_rebuilt_list_is_counted_anew(void **state)
 	fixture_run_until(100 * SECOND + 1);
 	w.pcb.unacked->marks |= SEG_LOST;
 	w.pcb.unacked->next->marks |= SEG_LOST;
-	recovery_rescan(&w.conn);
+	recovery_detect_losses_again(&w.conn);
 	fixture_check();
-	assert_int_equal(scoreboard_waiting(&w.conn), 2 * MSS);
+	assert_int_equal(scoreboard_bytes_to_resend(&w.conn), 2 * MSS);
 	w.mute = false;
 	fixture_output();
 	assert_int_equal(w.agains, 2);
@@ -1033,10 +1033,10 @@ static void test_segments_are_looked_at_once(void **state)
 		uint32_t steps = w.conn.recovery.sack_steps;
 
 		ack.block[0].right = ISS + i * MSS;
-		recovery_ack_before(&w.conn, &ack);
+		recovery_ack_before_lwip(&w.conn, &ack);
 		assert_true(w.conn.recovery.sack_steps - steps <= 2 * SACK_RUN_LENGTH);
 		assert_int_equal(w.conn.recovery.delta.delivered, MSS);
-		recovery_ack_after(&w.conn, &ack);
+		recovery_ack_after_lwip(&w.conn, &ack);
 		recovery_retransmit(&w.conn);
 	}
 	fixture_check();

@@ -1,7 +1,7 @@
 /* Answers for nobody: how many of them there are. */
 #include "raw.h"
 
-static unsigned answers_to(unsigned segments)
+static unsigned count_resets_to_segments(unsigned segments)
 {
 	unsigned answers = 0;
 
@@ -18,12 +18,12 @@ static void test_a_flood_of_unmatched_segments_is_not_answered_by_a_flood_of_res
 {
 	(void)state;
 	fixture_listen_on(0);
-	assert_int_equal(answers_to(100), 100);
-	assert_int_equal(answers_to(1500), 900);
+	assert_int_equal(count_resets_to_segments(100), 100);
+	assert_int_equal(count_resets_to_segments(1500), 900);
 	fixture_run(MS);
-	assert_int_equal(answers_to(100), 50);
+	assert_int_equal(count_resets_to_segments(100), 50);
 	fixture_run(SEC);
-	assert_int_equal(answers_to(1500), 1000);
+	assert_int_equal(count_resets_to_segments(1500), 1000);
 }
 
 /* A request that is not complete answers wrong numbers by RST, too. */
@@ -34,7 +34,7 @@ static void test_a_flood_at_a_request_is_not_answered_by_a_flood_of_resets(void 
 	(void)state;
 	fixture_listen_on(0);
 	raw_syn(0);
-	assert_int_equal(raw_next()->flags, TCP_SYN | TCP_ACK);
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN | TCP_ACK);
 	for (unsigned i = 0; i < 1500; i++) {
 		raw.count = raw.seen = 0;
 		raw_send(1, 1000 + i, TCP_ACK, "", 0);
@@ -54,21 +54,21 @@ static void test_no_number_tells_a_peer_how_much_others_are_sent(void **state)
 	(void)state;
 	fixture_listen_on(0);
 	fixture_send_bytes(app, 10);
-	fixture_settle();
-	id = raw_last()->ip_id;
+	fixture_run_until_idle();
+	id = raw_last_segment()->ip_id;
 	port = raw.peer_port;
 	for (unsigned i = 0; i < 3; i++) {
 		raw.peer_port = htons(PORT);
 		raw_send(i, 1, TCP_ACK, "", 0);
-		assert_true(raw_next()->flags & TCP_RST);
+		assert_true(raw_next_segment()->flags & TCP_RST);
 		assert_int_equal(raw.log[raw.seen - 1].ip_id, 0);
 		assert_true(raw.log[raw.seen - 1].dont_fragment);
 	}
 	raw.peer_port = port;
 	raw_send(1, 11, TCP_ACK, "", 0);
 	fixture_send_bytes(app, 10);
-	fixture_settle();
-	assert_int_equal(raw_last()->ip_id, (uint16_t)(id + 1));
+	fixture_run_until_idle();
+	assert_int_equal(raw_last_segment()->ip_id, (uint16_t)(id + 1));
 	app_free(app);
 }
 

@@ -5,14 +5,14 @@ static struct vma_nic_ops ops; /* of side 0's queue pair, with an eye on flows *
 static const struct vma_nic_ops *wire_ops;
 static unsigned added, deleted, prunes;
 static int refusal;
-static void (*while_asked)(void);
+static void (*while_nic_is_asked_hook)(void);
 
 static int flow_add(struct vma_nic_qp *qp, const struct vma_flow_rule *rule)
 {
-	void (*run_it)(void) = while_asked;
+	void (*run_it)(void) = while_nic_is_asked_hook;
 
 	added++;
-	while_asked = NULL;
+	while_nic_is_asked_hook = NULL;
 	if (run_it != NULL)
 		run_it();
 	return refusal != 0 ? refusal : wire_ops->flow_add(qp, rule);
@@ -44,7 +44,7 @@ static int open_watched(void **state)
 	side[0].tcp->host.prune = rules_prune;
 	added = deleted = prunes = 0;
 	refusal = 0;
-	while_asked = NULL;
+	while_nic_is_asked_hook = NULL;
 	return 0;
 }
 
@@ -105,7 +105,7 @@ static void test_a_stack_that_ends_leaves_no_rule(void **state)
 	vma_tcp_close(client->conn, true);
 	app_free(client);
 	fixture_run(MS);
-	vma_tcp_leave(side[0].tcp);
+	vma_tcp_leave_at_exit(side[0].tcp);
 	assert_int_equal(deleted, 1);
 }
 
@@ -122,9 +122,9 @@ static void test_other_connections_go_on_while_the_nic_is_asked_for_a_rule(void 
 
 	(void)state;
 	establish(&other[0], &other[1]);
-	while_asked = transfer_meanwhile;
+	while_nic_is_asked_hook = transfer_meanwhile;
 	establish(&client, &server);
-	assert_null(while_asked);
+	assert_null(while_nic_is_asked_hook);
 	app_free(client);
 	app_free(other[0]);
 }
@@ -137,7 +137,7 @@ static void peer_connects_meanwhile(void)
 
 	crossing = (struct app){0};
 	assert_int_equal(connect_rc(1, 7000, PORT, &path, &crossing), 0);
-	fixture_settle();
+	fixture_run_until_idle();
 }
 
 static void test_what_comes_before_the_syn_is_sent_does_no_harm(void **state)
@@ -147,7 +147,7 @@ static void test_what_comes_before_the_syn_is_sent_does_no_harm(void **state)
 
 	(void)state;
 	fixture_listen_on(0); /* whose rule brings it in */
-	while_asked = peer_connects_meanwhile;
+	while_nic_is_asked_hook = peer_connects_meanwhile;
 	assert_int_equal(connect_rc(0, PORT, 7000, &path, &app), 0);
 	fixture_run(5 * SEC);
 	assert_int_equal(vma_tcp_state(app.conn), TCP_ESTABLISHED);
@@ -177,7 +177,7 @@ static void test_a_refused_rule_ends_the_attempt_and_a_second_one_meanwhile_find
 
 static struct app *late;
 
-static void one_more_asks(void)
+static void connect_one_more_meanwhile(void)
 {
 	late = fixture_connect_from(1, 2000);
 	fixture_run(MS);
@@ -194,7 +194,7 @@ static void test_a_listener_that_closes_leaves_each_of_its_connections_a_rule(vo
 	fixture_run(MS);
 	assert_int_equal(fixture_accepted_count, 8);
 	assert_int_equal(added, 1);
-	while_asked = one_more_asks;
+	while_nic_is_asked_hook = connect_one_more_meanwhile;
 	vma_tcp_listener_close(fixture_listener);
 	fixture_listener = NULL;
 	assert_int_equal(vma_tcp_error(late->conn), ECONNREFUSED);

@@ -7,7 +7,7 @@
 /* A megabyte in segments of 48 bytes (the fixture's are longer: what counts is how many). */
 enum { OUT = 21845, STRETCHES = OUT / SACK_RUN_LENGTH + 1 };
 
-static void begin_large(void)
+static void sack_cost_begin_large(void)
 {
 	fixture_begin(VMA_TCP_CC_LWIP);
 	rtt_sample(&w.conn.rtt, 2 * w.delay_ns, w.tcp.now_ns);
@@ -23,7 +23,7 @@ static void begin_large(void)
 	w.frames = 0; /* nothing leaves: what is acknowledged is what is counted */
 }
 
-static struct tcp_ack blocks_of(const uint32_t (*blocks)[2], unsigned n)
+static struct tcp_ack ack_with_sack_blocks(const uint32_t (*blocks)[2], unsigned n)
 {
 	struct tcp_ack ack = {.ackno = w.pcb.lastack, .window = w.window, .blocks = n};
 
@@ -37,7 +37,7 @@ static struct tcp_ack blocks_of(const uint32_t (*blocks)[2], unsigned n)
 /* Steps that it took. */
 static uint32_t take_blocks(const uint32_t (*blocks)[2], unsigned n)
 {
-	const struct tcp_ack ack = blocks_of(blocks, n);
+	const struct tcp_ack ack = ack_with_sack_blocks(blocks, n);
 	uint32_t before = w.conn.recovery.sack_steps;
 
 	take_ack(&ack);
@@ -50,7 +50,7 @@ static void test_blocks_that_come_from_the_end_on_cost_no_walk(void **state)
 	uint32_t first = 0;
 
 	(void)state;
-	begin_large();
+	sack_cost_begin_large();
 	for (uint32_t i = 0; i < OUT / 8; i++) {
 		uint32_t blocks[4][2], steps;
 
@@ -73,7 +73,7 @@ static void test_large_blocks_that_are_known_cost_a_step_for_each_stretch(void *
 	static const uint32_t all[][2] = {{1, OUT}}, ends[][2] = {{1, 2}, {OUT - 1, OUT}};
 
 	(void)state;
-	begin_large();
+	sack_cost_begin_large();
 	take_blocks(all, 1);
 	assert_int_equal(w.conn.recovery.sacked_segments, OUT - 1);
 	for (unsigned i = 0; i < 100; i++) {
@@ -87,7 +87,7 @@ static void test_large_blocks_that_are_known_cost_a_step_for_each_stretch(void *
 static void test_blocks_of_parts_of_segments_cost_no_walk(void **state)
 {
 	(void)state;
-	begin_large();
+	sack_cost_begin_large();
 	for (uint32_t i = 0; i < 200; i++) {
 		struct tcp_ack ack = {.ackno = ISS, .window = w.window, .blocks = 4};
 		uint32_t before = w.conn.recovery.sack_steps;
@@ -112,16 +112,16 @@ static void test_lost_segments_are_at_hand(void **state)
 	uint32_t n = 0;
 
 	(void)state;
-	begin_large();
+	sack_cost_begin_large();
 	take_blocks(all_but_each_other, 1);
 	fixture_check();
-	assert_true(scoreboard_waiting(&w.conn) == OUT / 2 * MSS);
+	assert_true(scoreboard_bytes_to_resend(&w.conn) == OUT / 2 * MSS);
 	for (uint32_t before = w.pcb.lastack - 1; (seg = scoreboard_next_lost(&w.conn)) != NULL; n++) {
 		assert_true(TCP_SEQ_GT(seg_seq(seg), before));
 		before = seg_seq(seg);
 		seg->sent_ns = w.tcp.now_ns;
 		seg->send_number = ++r->sends;
-		scoreboard_resent(&w.conn, seg);
+		scoreboard_on_resent(&w.conn, seg);
 	}
 	assert_int_equal(n, OUT / 2);
 	fixture_check();
@@ -130,7 +130,7 @@ static void test_lost_segments_are_at_hand(void **state)
 	assert_ptr_equal(r->resent.first, w.pcb.unacked);
 	take_blocks((const uint32_t[][2]){{10, 11}, {OUT / 2, OUT}}, 2);
 	fixture_check();
-	assert_int_equal(scoreboard_waiting(&w.conn), 10 * MSS);
+	assert_int_equal(scoreboard_bytes_to_resend(&w.conn), 10 * MSS);
 	assert_ptr_equal(scoreboard_next_lost(&w.conn), w.pcb.unacked);
 	assert_int_equal(seg_seq(r->resent.first), ISS + 11 * MSS);
 }
@@ -144,7 +144,7 @@ static void *no_memory(size_t size)
 static void test_without_memory_for_the_index_blocks_count_all_the_same(void **state)
 {
 	(void)state;
-	begin_large();
+	sack_cost_begin_large();
 	w.conn.memory.alloc = no_memory;
 	take_blocks((const uint32_t[][2]){{OUT - 10, OUT - 5}, {5, 10}}, 2);
 	fixture_check();
@@ -155,7 +155,7 @@ static void test_without_memory_for_the_index_blocks_count_all_the_same(void **s
 static void test_index_follows_the_list(void **state)
 {
 	(void)state;
-	begin_large();
+	sack_cost_begin_large();
 	for (unsigned i = 0; i < 2000; i++) {
 		uint32_t head = (w.pcb.lastack - ISS) / MSS, blocks[3][2];
 		struct tcp_ack ack;
@@ -166,7 +166,7 @@ static void test_index_follows_the_list(void **state)
 			if (blocks[k][1] > OUT)
 				blocks[k][1] = OUT;
 		}
-		ack = blocks_of((const uint32_t(*)[2])blocks, 3);
+		ack = ack_with_sack_blocks((const uint32_t(*)[2])blocks, 3);
 		if (fixture_draw() % 3 == 0)
 			ack.ackno += fixture_draw() % 20 * MSS;
 		if (TCP_SEQ_GT(ack.ackno, ISS + (OUT - 100) * MSS))
@@ -175,7 +175,7 @@ static void test_index_follows_the_list(void **state)
 		if (i % 16 == 0)
 			fixture_check();
 		if (i % 500 == 250)
-			recovery_rescan(&w.conn);
+			recovery_detect_losses_again(&w.conn);
 	}
 	fixture_check();
 }

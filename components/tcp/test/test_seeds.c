@@ -52,7 +52,7 @@ static void describe_peer(const struct sim_peer *peer)
 		       " room %" PRIu64 ", readiness %#x\n",
 		       vma_tcp_state(peer->conn), vma_tcp_error(peer->conn), vma_tcp_rx_bytes(peer->conn),
 		       vma_tcp_tx_queued(peer->conn), vma_tcp_tx_unsent(peer->conn), vma_tcp_tx_space(peer->conn),
-		       vma_tcp_readiness(peer->conn));
+		       vma_tcp_poll_events(peer->conn));
 }
 
 static void describe(const struct sim_scenario *s)
@@ -84,7 +84,7 @@ static void describe(const struct sim_scenario *s)
 
 /* ---- what must be so ---- */
 
-static bool can_happen(const struct sim_scenario *s, int error)
+static bool error_can_happen_in_scenario(const struct sim_scenario *s, int error)
 {
 	switch (error) {
 	case 0:
@@ -113,7 +113,7 @@ static bool only_shut_wr(const struct sim_scenario *s, const struct sim_pair *pa
 
 static void check_disturbed(struct sim_scenario *s, struct sim_peer *peer)
 {
-	if (peer->gone && !can_happen(s, peer->error))
+	if (peer->gone && !error_can_happen_in_scenario(s, peer->error))
 		sim_peer_fail(peer, "ends with %s, which cannot be", strerror(peer->error));
 	if (peer->error == 0 && peer->gone && only_shut_wr(s, peer->pair) && peer->eof &&
 	    peer->read != sim_other(peer)->written)
@@ -133,7 +133,7 @@ static void check_wire(struct sim_scenario *s)
 }
 
 /* Nothing is in the way: no pauses, nothing lost or late. */
-static bool is_plain(const struct sim_scenario *s)
+static bool scenario_is_undisturbed(const struct sim_scenario *s)
 {
 	bool plain = !s->disturbed && !s->faulty && s->shortages == 0 && s->admit_percent == 100;
 
@@ -176,13 +176,13 @@ static uint64_t time_allowed(const struct sim_scenario *s)
 }
 
 /* Where nothing is lost, nothing is sent twice, and nobody waits for a timer that stands for something lost. */
-static void check_plain(struct sim_scenario *s)
+static void sim_check_undisturbed(struct sim_scenario *s)
 {
 	uint64_t took = s->left_ns - s->attr.start_ns;
 	struct vma_tcp_counts counts[2];
 	struct vma_wire_counts wire;
 
-	if (!is_plain(s))
+	if (!scenario_is_undisturbed(s))
 		return;
 	for (int i = 0; i < 2; i++) {
 		vma_wire_counts(s->sim.side[i].nic, &wire);
@@ -199,16 +199,16 @@ static void check_plain(struct sim_scenario *s)
 			         i, counts[i].retransmits, counts[i].timeouts);
 	for (unsigned i = 0; i < s->pairs; i++)
 		for (int side = 0; side < 2; side++)
-			if (sim_seen[i][side].resets != 0)
+			if (sim_seen_direction[i][side].resets != 0)
 				sim_fail(&s->sim, "connection %u: side %d sends a reset", i, side);
 	if (took > time_allowed(s))
 		sim_fail(&s->sim, "it took %.3f s, and not %.3f at most", (double)took / 1e9,
 		         (double)time_allowed(s) / 1e9);
 }
 
-static void check_all(struct sim_scenario *s)
+static void sim_check_scenario(struct sim_scenario *s)
 {
-	check_plain(s);
+	sim_check_undisturbed(s);
 	for (unsigned i = 0; i < s->pairs; i++)
 		for (int side = 0; side < 2; side++) {
 			if (s->disturbed)
@@ -234,22 +234,23 @@ static void seeds_run(struct sim_scenario *s)
 	if (sim->failed)
 		return;
 	s->left_ns = sim->now_ns;
-	check_all(s);
+	sim_check_scenario(s);
 	sim_close_listeners(s);
 	if (!sim_run(sim, sim_all_silent) && !sim->failed)
 		sim_fail(sim, "something of the connections is left: all %p %p, due %d %d, busy %d %d",
 		         (void *)sim->side[0].tcp->all, (void *)sim->side[1].tcp->all,
-		         vma_tcp_due(sim->side[0].tcp) != UINT64_MAX, vma_tcp_due(sim->side[1].tcp) != UINT64_MAX,
-		         vma_tcp_is_busy(sim->side[0].tcp), vma_tcp_is_busy(sim->side[1].tcp));
+		         vma_tcp_next_due_ns(sim->side[0].tcp) != UINT64_MAX,
+		         vma_tcp_next_due_ns(sim->side[1].tcp) != UINT64_MAX, vma_tcp_is_busy(sim->side[0].tcp),
+		         vma_tcp_is_busy(sim->side[1].tcp));
 }
 
 /* Whoever is still there when a run has failed lets go, so that the end does not find it. */
-static void seeds_let_go(struct sim_scenario *s)
+static void sim_drop_remaining_conns(struct sim_scenario *s)
 {
 	for (unsigned i = 0; i < s->pairs; i++)
 		for (int side = 0; side < 2; side++)
 			if (s->pair[i].peer[side].conn != NULL)
-				sim_leave(&s->pair[i].peer[side]);
+				sim_peer_release_conn(&s->pair[i].peer[side]);
 	sim_close_listeners(s);
 }
 
@@ -265,7 +266,7 @@ static bool seed_passes(uint64_t seed)
 	seeds_run(s);
 	if (s->sim.failed)
 		describe(s);
-	seeds_let_go(s);
+	sim_drop_remaining_conns(s);
 	sim_held_return_due(NULL, UINT64_MAX);
 	sim_end(&s->sim);
 	if (s->sim.failed)

@@ -15,7 +15,7 @@ static struct app *connect_for(uint32_t maxseg, uint16_t port)
 	side[1].options.maxseg = (int32_t)maxseg;
 	if (fixture_listener == NULL)
 		fixture_listen_on(1);
-	vma_tcp_listener_set(fixture_listener, &side[1].options, 16);
+	vma_tcp_listener_set_options(fixture_listener, &side[1].options, 16);
 	app = fixture_connect_from(0, port);
 	fixture_run(MS);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
@@ -148,7 +148,7 @@ static void test_waiting_for_the_quota_is_no_closed_window(void **state)
 	side[0].tcp->small_mss_quota.left = 0;
 	side[0].tcp->small_mss_quota.filled_ms = fixture_now_ns / MS;
 	fixture_send_bytes(client[0], 1000);
-	fixture_settle();
+	fixture_run_until_idle();
 	assert_true(client[0]->conn->in_small_mss_queue);
 	assert_int_equal(client[0]->conn->recovery.persist_due_ns, 0);
 	fixture_run(5 * MS);
@@ -167,15 +167,15 @@ static uint32_t segment_for(uint16_t mss, uint32_t ts)
 
 	raw.ts = ts;
 	app = raw_connect_begin();
-	raw_store(options + 8, raw.ts, 4);
-	assert_int_equal(raw_next()->flags, TCP_SYN);
+	raw_store_be(options + 8, raw.ts, 4);
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, raw.ts != 0 ? 16 : 4, 0, "", 0);
-	raw_forget();
+	raw_forget_seen();
 	fixture_send_bytes(app, 1000);
-	fixture_settle();
-	len = raw_next()->len;
+	fixture_run_until_idle();
+	len = raw_next_segment()->len;
 	app_free(app);
-	fixture_settle();
+	fixture_run_until_idle();
 	return len;
 }
 

@@ -79,7 +79,7 @@ static void open_flooded(void)
 		raw_syn(0);
 	}
 	raw.port = RAW_PORT;
-	raw_forget();
+	raw_forget_seen();
 }
 
 static void test_client_gets_in_during_a_flood(void **state)
@@ -89,7 +89,7 @@ static void test_client_gets_in_during_a_flood(void **state)
 	(void)state;
 	open_flooded();
 	raw_syn(0);
-	s = raw_next();
+	s = raw_next_segment();
 	assert_int_equal(s->flags, TCP_SYN | TCP_ACK);
 	assert_int_equal(s->ack, 1);
 	assert_int_equal(s->options_len, 4);
@@ -97,13 +97,13 @@ static void test_client_gets_in_during_a_flood(void **state)
 	assert_int_equal(open_connections(), 4); /* nothing is kept of it */
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
-	assert_int_equal(raw_unseen(), 0); /* its SYN-ACK is not said again */
+	assert_int_equal(raw_unseen_count(), 0); /* its SYN-ACK is not said again */
 	raw_send_bytes(1, 1, 100);
 	assert_int_equal(read_bytes(fixture_last_accepted(), 1000), 100);
-	raw_forget();
+	raw_forget_seen();
 	assert_int_equal(fixture_send_bytes(fixture_last_accepted(), 3000), 3000);
-	fixture_settle();
-	assert_int_equal(raw_next()->len, 536); /* the largest that is known to fit into 1000 */
+	fixture_run_until_idle();
+	assert_int_equal(raw_next_segment()->len, 536); /* the largest that is known to fit into 1000 */
 	assert_int_equal(counts_of(0).cookies_sent, 1);
 	assert_int_equal(counts_of(0).cookies_received, 1);
 }
@@ -113,7 +113,7 @@ static void test_data_brings_the_cookie_when_the_ack_was_lost(void **state)
 	(void)state;
 	open_flooded();
 	raw_syn(0);
-	raw_next();
+	raw_next_segment();
 	raw_send_bytes(1, 1, 10);
 	assert_int_equal(fixture_accepted_count, 1);
 	assert_int_equal(read_bytes(fixture_last_accepted(), 100), 10);
@@ -125,10 +125,10 @@ static void test_segments_behind_the_one_with_the_cookie_may_come_first(void **s
 	(void)state;
 	open_flooded();
 	raw_syn(0);
-	raw_next();
+	raw_next_segment();
 	raw_send_bytes(11, 1, 10);
 	raw_send_bytes(21, 1, 10);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	raw_send_bytes(1, 1, 10);
 	raw_send_bytes(11, 1, 20);
 	assert_int_equal(fixture_accepted_count, 1);
@@ -140,17 +140,17 @@ static void test_wrong_or_old_cookie_is_reset_when_it_comes_again(void **state)
 	(void)state;
 	open_flooded();
 	raw_syn(0);
-	raw_next();
+	raw_next_segment();
 	raw_send(1, 2, TCP_ACK, "", 0);
 	fixture_run(200 * MS);
-	raw_forget();
+	raw_forget_seen();
 	raw_send(1, 2, TCP_ACK, "", 0);
-	assert_int_equal(raw_next()->flags, TCP_RST);
+	assert_int_equal(raw_next_segment()->flags, TCP_RST);
 	raw_send(2, 1, TCP_ACK, "", 0);
-	assert_int_equal(raw_next()->flags, TCP_RST);
+	assert_int_equal(raw_next_segment()->flags, TCP_RST);
 	fixture_run(129 * SEC);
 	raw_send(1, 1, TCP_ACK, "", 0);
-	assert_int_equal(raw_next()->flags, TCP_RST);
+	assert_int_equal(raw_next_segment()->flags, TCP_RST);
 	assert_int_equal(fixture_accepted_count, 0);
 }
 
@@ -172,7 +172,7 @@ static void test_time_stamps_bring_back_scaling_and_sack(void **state)
 	(void)state;
 	open_flooded();
 	syn_with_all();
-	s = raw_next();
+	s = raw_next_segment();
 	assert_int_equal(s->options_len, 20);
 	assert_int_equal(s->options[4], 4); /* SACK */
 	assert_int_equal(s->options[6], 8);
@@ -194,7 +194,7 @@ static void test_time_stamps_bring_back_scaling_and_sack(void **state)
 	assert_int_equal(read_bytes(fixture_last_accepted(), 1000), 100);
 }
 
-static bool is_something_of_the_peers_left(void)
+static bool ring_has_flow_of_peer(void)
 {
 	struct vma_flow_key key = {
 	        .family = AF_INET, .proto = IPPROTO_TCP, .local_port_be = htons(PORT), .peer_port_be = htons(RAW_PORT)};
@@ -212,12 +212,12 @@ static void test_a_connection_of_before_stays_until_the_cookie_is_back(void **st
 	(void)state;
 	listen_on_with(0, &side[0].options, 4);
 	raw_syn(0);
-	raw_next();
+	raw_next_segment();
 	raw_send(1, 1, TCP_ACK, "", 0);
 	server = fixture_last_accepted();
 	vma_tcp_close(server->conn, false);
-	fixture_settle();
-	raw_next();
+	fixture_run_until_idle();
+	raw_next_segment();
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(counts_of(0).time_waits, 1);
 	for (uint16_t i = 1; i <= 4; i++) {
@@ -225,18 +225,18 @@ static void test_a_connection_of_before_stays_until_the_cookie_is_back(void **st
 		raw_syn(0);
 	}
 	raw.port = RAW_PORT;
-	raw_forget();
+	raw_forget_seen();
 	raw_syn(1000);
-	assert_int_equal(raw_next()->flags, TCP_SYN | TCP_ACK);
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN | TCP_ACK);
 	assert_int_equal(counts_of(0).cookies_sent, 1);
-	assert_true(is_something_of_the_peers_left());
+	assert_true(ring_has_flow_of_peer());
 	raw_send(1001, 5, TCP_ACK, "", 0); /* no cookie */
-	assert_int_equal(raw_next()->flags, TCP_ACK);
+	assert_int_equal(raw_next_segment()->flags, TCP_ACK);
 	assert_int_equal(fixture_accepted_count, 1);
 	raw_send(1001, 1, TCP_ACK, (uint8_t[]){fixture_byte_at(0)}, 1);
 	assert_int_equal(fixture_accepted_count, 2);
 	assert_int_equal(counts_of(0).cookies_received, 1);
-	assert_true(is_something_of_the_peers_left());
+	assert_true(ring_has_flow_of_peer());
 	assert_int_equal(read_bytes(fixture_last_accepted(), 100), 1);
 }
 
@@ -245,10 +245,10 @@ static void test_full_queue_of_the_owner_takes_the_cookie_later(void **state)
 	(void)state;
 	open_flooded();
 	raw_syn(0);
-	raw_next();
+	raw_next_segment();
 	fixture_admits = false;
 	raw_send(1, 1, TCP_ACK, "", 0);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	assert_int_equal(fixture_accepted_count, 0);
 	fixture_admits = true;
 	raw_send_bytes(1, 1, 10);
@@ -261,7 +261,7 @@ static void test_no_cookie_is_sent_or_taken_where_there_are_to_be_none(void **st
 	side[0].options.syncookies = 0;
 	open_flooded();
 	raw_syn(0);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	assert_int_equal(counts_of(0).syns_dropped, 1);
 }
 
@@ -271,7 +271,7 @@ static void test_cookies_always_if_so_requested(void **state)
 	side[0].options.syncookies = 2;
 	listen_on_with(0, &side[0].options, 4);
 	raw_syn(0);
-	raw_next();
+	raw_next_segment();
 	assert_int_equal(open_connections(), 0);
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
@@ -288,9 +288,9 @@ static void test_flood_takes_no_memory(void **state)
 	assert_int_equal(open_connections(), 4);
 	assert_int_equal(counts_of(0).cookies_sent, 20000);
 	raw.port = RAW_PORT;
-	raw_forget();
+	raw_forget_seen();
 	raw_syn(0);
-	raw_next();
+	raw_next_segment();
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
 }
@@ -301,7 +301,7 @@ static void test_cookie_without_memory_is_as_good_as_lost(void **state)
 	(void)state;
 	open_flooded();
 	raw_syn(0);
-	raw_next();
+	raw_next_segment();
 	fixture_no_memory = true;
 	raw_send(1, 1, TCP_ACK, "", 0);
 	fixture_no_memory = false;

@@ -12,23 +12,23 @@ static uint64_t passed(void)
 }
 
 /* Times of all transmissions of data after the first, in milliseconds since the beginning. */
-static uint32_t again_ms[64];
-static unsigned again_count;
+static uint32_t retransmission_times_ms[64];
+static unsigned retransmission_count;
 
-static bool note_again(uint32_t offset, bool ack)
+static bool note_retransmission(uint32_t offset, bool ack)
 {
 	(void)offset;
-	if (!ack && w.again && again_count < 64)
-		again_ms[again_count++] = (uint32_t)(passed() / MS);
+	if (!ack && w.again && retransmission_count < 64)
+		retransmission_times_ms[retransmission_count++] = (uint32_t)(passed() / MS);
 	return !ack;
 }
 
 /* Nothing arrives; what is sent again is noted. */
-static void begin_in_the_void(enum tcp_state state)
+static void timers_begin_unanswered(enum tcp_state state)
 {
 	fixture_begin(VMA_TCP_CC_CUBIC);
-	again_count = 0;
-	w.drop = note_again;
+	retransmission_count = 0;
+	w.drop = note_retransmission;
 	if (state != ESTABLISHED) {
 		w.pcb.state = state;
 		w.conn.connected = false;
@@ -41,11 +41,11 @@ static void send_flag(uint8_t flag)
 	w.ready = true;
 }
 
-static void assert_again_at(const uint32_t *ms, unsigned count)
+static void assert_retransmissions_at(const uint32_t *ms, unsigned count)
 {
-	assert_int_equal(again_count, count);
+	assert_int_equal(retransmission_count, count);
 	for (unsigned i = 0; i < count; i++)
-		assert_int_equal(again_ms[i], ms[i]);
+		assert_int_equal(retransmission_times_ms[i], ms[i]);
 }
 
 /* ---- handshakes ---- */
@@ -56,10 +56,10 @@ static void test_syn_is_repeated_as_the_kernel_does(void **state)
 	static const uint32_t times[] = {1000, 2000, 3000, 4000, 5000, 7000, 11000, 19000, 35000, 67000};
 
 	(void)state;
-	begin_in_the_void(SYN_SENT);
+	timers_begin_unanswered(SYN_SENT);
 	send_flag(TCP_SYN);
 	fixture_run_until(FOREVER);
-	assert_again_at(times, 10);
+	assert_retransmissions_at(times, 10);
 	assert_int_equal(w.error, ETIMEDOUT);
 	assert_false(w.reset);
 	assert_int_equal(passed() / MS, 131000);
@@ -70,11 +70,11 @@ static void test_syncnt_limits_it(void **state)
 	static const uint32_t times[] = {1000, 2000};
 
 	(void)state;
-	begin_in_the_void(SYN_SENT);
+	timers_begin_unanswered(SYN_SENT);
 	option(VMA_TCP_OPT_SYNCNT, 1);
 	send_flag(TCP_SYN);
 	fixture_run_until(FOREVER);
-	assert_again_at(times, 2);
+	assert_retransmissions_at(times, 2);
 	assert_int_equal(w.error, ETIMEDOUT);
 	assert_int_equal(passed() / MS, 3000); /* 1 s + 2 s: the time that one doubled repetition would take */
 }
@@ -82,7 +82,7 @@ static void test_syncnt_limits_it(void **state)
 static void test_user_timeout_ends_a_handshake_to_the_point(void **state)
 {
 	(void)state;
-	begin_in_the_void(SYN_SENT);
+	timers_begin_unanswered(SYN_SENT);
 	option(VMA_TCP_OPT_USER_TIMEOUT, 2500);
 	send_flag(TCP_SYN);
 	fixture_run_until(FOREVER);
@@ -93,7 +93,7 @@ static void test_user_timeout_ends_a_handshake_to_the_point(void **state)
 static void test_soft_error_is_the_reason_that_is_told(void **state)
 {
 	(void)state;
-	begin_in_the_void(SYN_SENT);
+	timers_begin_unanswered(SYN_SENT);
 	w.conn.soft_error = EHOSTUNREACH;
 	send_flag(TCP_SYN);
 	fixture_run_until(FOREVER);
@@ -105,11 +105,11 @@ static void test_syn_ack_is_repeated_five_times_doubled(void **state)
 	static const uint32_t times[] = {1000, 3000, 7000, 15000, 31000};
 
 	(void)state;
-	begin_in_the_void(SYN_RCVD);
+	timers_begin_unanswered(SYN_RCVD);
 	w.conn.passive = true;
 	send_flag(TCP_SYN | TCP_ACK);
 	fixture_run_until(FOREVER);
-	assert_again_at(times, 5);
+	assert_retransmissions_at(times, 5);
 	assert_int_equal(passed() / MS, 63000);
 	assert_false(w.reset);
 }
@@ -117,7 +117,7 @@ static void test_syn_ack_is_repeated_five_times_doubled(void **state)
 static void test_user_timeout_is_not_a_requests(void **state)
 {
 	(void)state;
-	begin_in_the_void(SYN_RCVD);
+	timers_begin_unanswered(SYN_RCVD);
 	w.conn.passive = true;
 	option(VMA_TCP_OPT_USER_TIMEOUT, 100);
 	send_flag(TCP_SYN | TCP_ACK);
@@ -131,20 +131,20 @@ static void test_deferred_accept_repeats_nothing_until_its_time_is_over(void **s
 	static const uint32_t times[] = {15000, 31000};
 
 	(void)state;
-	begin_in_the_void(SYN_RCVD);
+	timers_begin_unanswered(SYN_RCVD);
 	w.conn.passive = true;
 	w.conn.created_ns = w.tcp.now_ns;
 	w.conn.defer_data = true;
 	option(VMA_TCP_OPT_DEFER_ACCEPT, 10);
 	send_flag(TCP_SYN | TCP_ACK);
 	fixture_run_until(FOREVER);
-	assert_again_at(times, 2);
+	assert_retransmissions_at(times, 2);
 }
 
 static void test_handshake_gets_through_at_last(void **state)
 {
 	(void)state;
-	begin_in_the_void(SYN_SENT);
+	timers_begin_unanswered(SYN_SENT);
 	send_flag(TCP_SYN);
 	fixture_run_until(103500 * MS);
 	w.drop = NULL;
@@ -164,7 +164,7 @@ static void test_data_is_given_up_after_the_kernels_time(void **state)
 	uint64_t first_ns;
 
 	(void)state;
-	begin_in_the_void(ESTABLISHED);
+	timers_begin_unanswered(ESTABLISHED);
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	fixture_write(MSS);
 	fixture_run_until(100 * SECOND + 900 * MS);
@@ -182,7 +182,7 @@ static void test_retries2_shortens_that(void **state)
 	uint64_t first_ns;
 
 	(void)state;
-	begin_in_the_void(ESTABLISHED);
+	timers_begin_unanswered(ESTABLISHED);
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	option(VMA_TCP_OPT_RETRIES2, 3);
 	fixture_write(MSS);
@@ -198,7 +198,7 @@ static void test_user_timeout_ends_it_to_the_point(void **state)
 	uint64_t first_ns;
 
 	(void)state;
-	begin_in_the_void(ESTABLISHED);
+	timers_begin_unanswered(ESTABLISHED);
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	option(VMA_TCP_OPT_USER_TIMEOUT, 5000);
 	fixture_write(MSS);
@@ -212,11 +212,11 @@ static void test_user_timeout_ends_it_to_the_point(void **state)
 static void test_progress_begins_the_count_anew(void **state)
 {
 	(void)state;
-	begin_in_the_void(ESTABLISHED);
+	timers_begin_unanswered(ESTABLISHED);
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	option(VMA_TCP_OPT_USER_TIMEOUT, 5000);
 	for (unsigned i = 0; i < 5; i++) {
-		w.drop = note_again;
+		w.drop = note_retransmission;
 		fixture_write(MSS);
 		fixture_run_until(w.tcp.now_ns + 1 * SECOND);
 		assert_true(w.conn.recovery.timeouts > 0);
@@ -230,7 +230,7 @@ static void test_progress_begins_the_count_anew(void **state)
 static void test_connection_without_owner_is_given_up_sooner(void **state)
 {
 	(void)state;
-	begin_in_the_void(ESTABLISHED);
+	timers_begin_unanswered(ESTABLISHED);
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	w.conn.is_orphan = true;
 	fixture_write(MSS);
@@ -242,7 +242,7 @@ static void test_connection_without_owner_is_given_up_sooner(void **state)
 static void test_window_that_was_taken_back_is_waited_for_while_the_peer_answers(void **state)
 {
 	(void)state;
-	begin_in_the_void(ESTABLISHED);
+	timers_begin_unanswered(ESTABLISHED);
 	rtt_sample(&w.conn.rtt, 20 * MS, w.tcp.now_ns);
 	fixture_write(MSS);
 	fixture_run_until(100 * SECOND + 1);
@@ -516,13 +516,13 @@ static void test_delayed_acknowledgement_comes_in_time(void **state)
 {
 	(void)state;
 	fixture_begin(VMA_TCP_CC_CUBIC);
-	timers_delack(&w.conn, 40 * MS);
+	timers_set_delack(&w.conn, 40 * MS);
 	fixture_run_until(100 * SECOND + 39 * MS);
 	assert_int_equal(w.forced, 0);
 	fixture_run_until(100 * SECOND + 41 * MS);
 	assert_int_equal(w.forced, 1);
-	timers_delack(&w.conn, 40 * MS);
-	timers_delack(&w.conn, 0);
+	timers_set_delack(&w.conn, 40 * MS);
+	timers_set_delack(&w.conn, 0);
 	fixture_run_until(FOREVER);
 	assert_int_equal(w.forced, 1);
 }
@@ -531,11 +531,11 @@ static void test_stopped_timers_do_not_fire(void **state)
 {
 	(void)state;
 	begin_keepalive();
-	timers_delack(&w.conn, 40 * MS);
+	timers_set_delack(&w.conn, 40 * MS);
 	fixture_write(MSS);
-	w.drop = note_again;
+	w.drop = note_retransmission;
 	fixture_run_until(100 * SECOND + 1);
-	timers_stop(&w.conn);
+	timers_stop_all(&w.conn);
 	assert_true(wheel_next(&w.tcp.wheel) == UINT64_MAX);
 }
 

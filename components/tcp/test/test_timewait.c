@@ -2,15 +2,15 @@
 #include "raw.h"
 
 /* The raw peer's connection is in TIME_WAIT: both FINs have gone and are acknowledged. Theirs next: 2, mine: 2. */
-static void enter(void)
+static void timewait_enter(void)
 {
 	struct app *app = raw_connect();
 
 	vma_tcp_close(app->conn, false);
-	fixture_settle();
-	raw_next();
+	fixture_run_until_idle();
+	raw_next_segment();
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
-	assert_int_equal(raw_next()->ack, 2);
+	assert_int_equal(raw_next_segment()->ack, 2);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	app_free(app);
 	fixture_run(0);
@@ -26,11 +26,11 @@ static int again(struct app *app)
 static void test_repeated_fin_is_acknowledged(void **state)
 {
 	(void)state;
-	enter();
+	timewait_enter();
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
-	assert_int_equal(raw_unseen(), 1);
+	assert_int_equal(raw_unseen_count(), 1);
 	assert_int_equal(raw.log[raw.seen].ack, 2);
-	assert_int_equal(raw_next()->seq, 2);
+	assert_int_equal(raw_next_segment()->seq, 2);
 }
 
 static void test_it_is_told_of_by_address_and_port(void **state)
@@ -41,23 +41,23 @@ static void test_it_is_told_of_by_address_and_port(void **state)
 	struct app *app = raw_connect();
 
 	(void)state;
-	assert_int_equal(vma_tcp_closed_first(tcp, NULL, htons(1000), closed, 2), 0); /* open */
+	assert_int_equal(vma_tcp_list_closed_first(tcp, NULL, htons(1000), closed, 2), 0); /* open */
 	vma_tcp_close(app->conn, false);
-	fixture_settle();
-	raw_next();
-	assert_int_equal(vma_tcp_closed_first(tcp, side[0].ip, htons(1000), closed, 2), 1); /* on the way */
+	fixture_run_until_idle();
+	raw_next_segment();
+	assert_int_equal(vma_tcp_list_closed_first(tcp, side[0].ip, htons(1000), closed, 2), 1); /* on the way */
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
-	raw_next();
+	raw_next_segment();
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	app_free(app);
 	fixture_run(0);
-	assert_int_equal(vma_tcp_closed_first(tcp, NULL, htons(1000), closed, 2), 1);
+	assert_int_equal(vma_tcp_list_closed_first(tcp, NULL, htons(1000), closed, 2), 1);
 	assert_int_equal(closed[0].key.peer_port_be, htons(RAW_PORT));
 	assert_int_equal(closed[0].rcv_nxt, RAW_ISN + 2);
-	assert_int_equal(vma_tcp_closed_first(tcp, elsewhere, htons(1000), closed, 2), 0);
-	assert_int_equal(vma_tcp_closed_first(tcp, NULL, htons(1001), closed, 2), 0);
+	assert_int_equal(vma_tcp_list_closed_first(tcp, elsewhere, htons(1000), closed, 2), 0);
+	assert_int_equal(vma_tcp_list_closed_first(tcp, NULL, htons(1001), closed, 2), 0);
 	fixture_run(61 * SEC);
-	assert_int_equal(vma_tcp_closed_first(tcp, NULL, htons(1000), closed, 2), 0);
+	assert_int_equal(vma_tcp_list_closed_first(tcp, NULL, htons(1000), closed, 2), 0);
 }
 
 static void test_names_are_free_after_a_minute(void **state)
@@ -65,7 +65,7 @@ static void test_names_are_free_after_a_minute(void **state)
 	struct app app = {0};
 
 	(void)state;
-	enter();
+	timewait_enter();
 	assert_int_equal(again(&app), -EADDRINUSE);
 	fixture_run(59 * SEC);
 	assert_int_equal(again(&app), -EADDRINUSE);
@@ -75,7 +75,7 @@ static void test_names_are_free_after_a_minute(void **state)
 	vma_tcp_conn_put(app.conn);
 }
 
-static unsigned still_waiting(unsigned n)
+static unsigned count_conns_in_timewait(unsigned n)
 {
 	struct vma_flow_key key = {
 	        .family = AF_INET, .proto = IPPROTO_TCP, .peer_port_be = htons(PORT), .local_port_be = 0};
@@ -100,19 +100,19 @@ static void test_those_that_began_together_end_one_turn_after_the_other(void **s
 		establish(&client[i], &server);
 	for (unsigned i = 0; i < 48; i++)
 		vma_tcp_close(client[i]->conn, false);
-	fixture_settle();
+	fixture_run_until_idle();
 	for (unsigned i = 0; i < 48; i++)
 		vma_tcp_close(fixture_accepted[i]->conn, false);
-	fixture_settle();
+	fixture_run_until_idle();
 	for (unsigned i = 0; i < 48; i++)
 		app_free(client[i]);
 	fixture_run(59 * SEC);
-	assert_int_equal(still_waiting(48), 48);
+	assert_int_equal(count_conns_in_timewait(48), 48);
 	fixture_now_ns += 2 * SEC;
 	vma_ring_progress(side[0].ring);
-	assert_true(still_waiting(48) >= 48 - 16);
+	assert_true(count_conns_in_timewait(48) >= 48 - 16);
 	fixture_run(MS);
-	assert_int_equal(still_waiting(48), 0);
+	assert_int_equal(count_conns_in_timewait(48), 0);
 }
 
 static void test_late_segment_prolongs_it(void **state)
@@ -120,7 +120,7 @@ static void test_late_segment_prolongs_it(void **state)
 	struct app app = {0};
 
 	(void)state;
-	enter();
+	timewait_enter();
 	fixture_run(50 * SEC);
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	fixture_run(50 * SEC);
@@ -136,7 +136,7 @@ static void test_reset_ends_it(void **state)
 	struct app app = {0};
 
 	(void)state;
-	enter();
+	timewait_enter();
 	raw_send(1, 2, TCP_RST, "", 0); /* not the next number */
 	assert_int_equal(again(&app), -EADDRINUSE);
 	raw_send(2, 2, TCP_RST, "", 0);
@@ -163,15 +163,15 @@ static void test_a_port_that_was_asked_for_is_used_again_at_once_with_time_stamp
 	attr.arg = &app;
 	memcpy(attr.local, side[0].ip, 16);
 	memcpy(attr.peer, side[1].ip, 16);
-	enter();
+	timewait_enter();
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), -EADDRINUSE);
 	fixture_run(61 * SEC);
 	raw.ts = 1000;
-	enter();
+	timewait_enter();
 	old_isn = raw.their_isn;
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), 0);
-	fixture_settle();
-	assert_int_equal(raw_next()->flags, TCP_SYN);
+	fixture_run_until_idle();
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
 	assert_int_equal(raw.their_isn - (old_isn + 2), 65535 + 2);
 	vma_tcp_conn_disown(app.conn);
 	vma_tcp_conn_put(app.conn);
@@ -192,7 +192,7 @@ static void test_a_port_that_was_asked_for_is_used_again_while_the_peer_has_not_
 	(void)state;
 	raw.ts = 1000;
 	before = raw_connect();
-	vma_tcp_tuple(before->conn, &key);
+	vma_tcp_conn_key(before->conn, &key);
 	attr.arg = &app;
 	memcpy(attr.local, key.local, 16);
 	memcpy(attr.peer, key.peer, 16);
@@ -200,15 +200,15 @@ static void test_a_port_that_was_asked_for_is_used_again_while_the_peer_has_not_
 	attr.peer_port_be = key.peer_port_be;
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), -EADDRINUSE);
 	vma_tcp_close(before->conn, false);
-	fixture_settle();
-	raw_next();
+	fixture_run_until_idle();
+	raw_next_segment();
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), -EADDRINUSE);
 	raw_send(1, 2, TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(before->conn), TCP_FIN_WAIT2);
 	old_isn = raw.their_isn;
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), 0);
-	fixture_settle();
-	assert_int_equal(raw_next()->flags, TCP_SYN);
+	fixture_run_until_idle();
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
 	assert_int_equal(raw.their_isn - (old_isn + 2), 65535 + 2);
 	assert_int_equal(vma_tcp_state(before->conn), TCP_CLOSE);
 	vma_tcp_conn_disown(app.conn);
@@ -224,13 +224,13 @@ static void test_names_are_used_again_after_a_second_with_time_stamps(void **sta
 
 	(void)state;
 	raw.ts = 1000;
-	enter();
+	timewait_enter();
 	old_isn = raw.their_isn;
 	assert_int_equal(again(&app), -EADDRINUSE);
 	fixture_run(1100 * MS);
 	assert_int_equal(again(&app), 0);
-	fixture_settle();
-	assert_int_equal(raw_next()->flags, TCP_SYN);
+	fixture_run_until_idle();
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
 	assert_int_equal(raw.their_isn - (old_isn + 2), 65535 + 2);
 	vma_tcp_conn_disown(app.conn);
 	vma_tcp_conn_put(app.conn);
@@ -252,23 +252,23 @@ static void test_the_oldest_is_used_again_soon_without_time_stamps_where_that_is
 	attr.arg = &app;
 	memcpy(attr.local, side[0].ip, 16);
 	memcpy(attr.peer, side[1].ip, 16);
-	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr), 0);
-	enter();
+	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), 0);
+	timewait_enter();
 	old_isn = raw.their_isn;
-	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr), 0); /* too young */
+	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), 0); /* too young */
 	attr.local_port_be = htons(1000);
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), -EADDRINUSE);
 	fixture_run(260 * MS);
-	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr), htons(1000));
+	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), htons(1000));
 	attr.peer_port_be ^= 1;
-	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr), 0); /* another peer's */
+	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), 0); /* another peer's */
 	attr.peer_port_be ^= 1;
 	attr.time_wait_ends = false;
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), -EADDRINUSE);
 	attr.time_wait_ends = true;
 	assert_int_equal(vma_tcp_connect(side[0].tcp, &attr, &app.conn), 0);
-	fixture_settle();
-	assert_int_equal(raw_next()->flags, TCP_SYN);
+	fixture_run_until_idle();
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
 	assert_int_equal(raw.their_isn - (old_isn + 2), 65535 + 2);
 	vma_tcp_conn_disown(app.conn);
 	vma_tcp_conn_put(app.conn);
@@ -297,17 +297,17 @@ static void test_the_oldest_is_found_behind_many_of_another_service(void **state
 		fixture_accepted_count--;
 	}
 	fixture_run(260 * MS);
-	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr), 0);
-	enter();
+	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), 0);
+	timewait_enter();
 	assert_int_equal(counts_of(0).time_waits, 101);
-	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr), 0);
+	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), 0);
 	fixture_run(260 * MS);
-	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr), htons(1000));
+	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), htons(1000));
 	attr.peer_port_be = htons(PORT);
-	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr),
+	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr),
 	                 htons(2000)); /* it is looked for from the first again */
 	fixture_run(62 * SEC);
-	assert_int_equal(vma_tcp_oldest_port(side[0].tcp, &attr), 0);
+	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), 0);
 }
 
 static void test_new_request_opens_it_again_with_a_listener(void **state)
@@ -318,20 +318,20 @@ static void test_new_request_opens_it_again_with_a_listener(void **state)
 	(void)state;
 	fixture_listen_on(0);
 	raw_syn(0);
-	raw_next();
+	raw_next_segment();
 	raw_send(1, 1, TCP_ACK, "", 0);
 	server = fixture_last_accepted();
 	vma_tcp_close(server->conn, false);
-	fixture_settle();
-	raw_next();
+	fixture_run_until_idle();
+	raw_next_segment();
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(counts_of(0).time_waits, 1);
-	raw_forget();
+	raw_forget_seen();
 	old_isn = raw.their_isn;
 	raw_syn(1); /* an old duplicate: not beyond what was received */
-	assert_int_equal(raw_next()->flags, TCP_ACK);
+	assert_int_equal(raw_next_segment()->flags, TCP_ACK);
 	raw_syn(1000);
-	assert_int_equal(raw_next()->flags, TCP_SYN | TCP_ACK);
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN | TCP_ACK);
 	assert_true(TCP_SEQ_GT(raw.their_isn, old_isn + 2));
 	raw_send(1001, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 2);

@@ -52,7 +52,7 @@ static struct app *open_connection(void)
 	const unsigned before = fixture_accepted_count;
 
 	raw_syn(0);
-	assert_true(raw_last()->flags & TCP_SYN);
+	assert_true(raw_last_segment()->flags & TCP_SYN);
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, before + 1);
 	return fixture_last_accepted();
@@ -73,7 +73,7 @@ static void test_what_nobody_knows_is_the_kernels_in_order(void **state)
 	assert_int_equal(kernel.flags[20], TCP_SYN | TCP_ACK);
 	assert_int_equal(kernel.flags[21], TCP_FIN | TCP_ACK);
 	assert_int_equal(kernel.flags[22], TCP_RST);
-	assert_int_equal(raw_unseen(), 0); /* no RST of ours */
+	assert_int_equal(raw_unseen_count(), 0); /* no RST of ours */
 }
 
 static void test_what_the_kernel_cannot_be_given_is_lost_without_a_word(void **state)
@@ -83,7 +83,7 @@ static void test_what_the_kernel_cannot_be_given_is_lost_without_a_word(void **s
 	kernel.rc = -ENOBUFS;
 	raw_send(1000, 1, TCP_ACK, "0123456789", 10);
 	assert_int_equal(kernel.count, 0);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 }
 
 static void test_requests_and_connections_are_not_the_kernels(void **state)
@@ -104,7 +104,7 @@ static void test_cookies_come_back_here(void **state)
 	side[0].options.syncookies = 2;
 	open_listener();
 	raw_syn(0);
-	assert_true(raw_last()->flags & TCP_SYN);
+	assert_true(raw_last_segment()->flags & TCP_SYN);
 	raw_send(1, 2, TCP_ACK, "", 0); /* another number */
 	assert_int_equal(kernel.count, 1);
 	raw_send(1, 1, TCP_ACK, "", 0);
@@ -120,14 +120,14 @@ static void test_late_segments_of_a_connection_that_was_reset_are_answered_here(
 	open_listener();
 	app = open_connection();
 	vma_tcp_close(app->conn, true);
-	fixture_settle();
-	assert_true(raw_last()->flags & TCP_RST);
+	fixture_run_until_idle();
+	assert_true(raw_last_segment()->flags & TCP_RST);
 	raw_send_bytes(1, 1, 100);
-	assert_true(raw_last()->flags & TCP_RST);
+	assert_true(raw_last_segment()->flags & TCP_RST);
 	assert_int_equal(kernel.count, 0);
 	fixture_run(2 * SEC);
 	raw_send_bytes(101, 1, 100); /* it is no more remembered */
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	assert_int_equal(kernel.count, 1);
 }
 
@@ -137,9 +137,9 @@ static void test_late_segments_of_a_connection_that_the_peer_has_reset_are_answe
 	open_listener();
 	open_connection();
 	raw_send(1, 0, TCP_RST, "", 0);
-	raw_forget();
+	raw_forget_seen();
 	raw_send_bytes(1, 1, 100);
-	assert_true(raw_last()->flags & TCP_RST);
+	assert_true(raw_last_segment()->flags & TCP_RST);
 	assert_int_equal(kernel.count, 0);
 }
 
@@ -151,13 +151,13 @@ static void test_time_wait_answers_here(void **state)
 	open_listener();
 	app = open_connection();
 	vma_tcp_close(app->conn, false);
-	fixture_settle();
-	assert_true(raw_last()->flags & TCP_FIN);
+	fixture_run_until_idle();
+	assert_true(raw_last_segment()->flags & TCP_FIN);
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
-	raw_forget();
+	raw_forget_seen();
 	fixture_run(3 * SEC);
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
-	assert_int_equal(raw_last()->flags, TCP_ACK);
+	assert_int_equal(raw_last_segment()->flags, TCP_ACK);
 	assert_int_equal(kernel.count, 0);
 }
 
@@ -169,7 +169,7 @@ static void test_what_has_become_the_kernels_is_the_kernels_at_once(void **state
 	(void)state;
 	open_listener();
 	app = open_connection();
-	raw_forget();
+	raw_forget_seen();
 	assert_true(vma_ring_acquire(side[0].ring));
 	assert_int_equal(vma_tcp_export_begin(app->conn, &exported), 0);
 	vma_tcp_export_end(app->conn, NULL);
@@ -178,7 +178,7 @@ static void test_what_has_become_the_kernels_is_the_kernels_at_once(void **state
 	raw_send_bytes(101, 1, 100);
 	assert_int_equal(kernel.count, 2);
 	assert_int_equal(kernel.seq[1], 101);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 }
 
 /* A third of them has been forgotten, and nothing more is kept. */
@@ -206,19 +206,19 @@ static void test_time_wait_of_a_connection_that_began_here_is_brief(void **state
 	(void)state;
 	app = raw_connect();
 	vma_tcp_close(app->conn, false);
-	fixture_settle();
-	assert_true(raw_last()->flags & TCP_FIN);
+	fixture_run_until_idle();
+	assert_true(raw_last_segment()->flags & TCP_FIN);
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
-	raw_forget();
+	raw_forget_seen();
 	fixture_run(900 * MS);
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
-	assert_int_equal(raw_last()->flags, TCP_ACK);
+	assert_int_equal(raw_last_segment()->flags, TCP_ACK);
 	fixture_run(900 * MS); /* it lives on from there */
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
-	assert_int_equal(raw_last()->flags, TCP_ACK);
+	assert_int_equal(raw_last_segment()->flags, TCP_ACK);
 	fixture_run(1100 * MS);
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	app_free(app);
 }
 
@@ -231,23 +231,23 @@ static void test_brief_and_long_time_waits_end_each_in_its_time(void **state)
 	open_listener();
 	accepted = open_connection();
 	vma_tcp_close(accepted->conn, false);
-	fixture_settle();
+	fixture_run_until_idle();
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
-	raw_forget();
+	raw_forget_seen();
 	raw.port = RAW_PORT;
 	app = raw_connect();
 	vma_tcp_close(app->conn, false);
-	fixture_settle();
+	fixture_run_until_idle();
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_is_empty(side[0].tcp), false);
 	fixture_run(58 * SEC);
 	raw.peer_port = htons(PORT);
-	raw_forget();
+	raw_forget_seen();
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
-	assert_int_equal(raw_last()->flags, TCP_ACK);
+	assert_int_equal(raw_last_segment()->flags, TCP_ACK);
 	fixture_run(61 * SEC);
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	assert_int_equal(kernel.count, 1);
 	app_free(app);
 }

@@ -36,15 +36,15 @@ static void test_reading_stops_at_the_mark_and_steps_over_the_urgent_byte(void *
 	(void)state;
 	assert_true(app->events & VMA_TCP_URGENT);
 	assert_true(fixture_readiness(app) & EPOLLPRI);
-	assert_int_equal(vma_tcp_rx_mark(app->conn), 3);
+	assert_int_equal(vma_tcp_rx_urgent_mark(app->conn), 3);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 3);
 	assert_int_equal(urgent_read_text(app, text, 15), 3);
 	assert_string_equal(text, "abc");
-	assert_int_equal(vma_tcp_rx_mark(app->conn), 0);
+	assert_int_equal(vma_tcp_rx_urgent_mark(app->conn), 0);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 3);
 	assert_int_equal(urgent_read_text(app, text, 15), 3);
 	assert_string_equal(text, "def");
-	assert_int_equal(vma_tcp_rx_mark(app->conn), -1);
+	assert_int_equal(vma_tcp_rx_urgent_mark(app->conn), -1);
 	app_free(app);
 }
 
@@ -59,7 +59,7 @@ static void test_urgent_byte_is_read_by_itself_once(void **state)
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), 1);
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), -EINVAL);
 	assert_false(fixture_readiness(app) & EPOLLPRI);
-	assert_int_equal(vma_tcp_rx_mark(app->conn), 3); /* the mark stays */
+	assert_int_equal(vma_tcp_rx_urgent_mark(app->conn), 3); /* the mark stays */
 	app_free(app);
 }
 
@@ -75,7 +75,7 @@ static void test_inline_the_urgent_byte_is_one_of_the_stream(void **state)
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), -EINVAL);
 	assert_int_equal(urgent_read_text(app, text, 15), 3);
 	assert_string_equal(text, "abc"); /* the mark still parts reads */
-	assert_int_equal(vma_tcp_rx_mark(app->conn), 0);
+	assert_int_equal(vma_tcp_rx_urgent_mark(app->conn), 0);
 	assert_int_equal(urgent_read_text(app, text, 15), 4);
 	assert_string_equal(text, "Xdef");
 	app_free(app);
@@ -126,7 +126,7 @@ static void test_urgent_byte_arrives_at_the_other_stack(void **state)
 	fixture_run(MS);
 	assert_int_equal(vma_tcp_rx_urgent(server->conn, &byte, false), 1);
 	assert_int_equal(byte, fixture_byte_at(4));
-	assert_int_equal(vma_tcp_rx_mark(server->conn), 4);
+	assert_int_equal(vma_tcp_rx_urgent_mark(server->conn), 4);
 	assert_int_equal(read_bytes(server, 4), 4);
 	assert_int_equal(vma_tcp_rx_bytes(server->conn), 5);
 	app_free(client);
@@ -145,7 +145,7 @@ static void test_urgent_byte_is_found_in_the_second_of_two_segments(void **state
 	data[500] = 'X'; /* 1002 + 500 */
 	raw_send(1002, 1, TCP_ACK | TCP_PSH, data, 1000);
 	fixture_run(2 * MS);
-	assert_int_equal(fifo_bytes(&app->conn->rx), 2001);
+	assert_int_equal(fifo_queued_bytes(&app->conn->rx), 2001);
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), 1);
 	assert_int_equal(byte, 'X');
 	app_free(app);
@@ -164,7 +164,7 @@ static void test_byte_that_was_stepped_over_does_not_come_again_with_the_next_ma
 	assert_memory_equal(span.iov_base, "def", 3);
 	raw_send_options(8, 1, TCP_ACK | TCP_URG | TCP_PSH, "", 0, 4, "ghiY", 4);
 	vma_tcp_rx_consume(app->conn, 3);
-	assert_int_equal(vma_tcp_rx_mark(app->conn), 3);
+	assert_int_equal(vma_tcp_rx_urgent_mark(app->conn), 3);
 	assert_int_equal(urgent_read_text(app, text, 15), 3);
 	assert_string_equal(text, "ghi");
 	app_free(app);
@@ -180,11 +180,11 @@ static void test_mark_is_where_it_belongs_when_there_was_no_memory_for_what_came
 	raw_send(1, 1, TCP_ACK | TCP_PSH, "abc", 3);
 	raw_send_options(4, 1, TCP_ACK | TCP_URG | TCP_PSH, "", 0, 4, "defX", 4);
 	fixture_no_bytes = false;
-	assert_int_equal(vma_tcp_rx_mark(app->conn), 6);
+	assert_int_equal(vma_tcp_rx_urgent_mark(app->conn), 6);
 	fixture_run(2 * MS);
 	assert_int_equal(urgent_read_text(app, text, 15), 3);
 	assert_string_equal(text, "abc");
-	assert_int_equal(vma_tcp_rx_mark(app->conn), 3);
+	assert_int_equal(vma_tcp_rx_urgent_mark(app->conn), 3);
 	app_free(app);
 }
 
@@ -198,9 +198,9 @@ static void test_new_mark_steps_over_the_old_one_for_who_stands_before_it(void *
 	(void)state;
 	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 4, "abcX", 4);
 	assert_int_equal(urgent_read_text(app, text, 15), 3);
-	assert_int_equal(vma_tcp_rx_mark(app->conn), 0);
+	assert_int_equal(vma_tcp_rx_urgent_mark(app->conn), 0);
 	raw_send_options(5, 1, TCP_ACK | TCP_URG, "", 0, 3, "deY", 3);
-	assert_int_equal(vma_tcp_rx_mark(app->conn), 2);
+	assert_int_equal(vma_tcp_rx_urgent_mark(app->conn), 2);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 2);
 	assert_int_equal(urgent_read_text(app, text, 15), 2);
 	assert_string_equal(text, "de");
@@ -217,7 +217,7 @@ static void test_mark_that_nobody_reached_becomes_data(void **state)
 	(void)state;
 	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 4, "abcX", 4);
 	raw_send_options(5, 1, TCP_ACK | TCP_URG, "", 0, 3, "deY", 3);
-	assert_int_equal(vma_tcp_rx_mark(app->conn), 6);
+	assert_int_equal(vma_tcp_rx_urgent_mark(app->conn), 6);
 	assert_int_equal(urgent_read_text(app, text, 15), 6);
 	assert_string_equal(text, "abcXde");
 	app_free(app);
@@ -235,7 +235,7 @@ static void test_marks_in_a_row_are_all_stepped_over(void **state)
 	assert_int_equal(urgent_read_text(app, text, 15), 3);
 	raw_send_options(5, 1, TCP_ACK | TCP_URG, "", 0, 1, "Y", 1);
 	raw_send_options(6, 1, TCP_ACK | TCP_URG, "", 0, 1, "Z", 1);
-	assert_int_equal(vma_tcp_rx_mark(app->conn), 0);
+	assert_int_equal(vma_tcp_rx_urgent_mark(app->conn), 0);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
 	assert_false(fixture_readiness(app) & EPOLLIN);
 	raw_send(7, 1, TCP_ACK, "de", 2);
@@ -244,7 +244,7 @@ static void test_marks_in_a_row_are_all_stepped_over(void **state)
 	assert_int_equal(byte, 'Z');
 	assert_int_equal(urgent_read_text(app, text, 15), 2);
 	assert_string_equal(text, "de");
-	assert_int_equal(vma_tcp_rx_mark(app->conn), -1);
+	assert_int_equal(vma_tcp_rx_urgent_mark(app->conn), -1);
 	app_free(app);
 }
 
@@ -257,7 +257,7 @@ static void test_byte_that_was_stepped_over_stays_so_if_reading_becomes_inline(v
 	(void)state;
 	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 1, "X", 1);
 	raw_send_options(2, 1, TCP_ACK | TCP_URG, "", 0, 3, "abY", 3);
-	assert_int_equal(vma_tcp_set(app->conn, VMA_TCP_OPT_OOBINLINE, 1), 0);
+	assert_int_equal(vma_tcp_set_option(app->conn, VMA_TCP_OPT_OOBINLINE, 1), 0);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 3);
 	assert_int_equal(urgent_read_text(app, text, 15), 2);
 	assert_string_equal(text, "ab");
@@ -278,7 +278,7 @@ static void test_inspection_makes_what_was_stepped_over_data_again(void **state)
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 2);
 	assert_int_equal(vma_tcp_set_inspected(app->conn, true), 0);
 	fixture_run(MS);
-	assert_int_equal(vma_tcp_rx_mark(app->conn), -1);
+	assert_int_equal(vma_tcp_rx_urgent_mark(app->conn), -1);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 3);
 	assert_int_equal(urgent_read_text(app, text, 15), 3);
 	assert_string_equal(text, "Xab");
@@ -313,12 +313,12 @@ static void test_read_that_finds_nothing_else_passes_the_urgent_byte(void **stat
 	(void)state;
 	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 1, "X", 1);
 	raw_send_options(2, 1, TCP_ACK | TCP_URG, "", 0, 1, "Y", 1);
-	assert_int_equal(vma_tcp_rx_mark(app->conn), 0);
+	assert_int_equal(vma_tcp_rx_urgent_mark(app->conn), 0);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
 	assert_int_equal(urgent_read_text(app, text, 15), 0);
-	assert_int_equal(vma_tcp_rx_mark(app->conn), -1);
+	assert_int_equal(vma_tcp_rx_urgent_mark(app->conn), -1);
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), -EINVAL);
-	assert_int_equal(fifo_bytes(&app->conn->rx), 0);
+	assert_int_equal(fifo_queued_bytes(&app->conn->rx), 0);
 	app_free(app);
 }
 

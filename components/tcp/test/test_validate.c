@@ -4,7 +4,7 @@
 static void test_syn_has_the_options_of_a_modern_stack(void **state)
 {
 	struct app *app = raw_connect_begin();
-	const struct raw_segment *syn = raw_next();
+	const struct raw_segment *syn = raw_next_segment();
 
 	(void)state;
 	assert_int_equal(syn->flags, TCP_SYN);
@@ -46,12 +46,12 @@ static void test_syn_with_data_in_answer_makes_a_connection(void **state)
 	char data[600] = {0};
 
 	(void)state;
-	assert_int_equal(raw_next()->flags, TCP_SYN);
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, 4, 0, data, sizeof(data));
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
-	assert_int_equal(raw_last()->ack, 1);
+	assert_int_equal(raw_last_segment()->ack, 1);
 	raw_send_bytes(1, 1, 600);
-	assert_int_equal(raw_last()->ack, 601);
+	assert_int_equal(raw_last_segment()->ack, 601);
 	assert_int_equal(read_bytes(app, 1000), 600);
 	app_free(app);
 }
@@ -61,13 +61,13 @@ static void test_reset_of_another_connection_does_not_refuse(void **state)
 	struct app *app = raw_connect_begin();
 
 	(void)state;
-	raw_next();
+	raw_next_segment();
 	raw_send(0, 0, TCP_RST | TCP_ACK, "", 0); /* acknowledges nothing */
 	raw_send(0, 0, TCP_RST, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_SYN_SENT);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	raw_send(0, 7, TCP_ACK, "", 0); /* of what was never sent: RFC 9293 3.10.7.3 */
-	assert_true(raw_next()->flags & TCP_RST);
+	assert_true(raw_next_segment()->flags & TCP_RST);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_SYN_SENT);
 	app_free(app);
 }
@@ -80,19 +80,19 @@ static void test_who_remembers_another_connection_is_reset_and_asked_again_soon(
 	const struct raw_segment *s;
 
 	(void)state;
-	raw_next();
+	raw_next_segment();
 	raw_send(50, 7, TCP_ACK, "", 0);
-	s = raw_next();
+	s = raw_next_segment();
 	assert_true(s->flags & TCP_RST);
 	assert_int_equal(s->seq, 7);
 	fixture_run(SEC / 50);
-	s = raw_next();
+	s = raw_next_segment();
 	assert_int_equal(s->flags, TCP_SYN);
 	assert_int_equal(s->seq, 0);
 	raw_send(50, 7, TCP_ACK, "", 0); /* no ping-pong */
-	assert_true(raw_next()->flags & TCP_RST);
+	assert_true(raw_next_segment()->flags & TCP_RST);
 	fixture_run(SEC / 50);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	app_free(app);
 }
 
@@ -103,9 +103,9 @@ static void test_reset_must_hit_the_next_number_exactly(void **state)
 	(void)state;
 	raw_send(2, 1, TCP_RST, "", 0); /* in the window: RFC 5961 3.2 */
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
-	assert_int_equal(raw_next()->flags, TCP_ACK);
+	assert_int_equal(raw_next_segment()->flags, TCP_ACK);
 	raw_send(100000000, 1, TCP_RST, "", 0); /* out of it */
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	assert_int_equal(counts_of(0).challenge_acks, 1);
 	raw_send(1, 1, TCP_RST, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
@@ -120,10 +120,10 @@ static void test_challenge_acks_are_rare(void **state)
 	(void)state;
 	for (int i = 0; i < 100; i++)
 		raw_send(2, 1, TCP_RST, "", 0);
-	assert_int_equal(raw_unseen(), 1);
+	assert_int_equal(raw_unseen_count(), 1);
 	fixture_run(500 * MS);
 	raw_send(2, 1, TCP_RST, "", 0);
-	assert_int_equal(raw_unseen(), 2);
+	assert_int_equal(raw_unseen_count(), 2);
 	app_free(app);
 }
 
@@ -133,11 +133,11 @@ static void test_syn_in_a_connection_is_challenged(void **state)
 
 	(void)state;
 	raw_send(1, 1, TCP_SYN, "", 0);
-	assert_int_equal(raw_next()->flags, TCP_ACK);
+	assert_int_equal(raw_next_segment()->flags, TCP_ACK);
 	fixture_run(SEC);
-	raw_forget();
+	raw_forget_seen();
 	raw_send(50000000, 0, TCP_SYN, "", 0); /* a peer that has started anew */
-	assert_int_equal(raw_next()->ack, 1);
+	assert_int_equal(raw_next_segment()->ack, 1);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
 	app_free(app);
 }
@@ -149,22 +149,22 @@ static void test_ack_of_what_was_never_sent_is_challenged(void **state)
 
 	(void)state;
 	raw_send(1, 1000, TCP_ACK, "", 0); /* RFC 5961 5.2 */
-	s = raw_next();
+	s = raw_next_segment();
 	assert_int_equal(s->flags, TCP_ACK);
 	assert_int_equal(s->seq, 1);
 	assert_int_equal(s->ack, 1);
 	assert_int_equal(counts_of(0).challenge_acks, 1);
 	raw_send(1, 1000, TCP_ACK, "data", 4); /* not each time */
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
 	fixture_run(SEC);
 	raw_send(1, 1000, TCP_ACK, "data", 4);
-	assert_int_equal(raw_next()->flags, TCP_ACK);
+	assert_int_equal(raw_next_segment()->flags, TCP_ACK);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
 	fixture_run(SEC);
 	raw_send(1, 0x90000000u, TCP_ACK, "data", 4); /* long ago */
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
-	assert_int_equal(raw_next()->flags, TCP_ACK);
+	assert_int_equal(raw_next_segment()->flags, TCP_ACK);
 	app_free(app);
 }
 
@@ -175,11 +175,11 @@ static void test_segment_out_of_the_window_is_answered_not_taken(void **state)
 	(void)state;
 	raw_send(100000, 1, TCP_ACK, "data", 4);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
-	assert_int_equal(raw_next()->ack, 1);
+	assert_int_equal(raw_next_segment()->ack, 1);
 	raw_send(0, 1, TCP_ACK, "", 0); /* a keepalive probe */
-	assert_int_equal(raw_next()->ack, 1);
+	assert_int_equal(raw_next_segment()->ack, 1);
 	raw_send(0, 1, TCP_ACK, "", 0);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	app_free(app);
 }
 
@@ -192,11 +192,11 @@ static void test_old_time_stamps_are_dropped(void **state)
 	app = raw_connect();
 	raw_send(1, 1, TCP_ACK, "new", 3);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 3);
-	raw_forget();
+	raw_forget_seen();
 	raw.ts = 999;
 	raw_send(4, 1, TCP_ACK, "old", 3);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 3);
-	assert_int_equal(raw_next()->ack, 4);
+	assert_int_equal(raw_next_segment()->ack, 4);
 	assert_int_equal(counts_of(0).paws_drops, 1);
 	raw.ts = 1001;
 	raw_send(4, 1, TCP_ACK, "now", 3);
@@ -227,22 +227,22 @@ static void test_both_sides_may_connect_to_each_other(void **state)
 	const struct raw_segment *s;
 
 	(void)state;
-	raw_next();
+	raw_next_segment();
 	raw_send_options(0, 0, TCP_SYN, options, 4, 0, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_SYN_RECV);
-	s = raw_next();
+	s = raw_next_segment();
 	assert_int_equal(s->flags, TCP_SYN | TCP_ACK);
 	assert_int_equal(s->seq, 0);
 	assert_int_equal(s->ack, 1);
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, 4, 0, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
 	assert_true(take_events(app) & VMA_TCP_CONNECTED);
-	raw_forget();
+	raw_forget_seen();
 	raw_send_bytes(1, 1, 100);
 	assert_int_equal(read_bytes(app, 1000), 100);
 	fixture_send_bytes(app, 10);
-	fixture_settle();
-	s = raw_last();
+	fixture_run_until_idle();
+	s = raw_last_segment();
 	assert_int_equal(s->seq, 1);
 	assert_int_equal(s->len, 10);
 	app_free(app);

@@ -55,7 +55,7 @@ static void tcp_wheel_stop(unsigned i)
 	assert_false(wheel_is_set(&node[i]));
 }
 
-static uint64_t earliest(void)
+static uint64_t earliest_expected_timer(void)
 {
 	uint64_t first = UINT64_MAX;
 
@@ -87,10 +87,10 @@ static void advance(uint64_t to)
 		assert_true(!expected[i] || expected[i] > now);
 		assert_int_equal(wheel_is_set(&node[i]), expected[i] != 0);
 	}
-	if (earliest() == UINT64_MAX) {
+	if (earliest_expected_timer() == UINT64_MAX) {
 		assert_true(wheel_next(&wheel) == UINT64_MAX);
 	} else {
-		assert_true(wheel_next(&wheel) <= earliest());
+		assert_true(wheel_next(&wheel) <= earliest_expected_timer());
 		assert_true(wheel_next(&wheel) > now);
 	}
 }
@@ -110,7 +110,7 @@ static void test_random_steps_fire_what_a_sorted_list_would(void **state)
 			else
 				advance(now + draw_span(wheel_draw() % 8 ? 24 : 55));
 		}
-		while (earliest() != UINT64_MAX)
+		while (earliest_expected_timer() != UINT64_MAX)
 			advance(wheel_next(&wheel));
 	}
 }

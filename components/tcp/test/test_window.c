@@ -1,7 +1,7 @@
 /* What this side lets the peer send, when it acknowledges, and how buffers grow. */
 #include "raw.h"
 
-static uint32_t edge_of(const struct raw_segment *s, unsigned scale)
+static uint32_t window_right_edge(const struct raw_segment *s, unsigned scale)
 {
 	return s->ack + ((uint32_t)s->window << scale);
 }
@@ -16,11 +16,11 @@ static uint32_t window_fill(struct app *app, unsigned scale, uint32_t size)
 
 		raw_send_bytes(at, 1, size);
 		fixture_run(50 * MS); /* the ACK has gone by then */
-		if (raw_unseen() == 0)
+		if (raw_unseen_count() == 0)
 			continue;
-		s = raw_last();
-		assert_true(TCP_SEQ_GEQ(edge_of(s, scale), edge));
-		edge = edge_of(s, scale);
+		s = raw_last_segment();
+		assert_true(TCP_SEQ_GEQ(window_right_edge(s, scale), edge));
+		edge = window_right_edge(s, scale);
 		at = s->ack;
 		if (s->window == 0)
 			break;
@@ -36,7 +36,7 @@ static void test_announced_window_never_shrinks(void **state)
 	uint32_t at;
 
 	(void)state;
-	vma_tcp_set(app->conn, VMA_TCP_OPT_RCVBUF, 20000);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_RCVBUF, 20000);
 	at = window_fill(app, 7, 999);
 	assert_true(at - 1 >= 65535 - 128); /* what the SYN had promised */
 	assert_int_equal(read_bytes(app, 1000000), at - 1);
@@ -53,12 +53,12 @@ static void test_closed_window_opens_when_it_is_worth_it(void **state)
 	app = raw_connect_sack();
 	at = window_fill(app, 7, 1000);
 	assert_int_equal(read_bytes(app, 100), 100);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 0); /* a silly window */
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 0); /* a silly window */
 	assert_int_equal(read_bytes(app, 8000), 8000);
-	fixture_settle();
-	assert_true(raw_unseen() > 0);
-	assert_int_equal(raw_last()->ack, at);
+	fixture_run_until_idle();
+	assert_true(raw_unseen_count() > 0);
+	assert_int_equal(raw_last_segment()->ack, at);
 	assert_true(raw.log[raw.count - 1].window << 7 >= 3900);
 	app_free(app);
 }
@@ -78,14 +78,14 @@ static void test_reading_tells_nothing_that_the_field_cannot_say(void **state)
 		read_bytes(app, 1000);
 		fixture_run(50 * MS);
 	}
-	raw_forget();
+	raw_forget_seen();
 	raw_send_bytes(at, 1, 1000);
 	fixture_run(50 * MS);
-	assert_int_equal(raw_next()->window, 65535);
+	assert_int_equal(raw_next_segment()->window, 65535);
 	for (int i = 0; i < 10; i++)
 		assert_int_equal(read_bytes(app, 100), 100);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 0);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 0);
 	app_free(app);
 }
 
@@ -99,9 +99,9 @@ static void test_probe_of_a_closed_window_is_answered(void **state)
 	app = raw_connect_sack();
 	at = window_fill(app, 7, 1000);
 	raw_send_bytes(at, 1, 1); /* a byte beyond it */
-	assert_int_equal(raw_next()->ack, at);
+	assert_int_equal(raw_next_segment()->ack, at);
 	raw_send(at - 1, 1, TCP_ACK, "", 0); /* as the kernel probes */
-	assert_int_equal(raw_next()->ack, at);
+	assert_int_equal(raw_next_segment()->ack, at);
 	app_free(app);
 }
 
@@ -124,7 +124,7 @@ static void test_window_closes_for_small_segments_acknowledged_one_by_one(void *
 	}
 	raw_send_bytes(at, 1, 1000); /* what has been promised is taken */
 	raw_send_bytes(at + 1000, 1, 1000);
-	assert_true(fifo_bytes(&app->conn->rx) < 65535 + 16384 + 128);
+	assert_true(fifo_queued_bytes(&app->conn->rx) < 65535 + 16384 + 128);
 	assert_int_equal(read_bytes(app, 1000000), raw.log[raw.count - 1].ack - 1);
 	app_free(app);
 }
@@ -135,9 +135,9 @@ static void test_first_segments_are_acknowledged_at_once(void **state)
 
 	(void)state;
 	raw_send_bytes(1, 1, 10);
-	assert_int_equal(raw_next()->ack, 11);
+	assert_int_equal(raw_next_segment()->ack, 11);
 	raw_send_bytes(11, 1, 10);
-	assert_int_equal(raw_next()->ack, 21);
+	assert_int_equal(raw_next_segment()->ack, 21);
 	app_free(app);
 }
 
@@ -154,22 +154,22 @@ static void test_ack_waits_for_the_answer_in_a_conversation(void **state)
 		read_bytes(app, 10);
 		fixture_send_bytes(app, 10);
 		theirs += 10;
-		fixture_settle();
-		raw_forget();
+		fixture_run_until_idle();
+		raw_forget_seen();
 		fixture_run(MS);
 	}
 	raw_send_bytes(mine, theirs, 10);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	fixture_run(30 * MS);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	read_bytes(app, 10);
 	fixture_send_bytes(app, 10);
-	fixture_settle();
-	assert_int_equal(raw_unseen(), 1);
-	assert_int_equal(raw_next()->ack, mine + 10);
+	fixture_run_until_idle();
+	assert_int_equal(raw_unseen_count(), 1);
+	assert_int_equal(raw_next_segment()->ack, mine + 10);
 	raw_send_bytes(mine + 10, theirs + 10, 10);
 	fixture_run(45 * MS);
-	assert_int_equal(raw_next()->ack, mine + 20); /* no answer: 40 ms */
+	assert_int_equal(raw_next_segment()->ack, mine + 20); /* no answer: 40 ms */
 	app_free(app);
 }
 
@@ -184,14 +184,14 @@ static void test_quickack_option_ends_the_delay(void **state)
 		mine += 10;
 		fixture_send_bytes(app, 10);
 		theirs += 10;
-		fixture_settle();
+		fixture_run_until_idle();
 		fixture_run(MS);
 	}
 	raw_send_bytes(mine, theirs, 10);
-	raw_forget();
-	vma_tcp_set(app->conn, VMA_TCP_OPT_QUICKACK, 1);
-	fixture_settle();
-	assert_int_equal(raw_next()->ack, mine + 10);
+	raw_forget_seen();
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_QUICKACK, 1);
+	fixture_run_until_idle();
+	assert_int_equal(raw_next_segment()->ack, mine + 10);
 	app_free(app);
 }
 
@@ -206,19 +206,19 @@ static void test_stack_without_delays_acknowledges_at_once(void **state)
 	for (int i = 0; i < 40; i++) {
 		raw_send_bytes(mine, theirs, 10);
 		mine += 10;
-		assert_int_equal(raw_unseen(), 1);
-		assert_int_equal(raw_next()->ack, mine);
+		assert_int_equal(raw_unseen_count(), 1);
+		assert_int_equal(raw_next_segment()->ack, mine);
 		read_bytes(app, 10);
 		fixture_send_bytes(app, 10);
 		theirs += 10;
-		fixture_settle();
-		raw_forget();
+		fixture_run_until_idle();
+		raw_forget_seen();
 		fixture_run(MS);
 	}
-	vma_tcp_set(app->conn, VMA_TCP_OPT_QUICKACK, 0);
-	fixture_settle();
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_QUICKACK, 0);
+	fixture_run_until_idle();
 	raw_send_bytes(mine, theirs, 10);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	app_free(app);
 }
 
@@ -234,23 +234,23 @@ static void test_short_segments_are_acknowledged_at_once_if_the_stack_says_so(vo
 		mine += 10;
 		fixture_send_bytes(app, 10);
 		theirs += 10;
-		fixture_settle();
+		fixture_run_until_idle();
 		fixture_run(MS);
 	}
 	app->conn->tcp->attr.quickack_threshold = 10;
-	raw_forget();
+	raw_forget_seen();
 	raw_send_bytes(mine, theirs, 11);
 	mine += 11;
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	raw_send_bytes(mine, theirs, 10);
 	mine += 10;
-	assert_int_equal(raw_unseen(), 1);
-	assert_int_equal(raw_next()->ack, mine);
-	vma_tcp_set(app->conn, VMA_TCP_OPT_QUICKACK, 0);
-	fixture_settle();
-	raw_forget();
+	assert_int_equal(raw_unseen_count(), 1);
+	assert_int_equal(raw_next_segment()->ack, mine);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_QUICKACK, 0);
+	fixture_run_until_idle();
+	raw_forget_seen();
 	raw_send_bytes(mine, theirs, 10);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	app_free(app);
 }
 
@@ -265,11 +265,11 @@ static void test_burst_is_acknowledged_once(void **state)
 	wire_faults(1, late);
 	for (uint32_t i = 0; i < 16; i++)
 		raw_send_bytes(1 + i * 1000, 1, 1000);
-	raw_forget();
+	raw_forget_seen();
 	fixture_run(2 * MS);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 16000);
-	assert_int_equal(raw_unseen(), 1);
-	assert_int_equal(raw_next()->ack, 16001);
+	assert_int_equal(raw_unseen_count(), 1);
+	assert_int_equal(raw_next_segment()->ack, 16001);
 	wire_faults(1, none);
 	app_free(app);
 }
@@ -281,14 +281,14 @@ static void test_hole_is_answered_with_sack(void **state)
 
 	(void)state;
 	raw_send_bytes(1001, 1, 1000);
-	s = raw_next();
+	s = raw_next_segment();
 	assert_int_equal(s->ack, 1);
 	assert_int_equal(s->options_len, 12);
 	assert_int_equal(s->options[2], 5);
 	assert_int_equal(raw_load32(s->options + 4) - RAW_ISN, 1001);
 	assert_int_equal(raw_load32(s->options + 8) - RAW_ISN, 2001);
 	raw_send_bytes(1, 1, 1000);
-	assert_int_equal(raw_last()->ack, 2001);
+	assert_int_equal(raw_last_segment()->ack, 2001);
 	assert_int_equal(read_bytes(app, 10000), 2000);
 	app_free(app);
 }
@@ -296,14 +296,14 @@ static void test_hole_is_answered_with_sack(void **state)
 /* n full segments behind a hole; how many ACKs came. */
 static unsigned beyond(uint32_t *at, unsigned n)
 {
-	raw_forget();
+	raw_forget_seen();
 	for (unsigned i = 0; i < n; i++, *at += 1000)
 		raw_send_bytes(*at, 1, 1000);
-	return raw_unseen();
+	return raw_unseen_count();
 }
 
 /* The first byte of what was never acknowledged is missing, three ACKs have said so. */
-static struct app *begin_hole(uint32_t *at)
+static struct app *window_begin_behind_hole(uint32_t *at)
 {
 	struct app *app = raw_connect_sack();
 
@@ -323,12 +323,12 @@ static void expect_reported(const struct raw_segment *s, uint32_t hole, uint32_t
 static void test_behind_a_hole_an_ack_stands_for_44_segments(void **state)
 {
 	uint32_t at;
-	struct app *app = begin_hole(&at);
+	struct app *app = window_begin_behind_hole(&at);
 
 	(void)state;
 	assert_int_equal(beyond(&at, 43), 0);
 	assert_int_equal(beyond(&at, 1), 1);
-	expect_reported(raw_next(), 1001, 2001, at);
+	expect_reported(raw_next_segment(), 1001, 2001, at);
 	assert_int_equal(beyond(&at, 10), 0); /* and on */
 	app_free(app);
 }
@@ -336,37 +336,37 @@ static void test_behind_a_hole_an_ack_stands_for_44_segments(void **state)
 static void test_behind_a_hole_an_ack_waits_100_us_at_most(void **state)
 {
 	uint32_t at;
-	struct app *app = begin_hole(&at);
+	struct app *app = window_begin_behind_hole(&at);
 
 	(void)state;
 	for (int i = 0; i < 2; i++) {
 		assert_int_equal(beyond(&at, 2), 0);
 		fixture_run(90000);
-		assert_int_equal(raw_unseen(), 0);
+		assert_int_equal(raw_unseen_count(), 0);
 		fixture_run(10000);
-		assert_int_equal(raw_unseen(), 1);
-		expect_reported(raw_next(), 1001, 2001, at);
+		assert_int_equal(raw_unseen_count(), 1);
+		expect_reported(raw_next_segment(), 1001, 2001, at);
 	}
 	fixture_run(10 * MS);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	app_free(app);
 }
 
 static void test_a_hole_that_closes_is_told_at_once(void **state)
 {
 	uint32_t at;
-	struct app *app = begin_hole(&at);
+	struct app *app = window_begin_behind_hole(&at);
 
 	(void)state;
 	at += 1000; /* the next one */
 	assert_int_equal(beyond(&at, 2), 0);
 	raw_send_bytes(1001, 1, 1000);
-	assert_int_equal(raw_unseen(), 1);
-	expect_reported(raw_next(), 5001, 6001, 8001);
+	assert_int_equal(raw_unseen_count(), 1);
+	expect_reported(raw_next_segment(), 5001, 6001, 8001);
 	assert_int_equal(beyond(&at, 3), 3); /* the count begins anew */
 	assert_int_equal(beyond(&at, 3), 0);
 	raw_send_bytes(5001, 1, 1000);
-	assert_int_equal(raw_last()->ack, at);
+	assert_int_equal(raw_last_segment()->ack, at);
 	assert_int_equal(read_bytes(app, 100000), at - 1);
 	app_free(app);
 }
@@ -374,15 +374,15 @@ static void test_a_hole_that_closes_is_told_at_once(void **state)
 static void test_data_of_ours_does_not_take_the_place_of_a_report(void **state)
 {
 	uint32_t at;
-	struct app *app = begin_hole(&at);
+	struct app *app = window_begin_behind_hole(&at);
 
 	(void)state;
 	assert_int_equal(beyond(&at, 2), 0);
 	fixture_send_bytes(app, 10);
-	fixture_settle();
-	assert_int_equal(raw_next()->len, 10);
+	fixture_run_until_idle();
+	assert_int_equal(raw_next_segment()->len, 10);
 	fixture_run(100000);
-	expect_reported(raw_next(), 1001, 2001, at);
+	expect_reported(raw_next_segment(), 1001, 2001, at);
 	app_free(app);
 }
 
@@ -393,16 +393,16 @@ static void test_data_of_ours_leaves_a_report_at_once_its_own_ack(void **state)
 
 	(void)state;
 	raw_send_bytes(1, 1, 1000);
-	raw_forget();
+	raw_forget_seen();
 	for (int i = 0; i < 2; i++) {
 		raw.holds = true;
 		raw_send_bytes(2001, 1 + 10 * (uint32_t)i, 1000);
 		raw.holds = false;
 		send_flags(app, 10, VMA_TCP_TX_LATER);
-		fixture_settle();
-		assert_int_equal(raw_unseen(), 2);
-		assert_int_equal(raw_next()->len, 10);
-		expect_reported(raw_next(), 1001, 2001, 3001);
+		fixture_run_until_idle();
+		assert_int_equal(raw_unseen_count(), 2);
+		assert_int_equal(raw_next_segment()->len, 10);
+		expect_reported(raw_next_segment(), 1001, 2001, 3001);
 	}
 	app_free(app);
 }
@@ -416,9 +416,9 @@ static void test_a_peer_without_sack_gets_each_duplicate_ack(void **state)
 	raw_send_bytes(1, 1, 1000);
 	assert_int_equal(beyond(&at, 10), 10);
 	for (int i = 0; i < 3; i++) { /* sent again: one each, too */
-		raw_forget();
+		raw_forget_seen();
 		raw_send_bytes(3001, 1, 1000);
-		assert_int_equal(raw_unseen(), 1);
+		assert_int_equal(raw_unseen_count(), 1);
 	}
 	app_free(app);
 }
@@ -430,15 +430,15 @@ static void test_duplicate_is_reported(void **state)
 
 	(void)state;
 	raw_send_bytes(1, 1, 1000);
-	raw_forget();
+	raw_forget_seen();
 	raw_send_bytes(1, 1, 1000);
-	s = raw_next();
+	s = raw_next_segment();
 	assert_int_equal(s->ack, 1001);
 	assert_int_equal(s->options_len, 12); /* DSACK, RFC 2883 */
 	assert_int_equal(raw_load32(s->options + 4) - RAW_ISN, 1);
 	assert_int_equal(raw_load32(s->options + 8) - RAW_ISN, 1001);
 	raw_send_bytes(1001, 1, 1000);
-	assert_int_equal(raw_next()->options_len, 0);
+	assert_int_equal(raw_next_segment()->options_len, 0);
 	assert_int_equal(read_bytes(app, 10000), 2000);
 	app_free(app);
 }
@@ -447,13 +447,13 @@ static void test_duplicate_is_reported(void **state)
 static void test_duplicate_behind_a_hole_is_reported(void **state)
 {
 	uint32_t at;
-	struct app *app = begin_hole(&at);
+	struct app *app = window_begin_behind_hole(&at);
 	const struct raw_segment *s;
 
 	(void)state;
-	raw_forget();
+	raw_forget_seen();
 	raw_send_bytes(3001, 1, 1000);
-	s = raw_next();
+	s = raw_next_segment();
 	assert_int_equal(s->ack, 1001);
 	assert_int_equal(s->options_len, 20);
 	assert_int_equal(raw_load32(s->options + 4) - RAW_ISN, 3001);
@@ -469,19 +469,19 @@ static void test_duplicate_behind_a_hole_is_reported(void **state)
 static void test_a_burst_with_many_holes_is_reported_whole(void **state)
 {
 	uint32_t at;
-	struct app *app = begin_hole(&at);
+	struct app *app = window_begin_behind_hole(&at);
 	const uint32_t lefts[] = {6001, 8001, 10001, 12001, 14001, 6001, 16001, 18001, 8001};
 	unsigned reported = 0, doubled = 0;
 
 	(void)state;
-	raw_forget();
+	raw_forget_seen();
 	raw.holds = true;
 	for (unsigned i = 0; i < sizeof(lefts) / sizeof(lefts[0]); i++)
 		raw_send_bytes(lefts[i], 1, 1000);
 	raw.holds = false;
-	fixture_settle();
-	while (raw_unseen() != 0) {
-		const struct raw_segment *s = raw_next();
+	fixture_run_until_idle();
+	while (raw_unseen_count() != 0) {
+		const struct raw_segment *s = raw_next_segment();
 
 		for (unsigned block = 4; block + 8 <= s->options_len; block += 8) {
 			uint32_t left = raw_load32(s->options + block) - RAW_ISN;
@@ -582,8 +582,8 @@ static void test_writer_hears_of_room(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	vma_tcp_set(client->conn, VMA_TCP_OPT_SNDBUF, 10000);
-	vma_tcp_set(server->conn, VMA_TCP_OPT_RCVBUF, 10000);
+	vma_tcp_set_option(client->conn, VMA_TCP_OPT_SNDBUF, 10000);
+	vma_tcp_set_option(server->conn, VMA_TCP_OPT_RCVBUF, 10000);
 	fixture_run(MS);
 	while (fixture_send_bytes(client, 100000) != 0)
 		fixture_run(MS);
@@ -608,11 +608,11 @@ static void test_notsent_lowat_limits_what_waits(void **state)
 	(void)state;
 	raw.window = 0;
 	app = raw_connect();
-	vma_tcp_set(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, 1000);
-	fixture_settle();
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, 1000);
+	fixture_run_until_idle();
 	assert_true(vma_tcp_tx_space(app->conn) > 0);
 	fixture_send_bytes(app, 1000);
-	fixture_settle();
+	fixture_run_until_idle();
 	assert_int_equal(vma_tcp_tx_space(app->conn), 0);
 	assert_false(fixture_readiness(app) & EPOLLOUT);
 	raw.window = 5000;
@@ -631,12 +631,12 @@ static void test_notsent_lowat_limits_one_write(void **state)
 	raw.window = 0;
 	side[0].options.sndbuf = 1 << 20;
 	app = raw_connect();
-	vma_tcp_set(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, 100000);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, 100000);
 	assert_int_equal(vma_tcp_tx_space(app->conn), 131072); /* 64 KB at a time */
 	while ((more = fixture_send_bytes(app, 1 << 20)) != 0)
 		sent += more;
 	assert_in_range(sent, 100000, 131072);
-	vma_tcp_set(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, -1);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, -1);
 	assert_true(vma_tcp_tx_space(app->conn) > 1 << 20);
 	app_free(app);
 }
@@ -657,29 +657,29 @@ static void window_stream(struct app *app, uint32_t *at, unsigned n)
 }
 
 /* A stream that is past its beginning, just acknowledged. */
-static struct app *begin_stream(uint32_t *at)
+static struct app *window_begin_mid_stream(uint32_t *at)
 {
 	struct app *app = raw_connect_sack();
 
 	*at = 1;
 	window_stream(app, at, 100);
-	for (raw_forget(); raw_unseen() == 0;)
+	for (raw_forget_seen(); raw_unseen_count() == 0;)
 		window_stream(app, at, 1);
-	assert_int_equal(raw_next()->ack, *at);
+	assert_int_equal(raw_next_segment()->ack, *at);
 	return app;
 }
 
 static void test_ack_of_a_fast_stream_stands_for_thirty_two_segments(void **state)
 {
 	uint32_t at;
-	struct app *app = begin_stream(&at);
+	struct app *app = window_begin_mid_stream(&at);
 
 	(void)state;
 	for (int i = 0; i < 5; i++) {
 		window_stream(app, &at, 31);
-		assert_int_equal(raw_unseen(), 0);
+		assert_int_equal(raw_unseen_count(), 0);
 		window_stream(app, &at, 1);
-		assert_int_equal(raw_next()->ack, at);
+		assert_int_equal(raw_next_segment()->ack, at);
 	}
 	app_free(app);
 }
@@ -687,23 +687,23 @@ static void test_ack_of_a_fast_stream_stands_for_thirty_two_segments(void **stat
 static void test_sender_that_stops_is_not_held_up_again(void **state)
 {
 	uint32_t at;
-	struct app *app = begin_stream(&at);
+	struct app *app = window_begin_mid_stream(&at);
 
 	(void)state;
 	window_stream(app, &at, 5);
 	fixture_run(110000);
-	assert_int_equal(raw_unseen(), 0);
+	assert_int_equal(raw_unseen_count(), 0);
 	fixture_run(10000);
-	assert_int_equal(raw_next()->ack, at);
+	assert_int_equal(raw_next_segment()->ack, at);
 	for (unsigned pause = 8; pause <= 64; pause *= 2) {
 		for (unsigned i = 1; i < pause; i++) {
 			window_stream(app, &at, 2);
-			assert_int_equal(raw_next()->ack, at);
+			assert_int_equal(raw_next_segment()->ack, at);
 		}
 		window_stream(app, &at, 2);
-		assert_int_equal(raw_unseen(), 0); /* once more */
+		assert_int_equal(raw_unseen_count(), 0); /* once more */
 		fixture_run(120000);
-		assert_int_equal(raw_next()->ack, at);
+		assert_int_equal(raw_next_segment()->ack, at);
 	}
 	app_free(app);
 }

@@ -6,7 +6,7 @@ enum { HELD_MAX = 2048 };
 
 /* What the test holds, as an application would. */
 static struct held_piece {
-	struct vma_tcp_piece piece;
+	struct vma_tcp_rx_stream_piece piece;
 	uint64_t number, at;
 } held[HELD_MAX];
 static unsigned held_count;
@@ -37,7 +37,7 @@ static int zcopy_open_jumbo(void **state)
 static void held_free(struct vma_tcp_conn *conn, unsigned i)
 {
 	vma_buf_put(fixture_arena, held[i].piece.buf);
-	vma_tcp_held_returned(conn, &books, held[i].number, held[i].piece.len, 1);
+	vma_tcp_held_bytes_returned(conn, &books, held[i].number, held[i].piece.len, 1);
 	held[i] = held[--held_count];
 }
 
@@ -56,14 +56,14 @@ static int zcopy_close(void **state)
 	return 0;
 }
 
-static bool lies_in_frame(const struct vma_tcp_piece *piece)
+static bool lies_in_frame(const struct vma_tcp_rx_stream_piece *piece)
 {
 	const char *frame = vma_buf_frame(fixture_arena, piece->buf), *data = piece->data;
 
 	return data >= frame && data + piece->len <= frame + (1U << fixture_arena->frame_shift);
 }
 
-static void check_piece(const struct vma_tcp_piece *piece, uint64_t at)
+static void check_piece(const struct vma_tcp_rx_stream_piece *piece, uint64_t at)
 {
 	for (uint32_t k = 0; k < piece->len; k++)
 		assert_int_equal(((const uint8_t *)piece->data)[k], fixture_byte_at(at + k));
@@ -73,7 +73,7 @@ static void check_piece(const struct vma_tcp_piece *piece, uint64_t at)
 static size_t hold_one(struct app *app)
 {
 	const uint64_t at = fifo_consumed(&app->conn->rx);
-	struct vma_tcp_piece piece;
+	struct vma_tcp_rx_stream_piece piece;
 
 	if (!vma_tcp_rx_piece(app->conn, &piece) || piece.buf == NULL)
 		return 0;
@@ -82,7 +82,7 @@ static size_t hold_one(struct app *app)
 	check_piece(&piece, at);
 	vma_buf_ref(piece.buf);
 	held[held_count++] = (struct held_piece){piece, vma_tcp_zcopy_number(app->conn), at};
-	vma_tcp_rx_hold(app->conn, &piece);
+	vma_tcp_rx_hold_piece(app->conn, &piece);
 	return piece.len;
 }
 
@@ -147,7 +147,7 @@ static void test_packets_of_several_buffers_are_a_piece_each(void **state)
 static void test_what_came_before_is_copied_and_read_first(void **state)
 {
 	struct app *client, *server;
-	struct vma_tcp_piece piece;
+	struct vma_tcp_rx_stream_piece piece;
 
 	(void)state;
 	establish(&client, &server);
@@ -262,14 +262,14 @@ static void test_pieces_end_before_the_urgent_byte(void **state)
 	assert_int_equal(send_flags(client, 50, VMA_TCP_TX_URGENT), 50);
 	fixture_run(MS);
 	send_all(client, 100);
-	assert_int_equal(vma_tcp_rx_mark(server->conn), 149);
+	assert_int_equal(vma_tcp_rx_urgent_mark(server->conn), 149);
 	assert_int_equal(hold_one(server), 100);
 	assert_int_equal(hold_one(server), 49);
-	assert_int_equal(vma_tcp_rx_mark(server->conn), 0);
+	assert_int_equal(vma_tcp_rx_urgent_mark(server->conn), 0);
 	assert_int_equal(vma_tcp_rx_urgent(server->conn, &byte, false), 1);
 	assert_int_equal(byte, fixture_byte_at(149));
 	{
-		struct vma_tcp_piece piece;
+		struct vma_tcp_rx_stream_piece piece;
 
 		assert_true(vma_tcp_rx_piece(server->conn, &piece));
 		assert_int_equal(piece.len, 100); /* steps over it */
@@ -359,9 +359,9 @@ static void test_frames_of_a_former_connection_count_in_no_other(void **state)
 	assert_int_equal(hold_all(server2), 3000);
 	for (unsigned i = before; i-- > 0;)
 		held_free(server2->conn, i); /* the first one's frames, given back on the second one */
-	assert_int_equal(zcopy_withheld(server2->conn), 3000);
+	assert_int_equal(zcopy_held_and_waiting_bytes(server2->conn), 3000);
 	held_free_all(server2->conn);
-	assert_int_equal(zcopy_withheld(server2->conn), 0);
+	assert_int_equal(zcopy_held_and_waiting_bytes(server2->conn), 0);
 	app_free(client);
 	app_free(client2);
 }
@@ -384,8 +384,8 @@ static void test_window_closes_for_what_is_held_and_opens_when_it_is_freed(void 
 	got += read_bytes(server, 1 << 20);
 	assert_true(got >= rcvbuf / 2);
 	assert_true(got < sent);
-	assert_true(zcopy_withheld(server->conn) <= rcvbuf + 16384); /* windows are rounded up */
-	assert_true(zcopy_withheld(server->conn) >= rcvbuf - rcvbuf / 8);
+	assert_true(zcopy_held_and_waiting_bytes(server->conn) <= rcvbuf + 16384); /* windows are rounded up */
+	assert_true(zcopy_held_and_waiting_bytes(server->conn) >= rcvbuf - rcvbuf / 8);
 	assert_true(vma_tcp_tx_unsent(client->conn) > 0);
 	held_free_all(server->conn);
 	fixture_run(MS); /* at once: no probe is waited for */

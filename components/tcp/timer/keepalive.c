@@ -23,7 +23,7 @@ bool keepalive_in_fin_wait(const struct vma_tcp_conn *conn)
 	return conn->is_orphan && conn->pcb->state == FIN_WAIT_2;
 }
 
-static uint64_t keepalive_ns(const struct vma_tcp_conn *conn, enum vma_tcp_option option)
+static uint64_t keepalive_option_ns(const struct vma_tcp_conn *conn, enum vma_tcp_option option)
 {
 	return (uint64_t)tcp_option(conn, option) * TCP_NS_PER_S;
 }
@@ -37,13 +37,13 @@ void timers_keepalive_update(struct vma_tcp_conn *conn)
 	else if (keepalive_in_fin_wait(conn))
 		due_ns = fin_wait_due_ns(conn);
 	else if (conn->connected && tcp_option(conn, VMA_TCP_OPT_KEEPALIVE))
-		due_ns = conn->last_in_ns + keepalive_ns(conn, VMA_TCP_OPT_KEEPIDLE);
+		due_ns = conn->last_in_ns + keepalive_option_ns(conn, VMA_TCP_OPT_KEEPIDLE);
 	timers_set(conn, TCP_TIMER_KEEPALIVE, due_ns);
 }
 
 static bool keepalive_is_hopeless(const struct vma_tcp_conn *conn, uint64_t silent_ns)
 {
-	uint64_t user_ns = timers_user_ns(conn);
+	uint64_t user_ns = timers_user_timeout_ns(conn);
 
 	if (user_ns)
 		return silent_ns >= user_ns && conn->recovery.probes > 0;
@@ -52,7 +52,7 @@ static bool keepalive_is_hopeless(const struct vma_tcp_conn *conn, uint64_t sile
 
 static void fire_keepalive(struct vma_tcp_conn *conn)
 {
-	uint64_t now_ns = conn->tcp->now_ns, idle_ns = keepalive_ns(conn, VMA_TCP_OPT_KEEPIDLE);
+	uint64_t now_ns = conn->tcp->now_ns, idle_ns = keepalive_option_ns(conn, VMA_TCP_OPT_KEEPIDLE);
 	uint64_t silent_ns = now_ns - conn->last_in_ns;
 
 	if (conn->pcb->unacked || persist_waits(conn)) {
@@ -62,10 +62,10 @@ static void fire_keepalive(struct vma_tcp_conn *conn)
 	} else if (keepalive_is_hopeless(conn, silent_ns)) {
 		timers_give_up(conn, true);
 	} else if (tcp_output_probe(conn) < 0) {
-		timers_set(conn, TCP_TIMER_KEEPALIVE, tcp_again_ns(conn->tcp));
+		timers_set(conn, TCP_TIMER_KEEPALIVE, stack_retry_time_ns(conn->tcp));
 	} else {
 		conn->recovery.probes++;
-		timers_set(conn, TCP_TIMER_KEEPALIVE, now_ns + keepalive_ns(conn, VMA_TCP_OPT_KEEPINTVL));
+		timers_set(conn, TCP_TIMER_KEEPALIVE, now_ns + keepalive_option_ns(conn, VMA_TCP_OPT_KEEPINTVL));
 	}
 }
 
@@ -75,7 +75,7 @@ void keepalive_probe(struct vma_tcp_conn *conn)
 		return;
 	if (tcp_output_probe(conn) < 0) {
 		conn->todo |= TCP_WORK_KEEPALIVE;
-		tcp_retry(conn);
+		conn_enqueue_retry(conn);
 	}
 }
 
@@ -85,7 +85,7 @@ static void fire_fin_wait(struct vma_tcp_conn *conn)
 	uint64_t due_ns = fin_wait_due_ns(conn);
 
 	if (conn->tcp->now_ns >= due_ns)
-		tcp_conn_fail(conn, 0, tcp_option(conn, VMA_TCP_OPT_LINGER2) < 0);
+		conn_fail_with_error(conn, 0, tcp_option(conn, VMA_TCP_OPT_LINGER2) < 0);
 	else
 		timers_set(conn, TCP_TIMER_KEEPALIVE, due_ns);
 }

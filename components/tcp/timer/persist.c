@@ -8,7 +8,7 @@
 
 static uint64_t persist_interval_ns(const struct vma_tcp_conn *conn)
 {
-	return timers_doubled(rtt_rto_ns(&conn->rtt, 0), conn->recovery.persist_backoff);
+	return exponential_backoff_ns(rtt_rto_ns(&conn->rtt, 0), conn->recovery.persist_backoff);
 }
 
 uint64_t persist_due_ns(struct vma_tcp_conn *conn)
@@ -26,7 +26,7 @@ uint64_t persist_due_ns(struct vma_tcp_conn *conn)
 static bool persist_is_hopeless(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
-	uint64_t user_ns = timers_user_ns(conn);
+	uint64_t user_ns = timers_user_timeout_ns(conn);
 	uint32_t tries = (uint32_t)tcp_option(conn, VMA_TCP_OPT_RETRIES2);
 
 	if (user_ns && r->persist_backoff && conn->tcp->now_ns - r->persist_since_ns >= user_ns)
@@ -57,7 +57,7 @@ void persist_fire(struct vma_tcp_conn *conn)
 	if (sent == 0)
 		sent = tcp_output_probe(conn);
 	if (sent < 0) {
-		r->persist_due_ns = tcp_again_ns(conn->tcp);
+		r->persist_due_ns = stack_retry_time_ns(conn->tcp);
 		return;
 	}
 	r->probes++;

@@ -24,16 +24,16 @@ enum tcp_timer {                       /* each at most once per connection */
 };
 
 void timers_init(struct vma_tcp_conn *conn);
-void timers_stop(struct vma_tcp_conn *conn);
-/* One of its timers (enum tcp_timer) is due. An output must follow (tcp_ready). Not within lwip_enter. */
+void timers_stop_all(struct vma_tcp_conn *conn);
+/* One of its timers (enum tcp_timer) is due. An output must follow (conn_enqueue_ready). Not within lwip_enter. */
 void timers_fire(struct vma_tcp_conn *conn, unsigned which);
 /* At the end of each output, and after each ACK or window change that none follows: RTO, probe or persist; also cork's
  * 200 ms. */
 void timers_retransmit_update(struct vma_tcp_conn *conn);
 void timers_expedite_syn(struct vma_tcp_conn *conn); /* again, to a peer that has been reset */
 /* An output is to follow then. */
-void timers_pace(struct vma_tcp_conn *conn, uint64_t due_ns);
-void timers_delack(struct vma_tcp_conn *conn, uint64_t in_ns); /* 0: none */
+void timers_set_pacing(struct vma_tcp_conn *conn, uint64_t due_ns);
+void timers_set_delack(struct vma_tcp_conn *conn, uint64_t in_ns); /* 0: none */
 /* Keepalive, FIN_WAIT_2 without owner: when the connection is established or closed, or an option changes. */
 void timers_keepalive_update(struct vma_tcp_conn *conn);
 void keepalive_probe(struct vma_tcp_conn *conn); /* now, if nothing else is about to find out */

@@ -31,7 +31,7 @@ void timers_init(struct vma_tcp_conn *conn)
 	conn->window.delack_due_ns = UINT64_MAX;
 }
 
-void timers_stop(struct vma_tcp_conn *conn)
+void timers_stop_all(struct vma_tcp_conn *conn)
 {
 	for (unsigned i = 0; i < TCP_TIMERS; i++)
 		wheel_stop(&conn->tcp->wheel, &conn->timer[i]);
@@ -41,7 +41,7 @@ void timers_stop(struct vma_tcp_conn *conn)
  * What waits for a time ends at the resolution's next multiple. Not so what only comes later in this moment: paced
  * segments, and what a full send queue keeps back.
  */
-static uint64_t timer_end_ns(const struct vma_tcp_conn *conn, uint64_t due_ns)
+static uint64_t timer_round_to_resolution_ns(const struct vma_tcp_conn *conn, uint64_t due_ns)
 {
 	const uint64_t step_ns = conn->tcp->attr.timer_resolution_ns;
 
@@ -54,7 +54,7 @@ void timers_set(struct vma_tcp_conn *conn, enum tcp_timer which, uint64_t due_ns
 {
 	struct tcp_timer_node *timer = &conn->timer[which];
 
-	due_ns = timer_end_ns(conn, due_ns);
+	due_ns = timer_round_to_resolution_ns(conn, due_ns);
 	if (due_ns == UINT64_MAX)
 		wheel_stop(&conn->tcp->wheel, timer);
 	else if (!wheel_is_set(timer) || timer->due_ns != due_ns)
@@ -65,7 +65,7 @@ void timers_set(struct vma_tcp_conn *conn, enum tcp_timer which, uint64_t due_ns
  * The same for a timer that a conversation would move with every message. It stays where it is if that is earlier, also
  * when nothing is due any more: once it fires too early, and what is due then is looked at anew.
  */
-static void set_lazily(struct vma_tcp_conn *conn, enum tcp_timer which, uint64_t due_ns)
+static void timer_set_lazily(struct vma_tcp_conn *conn, enum tcp_timer which, uint64_t due_ns)
 {
 	struct tcp_timer_node *timer = &conn->timer[which];
 
@@ -74,18 +74,18 @@ static void set_lazily(struct vma_tcp_conn *conn, enum tcp_timer which, uint64_t
 }
 
 /* How long `tries` repetitions take, the first after base: what the kernel holds against the time that has passed. */
-static uint64_t time_of_tries(uint32_t tries, uint64_t base_ns)
+static uint64_t retransmission_time_of_tries(uint32_t tries, uint64_t base_ns)
 {
 	uint64_t sum_ns = 0;
 
 	for (uint32_t i = 0; i <= tries; i++)
-		sum_ns += timers_doubled(base_ns, i);
+		sum_ns += exponential_backoff_ns(base_ns, i);
 	return sum_ns;
 }
 
 void timers_give_up(struct vma_tcp_conn *conn, bool reset)
 {
-	tcp_conn_fail(conn, conn->soft_error ? (int)conn->soft_error : ETIMEDOUT, reset);
+	conn_fail_with_error(conn, conn->soft_error ? (int)conn->soft_error : ETIMEDOUT, reset);
 }
 
 /* ---- something is unacknowledged ---- */
@@ -97,7 +97,7 @@ static uint64_t handshake_rto_ns(const struct vma_tcp_conn *conn)
 
 	if (conn->pcb->state == SYN_SENT)
 		timeouts = timeouts > SYN_LINEAR ? timeouts - SYN_LINEAR : 0;
-	return timers_doubled(RTT_RTO_INIT_NS, timeouts);
+	return exponential_backoff_ns(RTT_RTO_INIT_NS, timeouts);
 }
 
 static bool conn_in_handshake(const struct vma_tcp_conn *conn)
@@ -106,7 +106,7 @@ static bool conn_in_handshake(const struct vma_tcp_conn *conn)
 }
 
 /* A handshake that the peer has begun: its limits are the listener's. */
-static bool is_request(const struct vma_tcp_conn *conn)
+static bool handshake_is_passive(const struct vma_tcp_conn *conn)
 {
 	return conn->pcb->state == SYN_RCVD && conn->passive;
 }
@@ -126,10 +126,10 @@ static uint64_t reneged_ns(const struct vma_tcp_conn *conn)
 	return conn->rtt.srtt_ns / 2 > RENEGED_LEAST_NS ? conn->rtt.srtt_ns / 2 : RENEGED_LEAST_NS;
 }
 
-static uint64_t timeout_due_ns(const struct vma_tcp_conn *conn)
+static uint64_t rto_due_ns(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
-	uint64_t due_ns, user_ns = timers_user_ns(conn);
+	uint64_t due_ns, user_ns = timers_user_timeout_ns(conn);
 
 	if (conn_in_handshake(conn))
 		due_ns = r->rto_from_ns + handshake_rto_ns(conn);
@@ -138,7 +138,7 @@ static uint64_t timeout_due_ns(const struct vma_tcp_conn *conn)
 	if (conn->pcb->unacked->marks & SEG_SACKED)
 		due_ns = timers_min_ns(due_ns, r->rto_from_ns + reneged_ns(conn));
 	/* The user's end is kept to the point, once something has been repeated. */
-	if (user_ns && r->timeouts && !is_request(conn))
+	if (user_ns && r->timeouts && !handshake_is_passive(conn))
 		due_ns = timers_min_ns(due_ns, stuck_since_ns(conn) + user_ns);
 	return due_ns;
 }
@@ -163,7 +163,7 @@ static uint64_t tail_probe_due_ns(const struct vma_tcp_conn *conn, uint64_t time
 
 static uint64_t retransmit_due_ns(const struct vma_tcp_conn *conn)
 {
-	uint64_t timeout_ns = timeout_due_ns(conn);
+	uint64_t timeout_ns = rto_due_ns(conn);
 
 	timeout_ns = timers_min_ns(timeout_ns, tail_probe_due_ns(conn, timeout_ns));
 	timeout_ns = timers_min_ns(timeout_ns, recovery_rescue_due_ns(conn));
@@ -173,12 +173,12 @@ static uint64_t retransmit_due_ns(const struct vma_tcp_conn *conn)
 /* The kernel's retransmits_timed_out. */
 static bool tried_enough(const struct vma_tcp_conn *conn, uint32_t tries, uint64_t base_ns)
 {
-	uint64_t limit_ns = timers_user_ns(conn);
+	uint64_t limit_ns = timers_user_timeout_ns(conn);
 
 	if (conn->recovery.timeouts == 0)
 		return false;
 	if (limit_ns == 0)
-		limit_ns = time_of_tries(tries, base_ns);
+		limit_ns = retransmission_time_of_tries(tries, base_ns);
 	return conn->tcp->now_ns - stuck_since_ns(conn) >= limit_ns;
 }
 
@@ -187,7 +187,7 @@ static bool handshake_is_over(const struct vma_tcp_conn *conn)
 	const struct tcp_recovery *r = &conn->recovery;
 	uint32_t tries = (uint32_t)tcp_option(conn, VMA_TCP_OPT_SYNCNT);
 
-	if (is_request(conn)) {
+	if (handshake_is_passive(conn)) {
 		uint64_t defer_ns = (uint64_t)tcp_option(conn, VMA_TCP_OPT_DEFER_ACCEPT) * TCP_NS_PER_S;
 
 		return r->timeouts >= (uint32_t)tcp_option(conn, VMA_TCP_OPT_SYNACK_RETRIES) &&
@@ -204,7 +204,7 @@ uint32_t timers_orphan_tries(const struct vma_tcp_conn *conn, uint64_t interval_
 	               : (uint32_t)tcp_option(conn, VMA_TCP_OPT_ORPHAN_RETRIES);
 }
 
-static bool is_hopeless(const struct vma_tcp_conn *conn)
+static bool retransmission_gives_up(const struct vma_tcp_conn *conn)
 {
 	uint32_t tries = (uint32_t)tcp_option(conn, VMA_TCP_OPT_RETRIES2);
 
@@ -212,7 +212,7 @@ static bool is_hopeless(const struct vma_tcp_conn *conn)
 		return handshake_is_over(conn);
 	if (conn->is_orphan)
 		tries = timers_orphan_tries(conn, rtt_rto_ns(&conn->rtt, conn->recovery.backoff));
-	else if (conn->pcb->snd_wnd == 0 && timers_user_ns(conn) == 0 &&
+	else if (conn->pcb->snd_wnd == 0 && timers_user_timeout_ns(conn) == 0 &&
 	         conn->tcp->now_ns - conn->last_in_ns <= SHRUNK_WINDOW_NS)
 		return false; /* a window that was taken back: the peer is there, and answers */
 	return tried_enough(conn, tries, RTT_RTO_MIN_NS);
@@ -227,9 +227,9 @@ static bool waits_for_defer_accept(const struct vma_tcp_conn *conn)
 	return conn->pcb->state == SYN_RCVD && conn->defer_data && conn->tcp->now_ns - conn->created_ns < defer_ns;
 }
 
-static void timed_out(struct vma_tcp_conn *conn)
+static void retransmission_timer_fired(struct vma_tcp_conn *conn)
 {
-	if (is_hopeless(conn)) {
+	if (retransmission_gives_up(conn)) {
 		timers_give_up(conn, false);
 	} else if (waits_for_defer_accept(conn)) {
 		conn->recovery.timeouts++;
@@ -242,28 +242,28 @@ static void timed_out(struct vma_tcp_conn *conn)
 /* A rescue is the following output's. */
 static void fire_retransmit(struct vma_tcp_conn *conn)
 {
-	uint64_t now_ns = conn->tcp->now_ns, timeout_ns = timeout_due_ns(conn);
+	uint64_t now_ns = conn->tcp->now_ns, timeout_ns = rto_due_ns(conn);
 
 	if (conn->recovery.reorder_due_ns <= now_ns)
-		recovery_reorder(conn);
+		recovery_detect_reordering(conn);
 	else if (tail_probe_due_ns(conn, timeout_ns) <= now_ns)
 		recovery_tail_probe(conn);
 	else if (timeout_ns <= now_ns)
-		timed_out(conn);
+		retransmission_timer_fired(conn);
 }
 
 /* ---- */
 
 /*
  * Whether the timer is set for a time that is surely not later than all that retransmit_due_ns would find, so that
- * set_lazily would leave it where it is: so it is nearly always in a conversation, where the timer stands for something
- * long acknowledged. With something unacknowledged, no recovery, nothing repeated and nothing to be awaited for
- * reordering there are
+ * timer_set_lazily would leave it where it is: so it is nearly always in a conversation, where the timer stands for
+ * something long acknowledged. With something unacknowledged, no recovery, nothing repeated and nothing to be awaited
+ * for reordering there are
  *   the timeout     at least the round-trip time and RTT_RTO_MIN_NS after rto_from_ns, if that is not above its maximum
  *   a tail probe    twice the round-trip time and RTT_RTO_MIN_NS (one segment) or PROBE_MARGIN_NS after probe_from_ns
  * and without a sample of the round-trip time, which is 0 then, no probe, and a timeout that is later still.
  */
-static bool is_set_early(const struct vma_tcp_conn *conn)
+static bool retransmit_timer_is_early_enough(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_recovery *r = &conn->recovery;
 	const struct tcp_timer_node *timer = &conn->timer[TCP_TIMER_RETRANSMIT];
@@ -295,7 +295,7 @@ static void __attribute__((noinline)) retransmit_update(struct vma_tcp_conn *con
 	} else {
 		persist_end(conn);
 	}
-	set_lazily(conn, TCP_TIMER_RETRANSMIT, timer_end_ns(conn, due_ns));
+	timer_set_lazily(conn, TCP_TIMER_RETRANSMIT, timer_round_to_resolution_ns(conn, due_ns));
 }
 
 void timers_retransmit_update(struct vma_tcp_conn *conn)
@@ -303,7 +303,7 @@ void timers_retransmit_update(struct vma_tcp_conn *conn)
 	const struct tcp_pcb *pcb = conn->pcb;
 
 	if (pcb && pcb->state == ESTABLISHED && !conn->tcp->predicts_nothing &&
-	    (pcb->unacked ? is_set_early(conn) : !persist_waits(conn)))
+	    (pcb->unacked ? retransmit_timer_is_early_enough(conn) : !persist_waits(conn)))
 		persist_end(conn);
 	else
 		retransmit_update(conn);
@@ -320,21 +320,22 @@ void timers_expedite_syn(struct vma_tcp_conn *conn)
 	timers_retransmit_update(conn);
 }
 
-void timers_delack(struct vma_tcp_conn *conn, uint64_t in_ns)
+void timers_set_delack(struct vma_tcp_conn *conn, uint64_t in_ns)
 {
-	conn->window.delack_due_ns = in_ns ? conn->tcp->now_ns + in_ns : UINT64_MAX; /* timers_no_delack */
-	set_lazily(conn, TCP_TIMER_DELACK, timer_end_ns(conn, conn->window.delack_due_ns));
+	conn->window.delack_due_ns = in_ns ? conn->tcp->now_ns + in_ns : UINT64_MAX; /* timers_cancel_delack */
+	timer_set_lazily(conn, TCP_TIMER_DELACK, timer_round_to_resolution_ns(conn, conn->window.delack_due_ns));
 }
 
-void timers_pace(struct vma_tcp_conn *conn, uint64_t due_ns)
+void timers_set_pacing(struct vma_tcp_conn *conn, uint64_t due_ns)
 {
-	set_lazily(conn, TCP_TIMER_PACE, due_ns);
+	timer_set_lazily(conn, TCP_TIMER_PACE, due_ns);
 }
 
 static void fire_delack(struct vma_tcp_conn *conn)
 {
 	if (conn->window.delack_due_ns > conn->tcp->now_ns) {
-		set_lazily(conn, TCP_TIMER_DELACK, timer_end_ns(conn, conn->window.delack_due_ns));
+		timer_set_lazily(conn, TCP_TIMER_DELACK,
+		                 timer_round_to_resolution_ns(conn, conn->window.delack_due_ns));
 		return;
 	}
 	conn->window.delack_due_ns = UINT64_MAX;

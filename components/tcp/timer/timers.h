@@ -14,20 +14,20 @@ static inline uint64_t timers_min_ns(uint64_t a_ns, uint64_t b_ns)
 	return a_ns < b_ns ? a_ns : b_ns;
 }
 /* base doubled n times, at most RTT_RTO_MAX_NS. */
-static inline uint64_t timers_doubled(uint64_t base_ns, uint32_t n)
+static inline uint64_t exponential_backoff_ns(uint64_t base_ns, uint32_t n)
 {
 	/* Shifts stay in range: 20 doublings of the shortest interval are far above the longest. */
 	return timers_min_ns(base_ns << (n < 20 ? n : 20), RTT_RTO_MAX_NS);
 }
-static inline uint64_t timers_user_ns(const struct vma_tcp_conn *conn) /* TCP_USER_TIMEOUT; 0: none */
+static inline uint64_t timers_user_timeout_ns(const struct vma_tcp_conn *conn) /* TCP_USER_TIMEOUT; 0: none */
 {
 	int32_t ms = tcp_option(conn, VMA_TCP_OPT_USER_TIMEOUT);
 
 	return ms > 0 ? (uint64_t)ms * TCP_NS_PER_MS : 0;
 }
 void timers_set(struct vma_tcp_conn *conn, enum tcp_timer which, uint64_t due_ns); /* UINT64_MAX: stops it */
-/* timers_delack(conn, 0): the timer itself stays where it is, see timers.c. */
-static inline void timers_no_delack(struct vma_tcp_conn *conn)
+/* timers_set_delack(conn, 0): the timer itself stays where it is, see timers.c. */
+static inline void timers_cancel_delack(struct vma_tcp_conn *conn)
 {
 	conn->window.delack_due_ns = UINT64_MAX;
 }

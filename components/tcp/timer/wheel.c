@@ -25,13 +25,13 @@
 #define SLOTS (1u << WHEEL_BITS)
 #define FIRING WHEEL_LEVELS /* the level of a node that is about to be called: in no slot */
 
-static unsigned group_of(uint64_t tick, unsigned level)
+static unsigned wheel_slot_index(uint64_t tick, unsigned level)
 {
 	return (unsigned)(tick >> (level * WHEEL_BITS)) & (SLOTS - 1);
 }
 
 /* The level of the highest difference; 0 for equal ticks, up to WHEEL_LEVELS or above for those too far apart. */
-static unsigned level_of(uint64_t tick, uint64_t other)
+static unsigned wheel_level_of(uint64_t tick, uint64_t other)
 {
 	uint64_t differ = tick ^ other;
 
@@ -47,7 +47,7 @@ static void wheel_push(struct tcp_timer_node **head, struct tcp_timer_node *node
 	*head = node;
 }
 
-static void unlink_node(struct tcp_timer_node *node)
+static void timer_unlink_node(struct tcp_timer_node *node)
 {
 	*node->prev = node->next;
 	if (node->next)
@@ -62,9 +62,9 @@ static void wheel_place(struct tcp_wheel *wheel, struct tcp_timer_node *node)
 
 	if (tick < wheel->tick)
 		tick = wheel->tick;
-	level = level_of(wheel->tick, tick);
+	level = wheel_level_of(wheel->tick, tick);
 	if (level < WHEEL_LEVELS) {
-		slot = group_of(tick, level);
+		slot = wheel_slot_index(tick, level);
 	} else {
 		level = WHEEL_LEVELS - 1;
 		slot = SLOTS - 1;
@@ -88,7 +88,7 @@ void wheel_stop(struct tcp_wheel *wheel, struct tcp_timer_node *node)
 {
 	if (!node->prev)
 		return;
-	unlink_node(node);
+	timer_unlink_node(node);
 	if (node->level != FIRING && !wheel->slot[node->level][node->slot]) {
 		wheel->occupied[node->level] &= ~(UINT64_C(1) << node->slot);
 		wheel->changed = true;
@@ -103,9 +103,9 @@ void wheel_set(struct tcp_wheel *wheel, struct tcp_timer_node *node, uint64_t du
 }
 
 /* The slots of a level that the tick reaches or passes on its way to `tick`, which differs highest in level `top`. */
-static uint64_t slots_passed(const struct tcp_wheel *wheel, unsigned level, unsigned top, uint64_t tick)
+static uint64_t wheel_slots_passed(const struct tcp_wheel *wheel, unsigned level, unsigned top, uint64_t tick)
 {
-	unsigned from = group_of(wheel->tick, level), to = group_of(tick, level);
+	unsigned from = wheel_slot_index(wheel->tick, level), to = wheel_slot_index(tick, level);
 	uint64_t up_to = to == SLOTS - 1 ? UINT64_MAX : (UINT64_C(1) << (to + 1)) - 1;
 
 	if (level < top)
@@ -114,12 +114,12 @@ static uint64_t slots_passed(const struct tcp_wheel *wheel, unsigned level, unsi
 	return wheel->occupied[level] & up_to & (UINT64_MAX << from << (level ? 1 : 0));
 }
 
-static void move_all(struct tcp_timer_node **from, struct tcp_timer_node **to)
+static void timer_list_move_all(struct tcp_timer_node **from, struct tcp_timer_node **to)
 {
 	struct tcp_timer_node *node;
 
 	while ((node = *from)) {
-		unlink_node(node);
+		timer_unlink_node(node);
 		wheel_push(to, node);
 	}
 }
@@ -127,15 +127,15 @@ static void move_all(struct tcp_timer_node **from, struct tcp_timer_node **to)
 /* Takes the nodes of all slots reached into one list, then moves the tick. */
 static void wheel_collect(struct tcp_wheel *wheel, uint64_t tick, struct tcp_timer_node **reached)
 {
-	unsigned top = level_of(wheel->tick, tick);
+	unsigned top = wheel_level_of(wheel->tick, tick);
 
 	for (unsigned level = 0; level < WHEEL_LEVELS && level <= top; level++) {
-		uint64_t slots = slots_passed(wheel, level, top, tick);
+		uint64_t slots = wheel_slots_passed(wheel, level, top, tick);
 
 		wheel->occupied[level] &= ~slots;
 		wheel->changed |= slots != 0;
 		for (; slots; slots &= slots - 1)
-			move_all(&wheel->slot[level][__builtin_ctzll(slots)], reached);
+			timer_list_move_all(&wheel->slot[level][__builtin_ctzll(slots)], reached);
 	}
 	wheel->tick = tick;
 }
@@ -150,7 +150,7 @@ void wheel_advance(struct tcp_wheel *wheel, uint64_t now_ns, void (*fire)(struct
 		return;
 	wheel_collect(wheel, tick, &reached);
 	while ((node = reached)) {
-		unlink_node(node);
+		timer_unlink_node(node);
 		if (node->due_ns <= now_ns) {
 			node->level = FIRING;
 			wheel_push(&firing, node);
@@ -160,7 +160,7 @@ void wheel_advance(struct tcp_wheel *wheel, uint64_t now_ns, void (*fire)(struct
 	}
 	/* What fire sets for now or earlier is not in this list: it is next advance's, so this loop ends. */
 	while ((node = firing)) {
-		unlink_node(node);
+		timer_unlink_node(node);
 		fire(node, arg);
 	}
 }

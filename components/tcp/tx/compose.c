@@ -13,7 +13,7 @@
 #include "../lwip/objects.h"
 
 /* No FIN is to go along, nothing waits before it, and there is a path to the peer. */
-static bool is_simple(const struct vma_tcp_conn *conn)
+static bool compose_fast_path_applies(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -28,7 +28,7 @@ static inline __attribute__((always_inline)) struct compose_fields compose_words
 {
 	const uint32_t hdr_len = stamped ? TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT : TCP_HLEN;
 	const struct tcp_pcb *pcb = conn->pcb;
-	struct compose_fields w = {.ports = frame_ports(&conn->key),
+	struct compose_fields w = {.ports = frame_ports_as_in_header(&conn->key),
 	                           .seq = lwip_htonl(pcb->snd_lbb),
 	                           .ack = lwip_htonl(pcb->rcv_nxt),
 	                           .flags = lwip_htons((uint16_t)(hdr_len / 4 << 12 | TCP_ACK)) |
@@ -42,8 +42,8 @@ static inline __attribute__((always_inline)) struct compose_fields compose_words
 }
 
 /* All of it but window, urgent pointer and checksum. */
-static inline __attribute__((always_inline)) uint64_t write_words(uint8_t *to, const struct compose_fields *w,
-                                                                  bool stamped)
+static inline __attribute__((always_inline)) uint64_t
+compose_write_header_words(uint8_t *to, const struct compose_fields *w, bool stamped)
 {
 	const uint32_t kind = lwip_htonl(0x0101080a);
 
@@ -65,7 +65,7 @@ static inline __attribute__((always_inline)) uint64_t write_words(uint8_t *to, c
 static inline __attribute__((always_inline)) void compose_write_header(uint8_t *to, const struct compose_fields *w,
                                                                        bool stamped)
 {
-	write_words(to, w, stamped);
+	compose_write_header_words(to, w, stamped);
 	frame_store32(to + 12, w->flags);
 	frame_store32(to + 16, 0);
 }
@@ -86,25 +86,25 @@ static inline __attribute__((always_inline)) err_t send_frame(struct vma_tcp_con
 	uint16_t flag;
 	err_t err;
 
-	err = frame_buf_try(tcp, len, &buf, &off);
+	err = frame_try_alloc_buf(tcp, len, &buf, &off);
 	if (__builtin_expect(err != ERR_OK, 0))
 		return err;
 	frame = (uint8_t *)vma_buf_frame(tcp->arena, buf) + off;
 	flag = frame_checksum_flag(tcp->nic, l4_len);
-	tcp_frame_out(tcp, buf, off, len, flag); /* leaves when it is complete: at the end of the output */
-	frame_count(conn, n);
+	tcp_frame_queue_for_send(tcp, buf, off, len, flag); /* leaves when it is complete: at the end of the output */
+	frame_count_sent_segment(conn, n);
 	window = window_advertise(conn);
 	to = frame + conn->path.ip_off + VMA_PKT_IP4_HLEN;
 	addresses = frame_address_sum(&conn->key);
-	frame_write_path(conn, frame, addresses, l4_len);
+	frame_write_lower_headers(conn, frame, addresses, l4_len);
 	*out = w = compose_words_of(conn, stamped, push);
-	urgent = lwip_htons(frame_urgent(conn, conn->pcb->snd_lbb));
+	urgent = lwip_htons(frame_urgent_pointer(conn, conn->pcb->snd_lbb));
 	flags = w.flags | (urgent != 0 ? TCP_URG << 8 : 0) | (uint32_t)lwip_htons((uint16_t)window) << 16;
-	sum = frame_pseudo_sum(addresses, l4_len) + write_words(to, &w, stamped) + flags + urgent;
+	sum = frame_pseudo_sum(addresses, l4_len) + compose_write_header_words(to, &w, stamped) + flags + urgent;
 	frame_store32(to + 12, flags);
 	frame_store32(to + 16, urgent << 16);
 	if (frame_needs_sum(tcp->nic, flag)) {
-		sum += copy_sum_even(to + hdr_len, bytes, n);
+		sum += copy_and_checksum_even_offset(to + hdr_len, bytes, n);
 		vma_pkt_store16(to + 16, (uint16_t)~vma_csum_fold(sum));
 	} else {
 		memcpy(to + hdr_len, bytes, n);
@@ -114,7 +114,7 @@ static inline __attribute__((always_inline)) err_t send_frame(struct vma_tcp_con
 }
 
 /* What lwIP would have changed by now. */
-static void segs_append(struct tcp_pcb *pcb, struct tcp_seg *seg, uint32_t n)
+static void pcb_append_sent_segment(struct tcp_pcb *pcb, struct tcp_seg *seg, uint32_t n)
 {
 	if (pcb->unacked == NULL)
 		pcb->unacked = seg;
@@ -141,7 +141,7 @@ static inline __attribute__((always_inline)) struct tcp_seg *compose_segment(str
 
 	if (span.iov_len < n)
 		return NULL; /* of two pieces */
-	seg = memory_segment(tcp, span.iov_base, (uint16_t)n, stamped ? LWIP_TCP_OPT_LEN_TS_OUT : 0);
+	seg = memory_get_segment_of_bytes(tcp, span.iov_base, (uint16_t)n, stamped ? LWIP_TCP_OPT_LEN_TS_OUT : 0);
 	if (seg == NULL)
 		return NULL;
 	seg->flags = stamped ? TF_SEG_OPTS_TS : 0;
@@ -153,13 +153,13 @@ static inline __attribute__((always_inline)) struct tcp_seg *compose_segment(str
 	}
 	compose_write_header((uint8_t *)seg->tcphdr, &words, stamped);
 	conn->lwip_end += n;
-	segs_append(conn->pcb, seg, n);
+	pcb_append_sent_segment(conn->pcb, seg, n);
 	return seg;
 }
 
 struct tcp_seg *tcp_compose(struct vma_tcp_conn *conn, uint32_t n, bool push)
 {
-	if (!is_simple(conn))
+	if (!compose_fast_path_applies(conn))
 		return NULL;
 	return conn->pcb->flags & TF_TIMESTAMP ? compose_segment(conn, n, true, push)
 	                                       : compose_segment(conn, n, false, push);
@@ -172,13 +172,13 @@ bool tcp_compose_frame(struct vma_tcp_conn *conn, uint32_t n, struct composed *c
 	struct iovec span;
 	err_t err;
 
-	if (!is_simple(conn))
+	if (!compose_fast_path_applies(conn))
 		return false;
 	span = fifo_span(&conn->tx, conn->lwip_end);
 	if (span.iov_len < n)
 		return false;
 	c->bytes = span.iov_base;
-	c->seg = memory_segment_whole(conn->tcp);
+	c->seg = memory_get_whole_segment(conn->tcp);
 	if (c->seg == NULL)
 		return false;
 	if (conn->pcb->flags & TF_TIMESTAMP)
@@ -200,14 +200,14 @@ struct tcp_seg *tcp_compose_segment(struct vma_tcp_conn *conn, uint32_t n, const
 	seg->flags = stamped ? TF_SEG_OPTS_TS : 0;
 	compose_write_header((uint8_t *)seg->tcphdr, &c->words, stamped);
 	conn->lwip_end += n;
-	segs_append(conn->pcb, seg, n);
+	pcb_append_sent_segment(conn->pcb, seg, n);
 	return seg;
 }
 
 /* ---- dummies ---- */
 
 /* As send_frame, but for what it changes: numbers, windows, counters, and what is on its way out. */
-static void compose_dummy(struct vma_tcp_conn *conn, const void *bytes, uint32_t n)
+static void compose_dummy_frame(struct vma_tcp_conn *conn, const void *bytes, uint32_t n)
 {
 	const uint32_t hdr_len = TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT, l4_len = hdr_len + n;
 	const uint64_t addresses = frame_address_sum(&conn->key);
@@ -218,14 +218,14 @@ static void compose_dummy(struct vma_tcp_conn *conn, const void *bytes, uint32_t
 	uint32_t off;
 	uint8_t *to;
 
-	if (frame_buf_try(tcp, seg.len, &seg.buf, &off) != ERR_OK)
+	if (frame_try_alloc_buf(tcp, seg.len, &seg.buf, &off) != ERR_OK)
 		return;
 	seg.off = off;
-	frame_write_path(conn, (uint8_t *)vma_buf_frame(tcp->arena, seg.buf) + off, addresses, l4_len);
+	frame_write_lower_headers(conn, (uint8_t *)vma_buf_frame(tcp->arena, seg.buf) + off, addresses, l4_len);
 	to = (uint8_t *)vma_buf_frame(tcp->arena, seg.buf) + off + conn->path.ip_off + VMA_PKT_IP4_HLEN;
 	w = compose_words_of(conn, true, true);
-	sum = frame_pseudo_sum(addresses, l4_len) + write_words(to, &w, true) + w.flags;
-	sum += copy_sum_even(to + hdr_len, bytes, n);
+	sum = frame_pseudo_sum(addresses, l4_len) + compose_write_header_words(to, &w, true) + w.flags;
+	sum += copy_and_checksum_even_offset(to + hdr_len, bytes, n);
 	vma_pkt_store16(to + 16, (uint16_t)~vma_csum_fold(sum));
 	vma_ring_send_dummy(tcp->ring, &seg);
 	vma_buf_put(tcp->arena, seg.buf);
@@ -236,12 +236,12 @@ void vma_tcp_tx_dummy(struct vma_tcp_conn *conn, const void *bytes, size_t n)
 	struct vma_ring *ring = vma_tcp_ring(vma_tcp_stack(conn));
 	size_t room;
 
-	if (!vma_ring_try(ring))
+	if (!vma_ring_try_acquire(ring))
 		return;
 	/* It may have moved to another ring meanwhile, or have ended. */
-	if (vma_tcp_ring(vma_tcp_stack(conn)) == ring && conn->pcb != NULL && is_simple(conn)) {
+	if (vma_tcp_ring(vma_tcp_stack(conn)) == ring && conn->pcb != NULL && compose_fast_path_applies(conn)) {
 		room = (size_t)conn->pcb->mss - LWIP_TCP_OPT_LEN_TS_OUT;
-		compose_dummy(conn, bytes, (uint32_t)(n < room ? n : room));
+		compose_dummy_frame(conn, bytes, (uint32_t)(n < room ? n : room));
 	}
 	vma_ring_release(ring);
 }

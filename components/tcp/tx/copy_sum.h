@@ -22,18 +22,19 @@ struct copy_sum {
 	bool odd;     /* so many bytes have been summed */
 };
 
-typedef uint64_t copy_sum_pair __attribute__((vector_size(16)));
+typedef uint64_t checksum_vector_pair __attribute__((vector_size(16)));
 
-static inline copy_sum_pair copy_sum_16(copy_sum_pair sum, uint8_t *to, const uint8_t *from)
+static inline checksum_vector_pair copy_and_checksum_16_bytes(checksum_vector_pair sum, uint8_t *to,
+                                                              const uint8_t *from)
 {
-	copy_sum_pair words;
+	checksum_vector_pair words;
 
 	memcpy(&words, from, 16);
 	memcpy(to, &words, 16);
 	return sum + (words >> 32) + (words & 0xffffffff);
 }
 
-static inline uint64_t copy_sum_rest(uint8_t *to, const uint8_t *from, size_t len)
+static inline uint64_t copy_and_checksum_tail(uint8_t *to, const uint8_t *from, size_t len)
 {
 	uint64_t sum = 0, word = 0;
 
@@ -52,27 +53,27 @@ static inline uint64_t copy_sum_rest(uint8_t *to, const uint8_t *from, size_t le
 }
 
 /* Less than 2^48 for anything shorter than a gigabyte. */
-static inline uint64_t copy_sum_even(uint8_t *to, const uint8_t *from, size_t len)
+static inline uint64_t copy_and_checksum_even_offset(uint8_t *to, const uint8_t *from, size_t len)
 {
-	copy_sum_pair a = {0}, b = {0};
+	checksum_vector_pair a = {0}, b = {0};
 
 	for (; len >= 32; len -= 32, to += 32, from += 32) {
-		a = copy_sum_16(a, to, from);
-		b = copy_sum_16(b, to + 16, from + 16);
+		a = copy_and_checksum_16_bytes(a, to, from);
+		b = copy_and_checksum_16_bytes(b, to + 16, from + 16);
 	}
 	if (len >= 16) {
-		a = copy_sum_16(a, to, from);
+		a = copy_and_checksum_16_bytes(a, to, from);
 		to += 16;
 		from += 16;
 		len -= 16;
 	}
 	a += b;
-	return a[0] + a[1] + (len != 0 ? copy_sum_rest(to, from, len) : 0);
+	return a[0] + a[1] + (len != 0 ? copy_and_checksum_tail(to, from, len) : 0);
 }
 
 static inline void copy_sum(struct copy_sum *state, void *to, const void *from, size_t len)
 {
-	uint64_t sum = copy_sum_even(to, from, len);
+	uint64_t sum = copy_and_checksum_even_offset(to, from, len);
 
 	if (state->odd)
 		sum = __builtin_bswap16(vma_csum_fold(sum));

@@ -9,7 +9,7 @@
 
 /* The window of a segment is chosen when it leaves, also of a RST, as the kernel's; before the handshake is complete,
  * it is lwIP's. */
-static uint16_t window_of(struct vma_tcp_conn *conn, const uint8_t *from)
+static uint16_t segment_window_field(struct vma_tcp_conn *conn, const uint8_t *from)
 {
 	uint8_t flags = from[13];
 
@@ -38,11 +38,11 @@ static uint64_t frame_write_options(const struct vma_tcp_conn *conn, uint8_t *to
 static uint64_t frame_write_tcp(struct vma_tcp_conn *conn, uint8_t *to, const uint8_t *from, uint32_t hdr_len,
                                 bool has_data)
 {
-	uint32_t ports = frame_ports(&conn->key);
+	uint32_t ports = frame_ports_as_in_header(&conn->key);
 	uint32_t seq = frame_load32(from + 4), ack = frame_load32(from + 8);
-	uint16_t urgent = has_data ? frame_urgent(conn, lwip_ntohl(seq)) : 0;
+	uint16_t urgent = has_data ? frame_urgent_pointer(conn, lwip_ntohl(seq)) : 0;
 	uint16_t flags = (uint16_t)(from[12] | (from[13] | (urgent != 0 ? TCP_URG : 0)) << 8);
-	uint16_t window = lwip_htons(window_of(conn, from));
+	uint16_t window = lwip_htons(segment_window_field(conn, from));
 	uint64_t sum = (uint64_t)ports + seq + ack + flags + window + lwip_htons(urgent);
 
 	frame_store32(to, ports);
@@ -53,7 +53,7 @@ static uint64_t frame_write_tcp(struct vma_tcp_conn *conn, uint8_t *to, const ui
 	return sum + frame_write_options(conn, to + TCP_HLEN, from + TCP_HLEN, hdr_len - TCP_HLEN, from[13] & TCP_SYN);
 }
 
-static void write_payload(struct copy_sum *sum, uint8_t *to, const struct pbuf *p, uint32_t skip, bool summed)
+static void frame_write_payload(struct copy_sum *sum, uint8_t *to, const struct pbuf *p, uint32_t skip, bool summed)
 {
 	for (; p != NULL; p = p->next, skip = 0) {
 		const uint8_t *from = (const uint8_t *)p->payload + skip;
@@ -70,7 +70,7 @@ static void write_payload(struct copy_sum *sum, uint8_t *to, const struct pbuf *
 }
 
 /* What the NIC has to be told of it. */
-static uint16_t write_segment(struct vma_tcp_conn *conn, uint8_t *frame, const struct pbuf *p)
+static uint16_t frame_write_segment(struct vma_tcp_conn *conn, uint8_t *frame, const struct pbuf *p)
 {
 	uint8_t *tcp = frame + conn->path.ip_off + VMA_PKT_IP4_HLEN;
 	uint32_t l4_len = p->tot_len, hdr_len = (uint32_t)(((const uint8_t *)p->payload)[12] >> 4) * 4;
@@ -79,9 +79,9 @@ static uint16_t write_segment(struct vma_tcp_conn *conn, uint8_t *frame, const s
 	const bool summed = frame_needs_sum(conn->tcp->nic, flag);
 	struct copy_sum sum;
 
-	frame_write_path(conn, frame, addresses, l4_len);
+	frame_write_lower_headers(conn, frame, addresses, l4_len);
 	sum = (struct copy_sum){.sum = pseudo + frame_write_tcp(conn, tcp, p->payload, hdr_len, l4_len > hdr_len)};
-	write_payload(&sum, tcp + hdr_len, p, hdr_len, summed);
+	frame_write_payload(&sum, tcp + hdr_len, p, hdr_len, summed);
 	vma_pkt_store16(tcp + 16, summed ? (uint16_t)~vma_csum_fold(sum.sum) : vma_csum_fold(pseudo));
 	return flag;
 }
@@ -99,14 +99,14 @@ err_t tcp_frame_send(struct vma_tcp_conn *conn, const struct pbuf *p)
 	if (conn->path.len == 0)
 		return ERR_OK; /* lost: what has to be repeated is, at the latest when there is a way */
 	len = conn->path.len + p->tot_len;
-	err = frame_buf(tcp, len, &buf, &off);
+	err = frame_alloc_buf(tcp, len, &buf, &off);
 	if (err != ERR_OK)
 		return err;
-	flags = write_segment(conn, (uint8_t *)vma_buf_frame(tcp->arena, buf) + off, p);
-	frame_count(conn, p->tot_len - (uint32_t)(header[12] >> 4) * 4);
+	flags = frame_write_segment(conn, (uint8_t *)vma_buf_frame(tcp->arena, buf) + off, p);
+	frame_count_sent_segment(conn, p->tot_len - (uint32_t)(header[12] >> 4) * 4);
 	if (header[13] & TCP_RST)
 		TCP_COUNT(tcp, resets_out, 1);
-	tcp_frame_out(tcp, buf, off, len, flags);
+	tcp_frame_queue_for_send(tcp, buf, off, len, flags);
 	return ERR_OK;
 }
 

@@ -44,13 +44,14 @@ static inline uint64_t frame_pseudo_sum(uint64_t addresses, uint32_t l4_len)
 	return addresses + lwip_htons((uint16_t)l4_len) + (IPPROTO_TCP << 8);
 }
 
-static inline uint32_t frame_ports(const struct vma_flow_key *key)
+static inline uint32_t frame_ports_as_in_header(const struct vma_flow_key *key)
 {
 	return key->local_port_be | (uint32_t)key->peer_port_be << 16;
 }
 
 /* The path's headers, with what is different in each packet. `addresses` is their sum. */
-static inline void frame_write_path(struct vma_tcp_conn *conn, uint8_t *frame, uint64_t addresses, uint32_t l4_len)
+static inline void frame_write_lower_headers(struct vma_tcp_conn *conn, uint8_t *frame, uint64_t addresses,
+                                             uint32_t l4_len)
 {
 	const struct vma_tcp_path *path = &conn->path;
 	bool fragments = tcp_option(conn, VMA_TCP_OPT_PMTUDISC) == 0; /* IP_PMTUDISC_DONT */
@@ -71,7 +72,7 @@ static inline void frame_write_path(struct vma_tcp_conn *conn, uint8_t *frame, u
 
 /* The urgent pointer of a segment that begins at seq, as the kernel sets it: it reaches as far as 16 bits do. 0: none.
  */
-static inline uint16_t frame_urgent(const struct vma_tcp_conn *conn, uint32_t seq)
+static inline uint16_t frame_urgent_pointer(const struct vma_tcp_conn *conn, uint32_t seq)
 {
 	uint32_t ahead = conn->snd_up - seq;
 
@@ -95,9 +96,9 @@ static inline bool frame_needs_sum(const struct vma_nic_info *nic, uint16_t flag
 }
 
 /* A buffer for a frame of len bytes, which begins at *off of it. Not counted: for who goes on by another way. */
-static inline err_t frame_buf_try(struct vma_tcp *tcp, uint32_t len, struct vma_buf **out, uint32_t *off)
+static inline err_t frame_try_alloc_buf(struct vma_tcp *tcp, uint32_t len, struct vma_buf **out, uint32_t *off)
 {
-	struct vma_buf *buf = tcp_frame_space(tcp) ? vma_ring_tx_buf(tcp->ring) : NULL;
+	struct vma_buf *buf = tcp_frame_queue_has_space(tcp) ? vma_ring_tx_buf(tcp->ring) : NULL;
 
 	if (__builtin_expect(buf == NULL, 0))
 		return ERR_MEM;
@@ -110,16 +111,16 @@ static inline err_t frame_buf_try(struct vma_tcp *tcp, uint32_t len, struct vma_
 	return ERR_OK;
 }
 
-static inline err_t frame_buf(struct vma_tcp *tcp, uint32_t len, struct vma_buf **out, uint32_t *off)
+static inline err_t frame_alloc_buf(struct vma_tcp *tcp, uint32_t len, struct vma_buf **out, uint32_t *off)
 {
-	err_t err = frame_buf_try(tcp, len, out, off);
+	err_t err = frame_try_alloc_buf(tcp, len, out, off);
 
 	if (__builtin_expect(err == ERR_MEM, 0))
 		TCP_COUNT(tcp, no_memory, 1);
 	return err;
 }
 
-static inline void frame_count(struct vma_tcp_conn *conn, uint32_t data)
+static inline void frame_count_sent_segment(struct vma_tcp_conn *conn, uint32_t data)
 {
 	TCP_COUNT(conn->tcp, segments_out, 1);
 	conn->counts.segments_out++;

@@ -20,7 +20,7 @@
 
 /* ---- what is in lwIP's hands ---- */
 
-uint64_t tcp_output_released(const struct vma_tcp_conn *conn)
+uint64_t tcp_output_released_offset(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	const struct tcp_seg *first = pcb->unacked != NULL ? pcb->unacked : pcb->unsent;
@@ -34,7 +34,7 @@ uint64_t tcp_output_released(const struct vma_tcp_conn *conn)
  * Whether what is in pcb->unsent waits for a frame only. Else the peer has taken its window back (or has closed it, and
  * the FIN waits behind data): then its next ACK is waited for, and what sees to that one are the timeout or persist.
  */
-static bool fits_window(const struct tcp_pcb *pcb)
+static bool unsent_fits_peer_window(const struct tcp_pcb *pcb)
 {
 	const struct tcp_seg *seg = pcb->unsent;
 
@@ -42,7 +42,7 @@ static bool fits_window(const struct tcp_pcb *pcb)
 }
 
 /* What has been sent once: up to here. */
-static inline void set_snd_max(struct vma_tcp_conn *conn, uint64_t snd_max)
+static inline void conn_publish_snd_max(struct vma_tcp_conn *conn, uint64_t snd_max)
 {
 	conn->tx_space_freed |= snd_max != atomic_load_explicit(&conn->snd_max, memory_order_relaxed) &&
 	                        tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1;
@@ -53,7 +53,7 @@ static void update_snd_max(struct vma_tcp_conn *conn)
 {
 	uint64_t snd_max = tcp_tx_offset(conn, conn->pcb->snd_nxt);
 
-	set_snd_max(conn, snd_max < conn->lwip_end ? snd_max : conn->lwip_end);
+	conn_publish_snd_max(conn, snd_max < conn->lwip_end ? snd_max : conn->lwip_end);
 }
 
 /* What is in pcb->unsent leaves; with fin, the last of it with FIN. False: not all of it could. */
@@ -68,22 +68,22 @@ static bool output_transmit(struct vma_tcp_conn *conn, bool fin)
 	else
 		tcp_output(pcb);
 	for (seg = last != NULL ? last->next : pcb->unacked; seg != NULL; seg = seg->next)
-		recovery_sent(conn, seg);
+		recovery_on_segment_sent(conn, seg);
 	if (conn->connected)
 		update_snd_max(conn);
-	if (pcb->unsent != NULL && fits_window(pcb))
-		tcp_retry(conn);
+	if (pcb->unsent != NULL && unsent_fits_peer_window(pcb))
+		conn_enqueue_retry(conn);
 	return pcb->unsent == NULL;
 }
 
-int tcp_output_again(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+int tcp_output_retransmit(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
 	bool inside = lwip_at.conn == conn;
 	err_t err = ERR_MEM;
 
 	if (!inside)
 		lwip_enter(conn->tcp, conn);
-	if (tcp_output_shorten(conn, seg))
+	if (tcp_output_split_to_mss(conn, seg))
 		err = tcp_output_segment(seg, conn->pcb, &port_netif);
 	if (!inside)
 		lwip_leave();
@@ -101,7 +101,7 @@ static bool seq_is_after(uint32_t a, uint32_t b)
  * Whether a short segment waits for more data: cork and MSG_MORE; Nagle's rule as Minshall has it, which the kernel
  * follows: only another short segment in flight is a reason. MSG_MORE does not outlast the next acknowledgement.
  */
-static inline bool waits_for_more(const struct vma_tcp_conn *conn, uint64_t produced)
+static inline bool segment_waits_for_more(const struct vma_tcp_conn *conn, uint64_t produced)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
@@ -118,7 +118,7 @@ static inline bool waits_for_more(const struct vma_tcp_conn *conn, uint64_t prod
 }
 
 /* A peer with a small buffer gets segments of half of it, so that it can acknowledge one while the next comes. */
-static uint32_t segment_max(const struct vma_tcp_conn *conn)
+static uint32_t segment_len_max(const struct vma_tcp_conn *conn)
 {
 	uint32_t window = conn->snd_wnd_max, most = window > 536 ? window / 2 : window;
 
@@ -135,12 +135,12 @@ static uint32_t usable_window(const struct tcp_pcb *pcb)
 /* ---- feeding lwIP ---- */
 
 /* n bytes from the fifo into a segment. Fewer: no memory. */
-static uint32_t feed_bytes(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
+static uint32_t feed_fifo_bytes_to_segment(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	uint32_t done = 0;
 
-	pcb->snd_wnd_max = 2 * 65535; /* segment_max has seen to it */
+	pcb->snd_wnd_max = 2 * 65535; /* segment_len_max has seen to it */
 	while (done < n) {
 		struct iovec span = fifo_span(&conn->tx, conn->lwip_end);
 		uint32_t take = span.iov_len < n - done ? (uint32_t)span.iov_len : n - done;
@@ -154,7 +154,7 @@ static uint32_t feed_bytes(struct vma_tcp_conn *conn, uint32_t n, uint64_t produ
 	return done;
 }
 
-static inline bool all_is_fed(const struct vma_tcp_conn *conn)
+static inline bool tx_fifo_is_all_segmented(const struct vma_tcp_conn *conn)
 {
 	/* In this order: nothing is produced after it. */
 	bool shut = atomic_load_explicit(&conn->shut_wr, memory_order_acquire);
@@ -164,47 +164,48 @@ static inline bool all_is_fed(const struct vma_tcp_conn *conn)
 }
 
 /* One segment of n bytes, through lwIP. False: stop. */
-static bool __attribute__((noinline)) feed_by_lwip(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
+static bool __attribute__((noinline)) feed_segment_by_lwip(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
 {
-	uint32_t written = feed_bytes(conn, n, produced);
+	uint32_t written = feed_fifo_bytes_to_segment(conn, n, produced);
 
 	if (written < n) {
 		TCP_COUNT(conn->tcp, no_memory, 1);
-		tcp_retry(conn);
+		conn_enqueue_retry(conn);
 	}
 	if (written == 0)
 		return false;
 	if (written < conn->mss)
 		conn->snd_sml = conn->pcb->snd_lbb;
 	window_data_sent(&conn->window, conn->tcp->now_ns);
-	return output_transmit(conn, all_is_fed(conn)) && written == n;
+	return output_transmit(conn, tx_fifo_is_all_segmented(conn)) && written == n;
 }
 
 /* A segment of n bytes that has been composed. */
-static inline __attribute__((always_inline)) void count_composed(struct vma_tcp_conn *conn, struct tcp_seg *seg,
-                                                                 uint32_t n)
+static inline __attribute__((always_inline)) void account_composed_segment(struct vma_tcp_conn *conn,
+                                                                           struct tcp_seg *seg, uint32_t n)
 {
 	const uint32_t end = conn->pcb->snd_lbb;
 
 	if (n < conn->mss)
 		conn->snd_sml = end;
 	window_data_sent(&conn->window, conn->tcp->now_ns);
-	recovery_sent_at(conn, seg, end - n, n);
-	set_snd_max(conn, conn->lwip_end); /* all that lwIP has: tcp_compose leaves nothing behind */
+	recovery_on_segment_sent_at(conn, seg, end - n, n);
+	conn_publish_snd_max(conn, conn->lwip_end); /* all that lwIP has: tcp_compose leaves nothing behind */
 }
 
 /* The same by the fast path, if it can. */
-static inline __attribute__((always_inline)) bool feed_segment(struct vma_tcp_conn *conn, uint32_t n, uint64_t produced)
+static inline __attribute__((always_inline)) bool feed_segment_fast_path(struct vma_tcp_conn *conn, uint32_t n,
+                                                                         uint64_t produced)
 {
 	struct tcp_seg *seg = tcp_compose(conn, n, conn->lwip_end + n == produced);
 
 	if (__builtin_expect(seg == NULL, 0))
-		return feed_by_lwip(conn, n, produced);
-	count_composed(conn, seg, n);
+		return feed_segment_by_lwip(conn, n, produced);
+	account_composed_segment(conn, seg, n);
 	return true;
 }
 
-static bool segment_may_leave(const struct vma_tcp_conn *conn, uint32_t n)
+static bool segment_may_be_sent_now(const struct vma_tcp_conn *conn, uint32_t n)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	uint32_t allowed = recovery_may_send(conn);
@@ -212,15 +213,15 @@ static bool segment_may_leave(const struct vma_tcp_conn *conn, uint32_t n)
 	if (usable_window(pcb) < n || pcb->snd_queuelen > TCP_SND_QUEUELEN - QUEUE_MARGIN)
 		return false;
 	/* Segments take memory, too. What is out comes back by acknowledgements, which let more go. */
-	if (budget_is_spent(conn->tcp) && scoreboard_out(conn) >= BUDGET_SND_LEAST)
+	if (tcp_memory_is_exhausted(conn->tcp) && scoreboard_bytes_unacked(conn) >= BUDGET_SND_LEAST)
 		return false;
-	if (__builtin_expect(conn->tcp->attr.memory->segments_max != 0, 0) && scoreboard_out(conn) != 0 &&
+	if (__builtin_expect(conn->tcp->attr.memory->segments_max != 0, 0) && scoreboard_bytes_unacked(conn) != 0 &&
 	    memory_lacks_segments(conn->tcp))
 		return false;
 	return allowed >= n || (allowed != 0 && pcb->unacked == NULL);
 }
 
-static void set_urgent_pointer(struct vma_tcp_conn *conn)
+static void pcb_set_snd_up(struct vma_tcp_conn *conn)
 {
 	uint64_t behind = atomic_load_explicit(&conn->urgent_tx, memory_order_relaxed);
 
@@ -240,7 +241,7 @@ static void set_urgent_pointer(struct vma_tcp_conn *conn)
  * a restart (the timeout is not below RTT_RTO_MIN_NS). What has to wait for its time, and urgent data, are left to the
  * slow path.
  */
-static inline uint32_t bytes_alone(struct vma_tcp_conn *conn)
+static inline uint32_t sole_message_bytes(struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_recovery *r = &conn->recovery;
@@ -249,15 +250,15 @@ static inline uint32_t bytes_alone(struct vma_tcp_conn *conn)
 
 	if (waits == 0 || conn->tcp->predicts_nothing)
 		return 0;
-	most = segment_max(conn);
-	out = scoreboard_out(conn);
+	most = segment_len_max(conn);
+	out = scoreboard_bytes_unacked(conn);
 	if (waits > most || !conn->connected || pcb->unsent != NULL || r->state != TCP_RECOVERY_OPEN ||
 	    (r->sacked_bytes | r->dup_bytes | r->lost_bytes | r->frto) != 0 || r->probe_wanted || r->probe_new ||
-	    !pace_lets(&conn->pace, &conn->cc, conn->tcp->now_ns))
+	    !pacing_allows_send(&conn->pace, &conn->cc, conn->tcp->now_ns))
 		return 0;
 	if (conn->urgent_mode || atomic_load_explicit(&conn->urgent_tx, memory_order_relaxed) != 0)
 		return 0;
-	if ((waits < most && waits_for_more(conn, produced)) || usable_window(pcb) < waits ||
+	if ((waits < most && segment_waits_for_more(conn, produced)) || usable_window(pcb) < waits ||
 	    pcb->snd_queuelen > TCP_SND_QUEUELEN - QUEUE_MARGIN || conn->cc.cwnd < out + waits)
 		return 0;
 	if (pcb->unacked != NULL)
@@ -278,53 +279,53 @@ static inline uint32_t burst_segments_max(const struct vma_tcp_conn *conn)
 	return row < BURST_SEGMENTS_MIN ? BURST_SEGMENTS_MIN : row;
 }
 
-static void __attribute__((noinline)) feed_more(struct vma_tcp_conn *conn)
+static void __attribute__((noinline)) feed_segments_in_burst(struct vma_tcp_conn *conn)
 {
-	uint32_t most = segment_max(conn), row = burst_segments_max(conn);
+	uint32_t most = segment_len_max(conn), row = burst_segments_max(conn);
 	const bool small = conn_has_small_mss(conn);
 	uint64_t produced;
 
 	while ((produced = fifo_produced(&conn->tx)) != conn->lwip_end) {
 		uint32_t n = produced - conn->lwip_end < most ? (uint32_t)(produced - conn->lwip_end) : most;
 
-		set_urgent_pointer(conn);
-		if (n < most && waits_for_more(conn, produced))
+		pcb_set_snd_up(conn);
+		if (n < most && segment_waits_for_more(conn, produced))
 			break;
-		if (!segment_may_leave(conn, n) || (__builtin_expect(small, 0) && !small_mss_quota_take(conn)) ||
-		    !feed_segment(conn, n, produced))
+		if (!segment_may_be_sent_now(conn, n) || (__builtin_expect(small, 0) && !small_mss_quota_take(conn)) ||
+		    !feed_segment_fast_path(conn, n, produced))
 			break;
 		if (__builtin_expect(conn->tcp->output_deferred || (--row == 0 && conn->tcp->ready != NULL), 0)) {
-			tcp_ready(conn);
+			conn_enqueue_ready(conn);
 			break;
 		}
 	}
 }
 
-static inline void feed_end(struct vma_tcp_conn *conn)
+static inline void feed_fin_when_all_fed(struct vma_tcp_conn *conn)
 {
 	if (fifo_produced(&conn->tx) == conn->lwip_end)
 		conn->push_once = false;
-	if (all_is_fed(conn) && conn->pcb->unsent == NULL)
+	if (tx_fifo_is_all_segmented(conn) && conn->pcb->unsent == NULL)
 		output_transmit(conn, true);
 }
 
-static void output_feed(struct vma_tcp_conn *conn)
+static void output_feed_fifo_to_segments(struct vma_tcp_conn *conn)
 {
-	feed_more(conn);
-	feed_end(conn);
+	feed_segments_in_burst(conn);
+	feed_fin_when_all_fed(conn);
 }
 
-/* What bytes_alone has let go. More may have come meanwhile. */
-static inline void feed_alone(struct vma_tcp_conn *conn, uint32_t n)
+/* What sole_message_bytes has let go. More may have come meanwhile. */
+static inline void feed_sole_message(struct vma_tcp_conn *conn, uint32_t n)
 {
 	conn->tcp->alone++;
-	if (feed_segment(conn, n, conn->lwip_end + n)) {
+	if (feed_segment_fast_path(conn, n, conn->lwip_end + n)) {
 		if (__builtin_expect(conn->tcp->output_deferred, 0))
-			tcp_ready(conn);
+			conn_enqueue_ready(conn);
 		else if (__builtin_expect(fifo_produced(&conn->tx) != conn->lwip_end, 0))
-			feed_more(conn);
+			feed_segments_in_burst(conn);
 	}
-	feed_end(conn);
+	feed_fin_when_all_fed(conn);
 }
 
 /* ---- ACKs ---- */
@@ -338,14 +339,14 @@ static void output_send_ack(struct vma_tcp_conn *conn)
 
 	if (tcp_pending_holds_ack(conn))
 		return;
-	window_acking(conn);
+	window_on_ack_sent(conn);
 	if (dsack) {
 		memcpy(kept, pcb->rcv_sacks, sizeof(kept));
 		memmove(pcb->rcv_sacks + 1, pcb->rcv_sacks, sizeof(kept) - sizeof(kept[0]));
 		pcb->rcv_sacks[0] = (struct tcp_sack_range){conn->dsack_left, conn->dsack_right};
 	}
 	if (tcp_send_empty_ack(pcb) != ERR_OK)
-		tcp_retry(conn);
+		conn_enqueue_retry(conn);
 	if (dsack)
 		memcpy(pcb->rcv_sacks, kept, sizeof(kept));
 	conn->dsack_left = conn->dsack_right = 0;
@@ -365,7 +366,7 @@ void tcp_output_ack(struct vma_tcp_conn *conn)
 /* ---- a step's output ---- */
 
 /* Data of ours would take the acknowledgement along, but not what is to be said beside it. */
-static bool has_report(const struct vma_tcp_conn *conn)
+static bool ack_has_sack_to_report(const struct vma_tcp_conn *conn)
 {
 	return conn->pcb->flags & TF_ACK_NOW && conn->connected &&
 	       ((conn->window.sacks_waiting != 0 && conn->pcb->ooseq != NULL) || conn->dsack_left != conn->dsack_right);
@@ -384,58 +385,59 @@ static bool has_nothing_to_send(const struct vma_tcp_conn *conn)
 static void output_conn(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
-	const bool report = has_report(conn);
-	const uint32_t asked = bytes_alone(conn);
+	const bool report = ack_has_sack_to_report(conn);
+	const uint32_t asked = sole_message_bytes(conn);
 
 	if (asked != 0)
-		feed_alone(conn, asked);
+		feed_sole_message(conn, asked);
 	else if (has_nothing_to_send(conn))
 		conn->recovery.probe_wanted = conn->push_once = false;
 	else if (recovery_retransmit(conn) != 0)
-		tcp_retry(conn);
+		conn_enqueue_retry(conn);
 	else if ((pcb->unsent == NULL || output_transmit(conn, false)) && conn->connected)
-		output_feed(conn);
+		output_feed_fifo_to_segments(conn);
 	if ((report || (pcb->flags & TF_ACK_NOW && conn->connected)))
 		output_send_ack(conn);
 }
 
-void tcp_output_conn(struct vma_tcp_conn *conn)
+void tcp_output_conn_data(struct vma_tcp_conn *conn)
 {
 	if (conn->pcb->refused_data != NULL)
 		tcp_process_refused_data(conn->pcb);
 	output_conn(conn);
-	tcp_frames_leave(conn->tcp);
+	tcp_frames_send_if_last(conn->tcp);
 	conn->ack_received = false;
-	if (cc_has_model(&conn->cc)) /* it is for nobody else */
+	if (cc_is_model_based(&conn->cc)) /* it is for nobody else */
 		recovery_output_done(conn);
 	timers_retransmit_update(conn);
 }
 
 /*
- * The frame leaves first, and what output_conn and feed_alone would do about it follows while it is on its way: the
- * peer's answer is not waited for meanwhile. Bytes that come behind it, and a FIN, are posted by who writes or shuts,
- * after this or in another step; the first of these, which output_conn would take along, are looked for nevertheless.
+ * The frame leaves first, and what output_conn and feed_sole_message would do about it follows while it is on its way:
+ * the peer's answer is not waited for meanwhile. Bytes that come behind it, and a FIN, are posted by who writes or
+ * shuts, after this or in another step; the first of these, which output_conn would take along, are looked for
+ * nevertheless.
  */
-bool tcp_output_message(struct vma_tcp_conn *conn)
+bool tcp_output_sole_message(struct vma_tcp_conn *conn)
 {
 	struct vma_tcp *tcp = conn->tcp;
 	struct composed composed;
 	uint32_t n;
 
-	if (conn->pcb->refused_data != NULL || has_report(conn))
+	if (conn->pcb->refused_data != NULL || ack_has_sack_to_report(conn))
 		return false;
-	n = bytes_alone(conn);
+	n = sole_message_bytes(conn);
 	if (n == 0 || !tcp_compose_frame(conn, n, &composed))
 		return false;
-	tcp_frames_leave(tcp);
+	tcp_frames_send_if_last(tcp);
 	tcp->alone++;
-	count_composed(conn, tcp_compose_segment(conn, n, &composed), n);
+	account_composed_segment(conn, tcp_compose_segment(conn, n, &composed), n);
 	conn->ack_received = false;
 	if (__builtin_expect(fifo_produced(&conn->tx) != conn->lwip_end || tcp->output_deferred, 0))
-		tcp_ready(conn);
+		conn_enqueue_ready(conn);
 	if (fifo_produced(&conn->tx) == conn->lwip_end)
 		conn->push_once = false;
-	if (cc_has_model(&conn->cc))
+	if (cc_is_model_based(&conn->cc))
 		recovery_output_done(conn);
 	timers_retransmit_update(conn);
 	return true;
@@ -446,9 +448,9 @@ bool tcp_output_message(struct vma_tcp_conn *conn)
 static int output_force(struct vma_tcp_conn *conn)
 {
 	uint64_t produced = fifo_produced(&conn->tx);
-	uint32_t n = segment_max(conn), left = usable_window(conn->pcb);
+	uint32_t n = segment_len_max(conn), left = usable_window(conn->pcb);
 
-	if (conn->pcb->unsent != NULL && !fits_window(conn->pcb))
+	if (conn->pcb->unsent != NULL && !unsent_fits_peer_window(conn->pcb))
 		return 0;
 	if (conn->pcb->unsent != NULL)
 		return output_transmit(conn, false) ? 1 : -ENOBUFS;
@@ -456,11 +458,11 @@ static int output_force(struct vma_tcp_conn *conn)
 	n = produced - conn->lwip_end < n ? (uint32_t)(produced - conn->lwip_end) : n;
 	if (n == 0)
 		return 0;
-	feed_segment(conn, n, produced);
+	feed_segment_fast_path(conn, n, produced);
 	return conn->pcb->unsent == NULL ? 1 : -ENOBUFS;
 }
 
-void tcp_output_queued(struct vma_tcp_conn *conn)
+void tcp_output_unsent_segments(struct vma_tcp_conn *conn)
 {
 	bool inside = lwip_at.conn == conn;
 
@@ -468,7 +470,7 @@ void tcp_output_queued(struct vma_tcp_conn *conn)
 		return;
 	if (!inside)
 		lwip_enter(conn->tcp, conn);
-	feed_more(conn);
+	feed_segments_in_burst(conn);
 	if (!inside)
 		lwip_leave();
 }

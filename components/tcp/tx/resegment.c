@@ -6,7 +6,7 @@
 #include "../lwip/port.h"
 #include "../loss/scoreboard.h"
 
-static struct pbuf *header_pbuf(const struct tcp_seg *seg)
+static struct pbuf *alloc_header_pbuf(const struct tcp_seg *seg)
 {
 	struct pbuf *p = pbuf_alloc(PBUF_TRANSPORT, LWIP_TCP_OPT_LENGTH(seg->flags), PBUF_RAM);
 
@@ -16,7 +16,7 @@ static struct pbuf *header_pbuf(const struct tcp_seg *seg)
 }
 
 /* References to `len` bytes of the fifo behind p. */
-static bool append_bytes(struct vma_tcp_conn *conn, struct pbuf *p, uint64_t offset, uint32_t len)
+static bool pbuf_append_fifo_refs(struct vma_tcp_conn *conn, struct pbuf *p, uint64_t offset, uint32_t len)
 {
 	while (len > 0) {
 		struct iovec span = fifo_span(&conn->tx, offset);
@@ -34,13 +34,13 @@ static bool append_bytes(struct vma_tcp_conn *conn, struct pbuf *p, uint64_t off
 }
 
 /* A segment of what lies behind the first `at` bytes of seg. */
-static struct tcp_seg *second_half(struct vma_tcp_conn *conn, const struct tcp_seg *seg, u16_t at)
+static struct tcp_seg *alloc_second_half_segment(struct vma_tcp_conn *conn, const struct tcp_seg *seg, u16_t at)
 {
 	uint32_t seq = lwip_ntohl(seg->tcphdr->seqno) + at;
 	struct tcp_seg *half = memp_malloc(MEMP_TCP_SEG);
-	struct pbuf *p = half != NULL ? header_pbuf(seg) : NULL;
+	struct pbuf *p = half != NULL ? alloc_header_pbuf(seg) : NULL;
 
-	if (p == NULL || !append_bytes(conn, p, tcp_tx_offset(conn, seq), seg->len - at)) {
+	if (p == NULL || !pbuf_append_fifo_refs(conn, p, tcp_tx_offset(conn, seq), seg->len - at)) {
 		if (p != NULL)
 			pbuf_free(p);
 		if (half != NULL)
@@ -57,10 +57,10 @@ static struct tcp_seg *second_half(struct vma_tcp_conn *conn, const struct tcp_s
 }
 
 /* False: no memory, and seg is as it was. */
-static bool cut_segment(struct vma_tcp_conn *conn, struct tcp_seg *seg, u16_t at, struct tcp_seg **last)
+static bool split_segment_at(struct vma_tcp_conn *conn, struct tcp_seg *seg, u16_t at, struct tcp_seg **last)
 {
 	struct tcp_pcb *pcb = conn->pcb;
-	struct tcp_seg *half = second_half(conn, seg, at);
+	struct tcp_seg *half = alloc_second_half_segment(conn, seg, at);
 
 	if (half == NULL)
 		return false;
@@ -76,14 +76,14 @@ static bool cut_segment(struct vma_tcp_conn *conn, struct tcp_seg *seg, u16_t at
 	return true;
 }
 
-static void cut_list(struct vma_tcp_conn *conn, struct tcp_seg *seg, struct tcp_seg **last, bool sent)
+static void resegment_segment_list(struct vma_tcp_conn *conn, struct tcp_seg *seg, struct tcp_seg **last, bool sent)
 {
 	for (; seg != NULL; seg = seg->next) {
 		bool long_one = seg->len > conn->mss;
 
-		if (long_one && !cut_segment(conn, seg, (u16_t)conn->mss, last)) {
+		if (long_one && !split_segment_at(conn, seg, (u16_t)conn->mss, last)) {
 			TCP_COUNT(conn->tcp, no_memory, 1);
-			continue; /* tcp_output_shorten tries again before it is sent */
+			continue; /* tcp_output_split_to_mss tries again before it is sent */
 		}
 		if (long_one && sent && !(seg->marks & SEG_SACKED)) {
 			seg->marks |= SEG_LOST;
@@ -93,13 +93,13 @@ static void cut_list(struct vma_tcp_conn *conn, struct tcp_seg *seg, struct tcp_
 }
 
 /* False: no memory. The other half, which has seg's marks, follows it. */
-bool tcp_output_shorten(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+bool tcp_output_split_to_mss(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
 	if (!conn->connected || seg->len <= conn->mss)
 		return true;
-	if (!cut_segment(conn, seg, (u16_t)conn->mss, &conn->pcb->unacked_last))
+	if (!split_segment_at(conn, seg, (u16_t)conn->mss, &conn->pcb->unacked_last))
 		return false;
-	scoreboard_cut(conn, seg, seg->next);
+	scoreboard_on_segment_split(conn, seg, seg->next);
 	return true;
 }
 
@@ -117,17 +117,17 @@ void tcp_output_resegment(struct vma_tcp_conn *conn)
 		return;
 	if (!inside)
 		lwip_enter(conn->tcp, conn);
-	cut_list(conn, pcb->unacked, &pcb->unacked_last, true);
-	cut_list(conn, pcb->unsent, &none, false);
-	recovery_rescan(conn);
+	resegment_segment_list(conn, pcb->unacked, &pcb->unacked_last, true);
+	resegment_segment_list(conn, pcb->unsent, &none, false);
+	recovery_detect_losses_again(conn);
 	if (!inside)
 		lwip_leave();
-	tcp_ready(conn);
+	conn_enqueue_ready(conn);
 }
 
 /* ---- joined ---- */
 
-static bool may_join(const struct vma_tcp_conn *conn, const struct tcp_seg *seg, const struct tcp_seg *next)
+static bool segments_may_join(const struct vma_tcp_conn *conn, const struct tcp_seg *seg, const struct tcp_seg *next)
 {
 	uint32_t seq = lwip_ntohl(seg->tcphdr->seqno);
 
@@ -156,7 +156,7 @@ static void move_bytes(struct tcp_seg *seg, struct tcp_seg *next)
 	}
 }
 
-static void join_segment(struct vma_tcp_conn *conn, struct tcp_seg *seg)
+static void segment_absorb_next(struct vma_tcp_conn *conn, struct tcp_seg *seg)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 	struct tcp_seg *next = seg->next;
@@ -178,7 +178,7 @@ static void join_segment(struct vma_tcp_conn *conn, struct tcp_seg *seg)
  * are short, and a queue on the way that was too small for them would be so again. Recovery's notes of single segments
  * are void after it.
  */
-void tcp_output_join(struct vma_tcp_conn *conn)
+void tcp_output_join_short_segments(struct vma_tcp_conn *conn)
 {
 	bool inside = lwip_at.conn == conn;
 
@@ -187,8 +187,8 @@ void tcp_output_join(struct vma_tcp_conn *conn)
 	if (!inside)
 		lwip_enter(conn->tcp, conn);
 	for (struct tcp_seg *seg = conn->pcb->unacked; seg != NULL; seg = seg->next)
-		while (seg->next != NULL && may_join(conn, seg, seg->next))
-			join_segment(conn, seg);
+		while (seg->next != NULL && segments_may_join(conn, seg, seg->next))
+			segment_absorb_next(conn, seg);
 	if (!inside)
 		lwip_leave();
 }

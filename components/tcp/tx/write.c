@@ -5,15 +5,15 @@
 
 #define LOWAT_STEP UINT64_C(65536)
 
-static inline bool conn_sends_ended(const struct vma_tcp_conn *conn)
+static inline bool conn_tx_is_shut_down(const struct vma_tcp_conn *conn)
 {
 	return atomic_load_explicit(&conn->sends_ended, memory_order_acquire);
 }
 
 /* tcp_sndbuf_now, where memory for all is not short. */
-static inline uint64_t sndbuf_now(const struct vma_tcp_conn *conn)
+static inline uint64_t conn_sndbuf_limit(const struct vma_tcp_conn *conn)
 {
-	return __builtin_expect(budget_is_spent(tcp_stack_now(conn)), 0)
+	return __builtin_expect(tcp_memory_is_exhausted(tcp_stack_now(conn)), 0)
 	               ? tcp_sndbuf_now(conn)
 	               : atomic_load_explicit(&conn->sndbuf, memory_order_relaxed);
 }
@@ -22,9 +22,9 @@ static inline uint64_t sndbuf_now(const struct vma_tcp_conn *conn)
  * As the kernel's sk_stream_memory_free: one byte is enough to write. 0: there is none, or TCP_NOTSENT_LOWAT has a word
  * in it.
  */
-static inline uint64_t sndbuf_space(const struct vma_tcp_conn *conn)
+static inline uint64_t conn_sndbuf_space(const struct vma_tcp_conn *conn)
 {
-	uint64_t used = fifo_bytes(&conn->tx), sndbuf = sndbuf_now(conn);
+	uint64_t used = fifo_queued_bytes(&conn->tx), sndbuf = conn_sndbuf_limit(conn);
 
 	return used >= sndbuf || tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT) != -1 ? 0 : sndbuf - used;
 }
@@ -35,7 +35,7 @@ static inline uint64_t sndbuf_space(const struct vma_tcp_conn *conn)
  */
 uint64_t vma_tcp_tx_space(const struct vma_tcp_conn *conn)
 {
-	uint64_t used = fifo_bytes(&conn->tx), sndbuf = sndbuf_now(conn), unsent, most;
+	uint64_t used = fifo_queued_bytes(&conn->tx), sndbuf = conn_sndbuf_limit(conn), unsent, most;
 	uint32_t lowat = (uint32_t)tcp_option(conn, VMA_TCP_OPT_NOTSENT_LOWAT);
 
 	if (used >= sndbuf)
@@ -65,14 +65,14 @@ uint64_t vma_tcp_tx_unsent(const struct vma_tcp_conn *conn)
 
 /* There is perhaps no room. */
 static int __attribute__((noinline))
-reserve_late(struct vma_tcp_conn *conn, size_t bytes, struct iovec *spans, unsigned n)
+tx_reserve_beyond_space(struct vma_tcp_conn *conn, size_t bytes, struct iovec *spans, unsigned n)
 {
 	uint64_t room = vma_tcp_tx_space(conn);
 	unsigned used;
 
 	if (room == 0) {
 		if (tcp_request_writeable(conn))
-			return conn_sends_ended(conn) ? -EPIPE : 0;
+			return conn_tx_is_shut_down(conn) ? -EPIPE : 0;
 		room = vma_tcp_tx_space(conn);
 	}
 	if (bytes == 0 || room == 0)
@@ -86,11 +86,11 @@ int vma_tcp_tx_reserve(struct vma_tcp_conn *conn, size_t bytes, struct iovec *sp
 	uint64_t room;
 	unsigned used;
 
-	if (__builtin_expect(conn_sends_ended(conn), 0))
+	if (__builtin_expect(conn_tx_is_shut_down(conn), 0))
 		return -EPIPE;
-	room = sndbuf_space(conn);
+	room = conn_sndbuf_space(conn);
 	if (__builtin_expect(room == 0, 0))
-		return reserve_late(conn, bytes, spans, n);
+		return tx_reserve_beyond_space(conn, bytes, spans, n);
 	if (bytes == 0)
 		return 0;
 	used = fifo_reserve(&conn->tx, bytes < room ? bytes : (size_t)room, spans, n);
@@ -98,7 +98,7 @@ int vma_tcp_tx_reserve(struct vma_tcp_conn *conn, size_t bytes, struct iovec *sp
 }
 
 /* With something to be said about the bytes, or about when they leave. */
-static void __attribute__((noinline)) commit_with(struct vma_tcp_conn *conn, size_t bytes, unsigned flags)
+static void __attribute__((noinline)) tx_commit_with_flags(struct vma_tcp_conn *conn, size_t bytes, unsigned flags)
 {
 	uint64_t end = fifo_produced(&conn->tx) + bytes;
 
@@ -110,21 +110,21 @@ static void __attribute__((noinline)) commit_with(struct vma_tcp_conn *conn, siz
 	if (flags & VMA_TCP_TX_QUEUE)
 		tcp_post_deferred(conn, TCP_WORK_SEND);
 	else if (!(flags & VMA_TCP_TX_LATER))
-		tcp_post(conn, TCP_WORK_SEND);
+		tcp_post_work(conn, TCP_WORK_SEND);
 }
 
 void vma_tcp_tx_commit(struct vma_tcp_conn *conn, size_t bytes, unsigned flags)
 {
 	if (__builtin_expect(flags != 0, 0)) {
-		commit_with(conn, bytes, flags);
+		tx_commit_with_flags(conn, bytes, flags);
 		return;
 	}
 	atomic_store_explicit(&conn->more_from, UINT64_MAX, memory_order_relaxed);
 	fifo_commit(&conn->tx, bytes);
-	tcp_post(conn, TCP_WORK_SEND);
+	tcp_post_work(conn, TCP_WORK_SEND);
 }
 
-void vma_tcp_push(struct vma_tcp_conn *conn)
+void vma_tcp_send_committed(struct vma_tcp_conn *conn)
 {
-	tcp_post(conn, TCP_WORK_SEND);
+	tcp_post_work(conn, TCP_WORK_SEND);
 }

@@ -121,8 +121,8 @@ static int fake_device_get(struct vma_engine *engine, uint32_t ifindex, struct v
 #define vma_net_path_get fake_path_get
 #define vma_net_path_put fake_path_put
 #define vma_net_path_read fake_read
-#define vma_net_find fake_find
-#define vma_net_want fake_want
+#define vma_net_find_template fake_find
+#define vma_net_request_path fake_want
 #define vma_net_request fake_ask
 #define vma_net_path_probe fake_probe
 #define vma_device_get fake_device_get

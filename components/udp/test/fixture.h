@@ -291,7 +291,7 @@ static struct vma_device fixture_device;
 static int udp_fixture_start(void **state)
 {
 	struct vma_ring_attr attr = {.name = "peer", .rx_wre = 512, .tx_wre = 512, .thread_mode = VMA_THREAD_SPIN};
-	const struct vma_ring_where where = {.socket_id = 1};
+	const struct vma_ring_requester where = {.socket_id = 1};
 	struct vma_wire_pair_attr pair = {0};
 	struct vma_engine *engine = vma_engine();
 

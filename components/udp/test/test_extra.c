@@ -23,7 +23,7 @@ static struct {
 	ssize_t within_said;
 } seen;
 
-static struct udp_extra *extra(void)
+static struct udp_extra_api_state *extra(void)
 {
 	return atomic_load(&sock->extra);
 }
@@ -56,7 +56,7 @@ static void come(const char *text)
 	udp_fixture_peer_send(PEER, fixture_port(sock), text, (uint32_t)strlen(text));
 }
 
-static ssize_t receive_lent(struct vma_lend *lend, void *buf, size_t len, int flags)
+static ssize_t receive_lent(struct vma_recv_zcopy_call *lend, void *buf, size_t len, int flags)
 {
 	struct vma_thread *self = vma_enter();
 	ssize_t rc;
@@ -86,7 +86,7 @@ static ssize_t receive(void *data, size_t size)
 static int give_back(const struct vma_file *file, int fd, void *id)
 {
 	struct vma_thread *self = vma_enter();
-	const int rc = vma_held_free(file, fd, (uint64_t)(uintptr_t)id);
+	const int rc = vma_held_packet_free(file, fd, (uint64_t)(uintptr_t)id);
 
 	vma_leave(self);
 	return rc;
@@ -110,7 +110,7 @@ union room {
 static void test_packet_lies_where_the_device_put_it(void **state)
 {
 	union room room;
-	struct vma_lend lend;
+	struct vma_recv_zcopy_call lend;
 
 	(void)state;
 	come("a quote");
@@ -130,7 +130,7 @@ static void test_packet_lies_where_the_device_put_it(void **state)
 static void test_packet_is_given_back_once(void **state)
 {
 	union room room;
-	struct vma_lend lend;
+	struct vma_recv_zcopy_call lend;
 	void *id;
 
 	(void)state;
@@ -148,7 +148,7 @@ static void test_packet_is_given_back_once(void **state)
 static void test_too_little_room_is_a_copy_or_with_force_an_error(void **state)
 {
 	char small[24];
-	struct vma_lend lend;
+	struct vma_recv_zcopy_call lend;
 
 	(void)state;
 	come("copied");
@@ -161,7 +161,7 @@ static void test_too_little_room_is_a_copy_or_with_force_an_error(void **state)
 static void test_peek_copies_and_leaves(void **state)
 {
 	union room room;
-	struct vma_lend lend;
+	struct vma_recv_zcopy_call lend;
 
 	(void)state;
 	come("peeked");
@@ -176,7 +176,7 @@ static void test_peek_copies_and_leaves(void **state)
 static void test_who_never_frees_gets_copies_and_what_is_forced_stays(void **state)
 {
 	union room room[4];
-	struct vma_lend lend;
+	struct vma_recv_zcopy_call lend;
 
 	(void)state;
 	atomic_store(&sock->rcvbuf, 3 * UDP_BYTES_AT_LEAST);
@@ -202,7 +202,7 @@ static void test_what_lies_in_the_kernel_is_copied_or_stays(void **state)
 	struct sockaddr_in to = sock->local;
 	const int fd = vma_os.socket(AF_INET, SOCK_DGRAM, 0);
 	union room room;
-	struct vma_lend lend;
+	struct vma_recv_zcopy_call lend;
 
 	(void)state;
 	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

@@ -488,7 +488,7 @@ static void test_at_the_end_what_others_have_too_is_left_to_them_whoever_attache
 
 	(void)state;
 	control_fixture_bind_to(shared, "10.77.0.1", 0);
-	atomic_fetch_add(&vma_forks, 1);
+	atomic_fetch_add(&vma_fork_count, 1);
 	own = fixture_socket();
 	control_fixture_bind_to(own, "10.77.0.1", 0);
 	assert_int_equal(pthread_create(&thread, NULL, attach_slowly, &attacher), 0);

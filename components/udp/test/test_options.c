@@ -409,11 +409,11 @@ static void test_what_is_not_offloaded_says_why(void **state)
 static void test_which_sockets_are_udp_s(void **state)
 {
 	(void)state;
-	assert_true(vma_udp_wants(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0));
-	assert_true(vma_udp_wants(AF_INET6, SOCK_DGRAM, IPPROTO_UDP));
-	assert_false(vma_udp_wants(AF_INET, SOCK_DGRAM, IPPROTO_ICMP));
-	assert_false(vma_udp_wants(AF_INET, SOCK_STREAM, 0));
-	assert_false(vma_udp_wants(AF_UNIX, SOCK_DGRAM, 0));
+	assert_true(vma_udp_takes_socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0));
+	assert_true(vma_udp_takes_socket(AF_INET6, SOCK_DGRAM, IPPROTO_UDP));
+	assert_false(vma_udp_takes_socket(AF_INET, SOCK_DGRAM, IPPROTO_ICMP));
+	assert_false(vma_udp_takes_socket(AF_INET, SOCK_STREAM, 0));
+	assert_false(vma_udp_takes_socket(AF_UNIX, SOCK_DGRAM, 0));
 }
 
 static void test_multicast_loop_starts_as_the_parameter_says(void **state)

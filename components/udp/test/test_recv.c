@@ -241,10 +241,10 @@ static void test_peek_leaves_the_datagram(void **state)
 	assert_int_equal(udp_recv_receive(data, sizeof(data), MSG_PEEK), 4);
 	assert_int_equal(udp_recv_receive(data, 2, MSG_PEEK), 2);
 	assert_int_equal(udp_recv_receive(NULL, 0, MSG_PEEK | MSG_TRUNC), 4);
-	assert_int_equal(udp_front_len(sock), 4);
+	assert_int_equal(udp_next_datagram_len(sock), 4);
 	recv_assert_receives("same");
 	recv_assert_receives("other");
-	assert_int_equal(udp_front_len(sock), -1);
+	assert_int_equal(udp_next_datagram_len(sock), -1);
 }
 
 static void test_waitall_and_oob_change_nothing(void **state)

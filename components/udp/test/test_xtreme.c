@@ -104,9 +104,9 @@ static void test_datagram_is_a_completion_where_the_device_put_it(void **state)
 	assert_int_equal(completions[0].src.sin_port, htons(PEER));
 	assert_memory_equal(&completions[0].src.sin_addr, fixture_remote, 4);
 	assert_int_equal(atomic_load(&attached.at.queue.pushed), 0); /* not by way of the queue */
-	assert_int_equal(vma_xtreme_held(sock->xtreme), UDP_BYTES_AT_LEAST);
+	assert_int_equal(vma_xtreme_held_bytes(sock->xtreme), UDP_BYTES_AT_LEAST);
 	assert_int_equal(give_back(&completions[0]), 0);
-	assert_int_equal(vma_xtreme_held(sock->xtreme), 0);
+	assert_int_equal(vma_xtreme_held_bytes(sock->xtreme), 0);
 	assert_int_equal(give_back(&completions[0]), -ENOENT);
 	assert_int_equal(vma_stats_read(&sock->stats->rx_zcopy), 1);
 	assert_int_equal(vma_stats_read(&sock->stats->rx_packets), 1);

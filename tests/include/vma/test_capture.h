@@ -49,7 +49,7 @@ static inline void test_capture_start(struct test_capture *t, int snap)
 
 static inline void test_capture_stop(struct test_capture *t)
 {
-	vma_nic_tap_forked(); /* the memory goes: nobody captures any more */
+	vma_nic_tap_stop_in_child(); /* the memory goes: nobody captures any more */
 	vma_capture_close(t->reader);
 	vma_stats_view_close(t->view);
 	vma_stats_destroy(t->stats);

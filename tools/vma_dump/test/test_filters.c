@@ -28,7 +28,7 @@ static int stats_stop(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < 3; i++)
-		vma_stats_drop(stats, blocks[i]);
+		vma_stats_block_free(stats, blocks[i]);
 	memset(blocks, 0, sizeof(blocks));
 	vma_stats_destroy(stats);
 	return rmdir(dir);
@@ -37,7 +37,7 @@ static int stats_stop(void **state)
 static void add_socket(unsigned i, int fd, uint8_t protocol, uint32_t local, uint16_t port, uint32_t peer,
                        uint16_t peer_port)
 {
-	blocks[i] = vma_stats_grab(stats, VMA_STATS_TYPE_SOCKET, "socket");
+	blocks[i] = vma_stats_block_alloc(stats, VMA_STATS_TYPE_SOCKET, "socket");
 	vma_stats_set(&blocks[i]->fd, (uint64_t)fd);
 	vma_stats_set(&blocks[i]->protocol, protocol);
 	vma_stats_set(&blocks[i]->local_addr, local);

@@ -119,10 +119,10 @@ static void test_packets_come_for_certain_after_the_second_request(void **state)
 	assert_int_equal(step_at(NOW + 3), 0);
 	assert_true(source->captures);
 	put_record(2);
-	assert_true(source_take(source, &merge, NOW));
+	assert_true(source_move_packets_to_merge(source, &merge, NOW));
 	assert_packet(1, 0, false);
 	assert_packet(2, 0, false);
-	assert_false(source_take(source, &merge, NOW));
+	assert_false(source_move_packets_to_merge(source, &merge, NOW));
 }
 
 static void test_a_process_is_asked_twice_a_second(void **state)
@@ -169,7 +169,7 @@ static void test_a_gap_is_told_behind_what_came_before_it(void **state)
 	serve_requests();
 	put_record(3);
 	put_record(4);
-	assert_true(source_take(source, &merge, NOW + 4 * SEC));
+	assert_true(source_move_packets_to_merge(source, &merge, NOW + 4 * SEC));
 	assert_packet(1, 0, false);
 	assert_packet(2, 0, false);
 	assert_packet(3, 0, true);
@@ -183,14 +183,14 @@ static void test_lost_records_are_told_to_the_next_packet(void **state)
 	(void)state;
 	start_capture();
 	put_record(0);
-	assert_true(source_take(source, &merge, NOW));
+	assert_true(source_move_packets_to_merge(source, &merge, NOW));
 	for (uint32_t i = 0; i < VMA_CAPTURE_SLOTS + 10; i++)
 		put_record(1 + i);
-	assert_true(source_take(source, &merge, NOW));
+	assert_true(source_move_packets_to_merge(source, &merge, NOW));
 	assert_packet(0, 0, false);
 	assert_packet(11, 10, false);
 	assert_packet(12, 0, false);
-	assert_int_equal(source_lost(source), 10);
+	assert_int_equal(source_lost_packet_count(source), 10);
 }
 
 #define FLOOD_PAUSE_US 300
@@ -233,7 +233,7 @@ static unsigned records_that_are_too_many(void)
 
 	put_records(VMA_CAPTURE_SLOTS / 2);
 	clock_gettime(CLOCK_MONOTONIC, &begin);
-	source_take(source, &merge, NOW);
+	source_move_packets_to_merge(source, &merge, NOW);
 	clock_gettime(CLOCK_MONOTONIC, &end);
 	ns = (uint64_t)(end.tv_sec - begin.tv_sec) * SEC + (uint64_t)end.tv_nsec - (uint64_t)begin.tv_nsec;
 	assert_int_equal(free_packets(), VMA_CAPTURE_SLOTS / 2);
@@ -252,7 +252,7 @@ static void test_a_process_that_never_stops_putting_does_not_hold_the_reader(voi
 		floods_left = FLOODS; /* a reader that goes on to the end comes to one */
 		sigaction(SIGALRM, &flood, NULL);
 		raise(SIGALRM);
-		source_take(source, &merge, NOW);
+		source_move_packets_to_merge(source, &merge, NOW);
 		floods_left = 0;
 		signal(SIGALRM, SIG_IGN);
 		assert_in_range(free_packets(), 1, VMA_CAPTURE_SLOTS);

@@ -38,7 +38,7 @@ static int remove_stats(void **state)
 
 static struct vma_stats_socket *grab_socket(uint64_t fd)
 {
-	struct vma_stats_socket *socket = vma_stats_grab(stats, VMA_STATS_TYPE_SOCKET, "fd");
+	struct vma_stats_socket *socket = vma_stats_block_alloc(stats, VMA_STATS_TYPE_SOCKET, "fd");
 
 	vma_stats_set(&socket->fd, fd);
 	return socket;
@@ -90,7 +90,7 @@ static void test_sockets_of_a_process_are_read_again_and_again(void **state)
 	assert_true(host.processes[0].sockets.rows[0].rates[TOP_RX_PACKETS] > 0);
 	read_all();
 	assert_true(host.processes[0].sockets.rows[0].rates[TOP_RX_PACKETS] == 0);
-	vma_stats_drop(stats, socket);
+	vma_stats_block_free(stats, socket);
 	read_all();
 	assert_int_equal(host.processes[0].sockets.count, 0);
 }
@@ -98,7 +98,7 @@ static void test_sockets_of_a_process_are_read_again_and_again(void **state)
 static void test_process_that_has_ended_is_there_no_more(void **state)
 {
 	(void)state;
-	vma_stats_drop(stats, grab_socket(3));
+	vma_stats_block_free(stats, grab_socket(3));
 	read_all();
 	assert_int_equal(host.count, 1);
 	vma_stats_destroy(stats);
@@ -119,7 +119,7 @@ static void test_process_with_a_new_file_begins_anew(void **state)
 	read_all();
 	read_all();
 	assert_int_equal(host.processes[0].sockets.rows[0].samples, 1);
-	vma_stats_drop(stats, socket);
+	vma_stats_block_free(stats, socket);
 	vma_stats_destroy(stats);
 	assert_int_equal(vma_stats_create(dir, &stats), 0);
 	socket = grab_socket(3);
@@ -127,7 +127,7 @@ static void test_process_with_a_new_file_begins_anew(void **state)
 	read_all();
 	assert_int_equal(host.processes[0].sockets.rows[0].samples, 0);
 	assert_true(host.processes[0].sockets.rows[0].rates[TOP_RX_PACKETS] == 0);
-	vma_stats_drop(stats, socket);
+	vma_stats_block_free(stats, socket);
 }
 
 static void test_file_that_is_cut_short_is_not_readable_until_it_is_whole(void **state)
@@ -186,7 +186,7 @@ static void test_processes_without_time_come_first_in_the_next_reading(void **st
 	remove_nonsense("vmastat.4194300", last);
 	read_all();
 	assert_int_equal(host.put_off, 0);
-	vma_stats_drop(stats, socket);
+	vma_stats_block_free(stats, socket);
 }
 
 #define with_stats(case) cmocka_unit_test_setup_teardown(case, make_stats, remove_stats)

@@ -35,7 +35,7 @@ static int confine_in_child(int (*checks)(void))
 	return WEXITSTATUS(status);
 }
 
-static int does_its_work(void)
+static int check_allowed_calls_work(void)
 {
 	int status, fd = memfd_create("test", MFD_CLOEXEC), pair[2];
 	pid_t pid;
@@ -60,7 +60,7 @@ static int does_its_work(void)
 	return 0;
 }
 
-static int does_nothing_else(void)
+static int check_forbidden_calls_fail(void)
 {
 	char *argv[] = {"true", NULL};
 
@@ -98,13 +98,13 @@ static int is_marked(void)
 static void test_a_confined_process_does_its_work(void **state)
 {
 	(void)state;
-	assert_int_equal(confine_in_child(does_its_work), 0);
+	assert_int_equal(confine_in_child(check_allowed_calls_work), 0);
 }
 
 static void test_a_confined_process_does_nothing_else(void **state)
 {
 	(void)state;
-	assert_int_equal(confine_in_child(does_nothing_else), 0);
+	assert_int_equal(confine_in_child(check_forbidden_calls_fail), 0);
 }
 
 static void test_the_kernel_says_that_it_is_confined(void **state)

@@ -119,7 +119,7 @@ struct vma_bufpool_attr {
 int vma_bufpool_create(const struct vma_bufpool_attr *attr, struct vma_bufpool **out);
 
 /* Gives frames [first, first + count) to a fixed pool. */
-int vma_bufpool_add(struct vma_bufpool *pool, uint32_t first, uint32_t count);
+int vma_bufpool_add_frames(struct vma_bufpool *pool, uint32_t first, uint32_t count);
 
 /*
  * Ends the pool: get returns 0 from now on; when the last buffer that is out has come back (perhaps at once, perhaps
@@ -142,20 +142,20 @@ unsigned vma_bufpool_get(struct vma_bufpool *pool, struct vma_buf **bufs, unsign
  * The same of what is at hand in this thread's cache or between the threads: no growth, no look into other threads'
  * caches (which costs a system call), and finding nothing does not count as exhausted. For who can do with less.
  */
-unsigned vma_bufpool_get_ready(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n);
+unsigned vma_bufpool_get_without_growth(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n);
 void vma_buf_put_burst(struct vma_bufarena *arena, struct vma_buf **bufs, unsigned n);
 void vma_buf_put(struct vma_bufarena *arena, struct vma_buf *buf);
 void vma_buf_put_chain(struct vma_bufarena *arena, struct vma_buf *first);
 
 #ifdef VMA_DEBUG
-void vma_buf_ref_of_free(struct vma_buf *buf) __attribute__((noreturn)); /* names it and aborts */
+void vma_buf_fault_ref_of_free(struct vma_buf *buf) __attribute__((noreturn)); /* names it and aborts */
 #endif
 static inline void vma_buf_ref(struct vma_buf *buf)
 {
 	uint32_t before = atomic_fetch_add_explicit(&buf->refs, 1, memory_order_relaxed);
 #ifdef VMA_DEBUG
 	if (before == 0)
-		vma_buf_ref_of_free(buf);
+		vma_buf_fault_ref_of_free(buf);
 #endif
 	(void)before;
 }
@@ -169,25 +169,25 @@ void vma_bufpool_to_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigne
 void vma_bufpool_from_nic(struct vma_bufpool *pool, struct vma_buf **bufs, unsigned n);
 
 /*
- * The same for a NIC whose buffers no other process has: one that was lent comes back to the pool that it was lent from.
- * So it stays in the population: the pool goes on counting it, and retirement waits for it as for one that is held.
- * lend: refs goes 1 -> 0. regain: refs = 1; all else is what the NIC has made of it.
+ * The same for a NIC whose buffers no other process has: one that was lent comes back to the pool that it was lent
+ * from. So it stays in the population: the pool goes on counting it, and retirement waits for it as for one that is
+ * held. lend: refs goes 1 -> 0. regain: refs = 1; all else is what the NIC has made of it.
  */
 #ifdef VMA_DEBUG
-void vma_bufpool_note_lent(struct vma_bufarena *arena, struct vma_buf *buf, bool is_lent); /* or aborts */
+void vma_bufpool_debug_note_lent(struct vma_bufarena *arena, struct vma_buf *buf, bool is_lent); /* or aborts */
 #endif
-static inline void vma_buf_lend(struct vma_bufarena *arena, struct vma_buf *buf)
+static inline void vma_buf_debug_mark_lent(struct vma_bufarena *arena, struct vma_buf *buf)
 {
 #ifdef VMA_DEBUG
-	vma_bufpool_note_lent(arena, buf, true);
+	vma_bufpool_debug_note_lent(arena, buf, true);
 #endif
 	(void)arena;
 	atomic_store_explicit(&buf->refs, 0, memory_order_relaxed);
 }
-static inline void vma_buf_regain(struct vma_bufarena *arena, struct vma_buf *buf)
+static inline void vma_buf_debug_mark_returned(struct vma_bufarena *arena, struct vma_buf *buf)
 {
 #ifdef VMA_DEBUG
-	vma_bufpool_note_lent(arena, buf, false);
+	vma_bufpool_debug_note_lent(arena, buf, false);
 #endif
 	(void)arena;
 	atomic_store_explicit(&buf->refs, 1, memory_order_relaxed);

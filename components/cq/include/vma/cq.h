@@ -4,10 +4,11 @@
  * Frames of a registered window are few. If the user holds more of them than the queue pair's quota, poll copies
  * arrivals into ordinary memory (spill_pool) and gives their frames back at once; cq counts this (copied_out).
  *
- * Moderation. Where the device does not moderate, a sleeper may hold back by itself, as vma_cq_hold says: it sleeps on
- * a timer and not on the queue's fd. `rest` is for that sleep what `arm` is for the other.
+ * Moderation. Where the device does not moderate, a sleeper may hold back by itself, as vma_cq_hold_back says: it
+ * sleeps on a timer and not on the queue's fd. `rest` is for that sleep what `arm` is for the other.
  *
- * Threads: the thread that holds the ring's receive drive flag calls poll, refill, arm, rest, modify. The thread that holds the
+ * Threads: the thread that holds the ring's receive drive flag calls poll, refill, arm, rest, modify. The thread that
+ * holds the
  *          transmit flag calls reap. Any number of threads that hold nothing may call wait, hold, count_wakeup. aim is a
  *          pure function.
  * Progress: only wait ever waits.
@@ -30,7 +31,7 @@ struct vma_cq_moderation {
 };
 
 /* VMA_CQ_MODERATION_*, VMA_CQ_AIM_*. interval_msec 0: fixed moderation. */
-struct vma_aim_params {
+struct vma_cq_aim_params {
 	struct vma_cq_moderation base;
 	uint32_t max_count, max_period_usec;
 	uint32_t interval_msec;
@@ -41,8 +42,8 @@ struct vma_aim_params {
  * One adaptation step: `packets` and `wakeups` were counted over `elapsed_ns` under `now`; returns what to use next.
  * Converges within ten steps of constant traffic to a rate at or below the target; light traffic goes back to base.
  */
-struct vma_cq_moderation vma_aim_step(const struct vma_aim_params *params, struct vma_cq_moderation now,
-                                      uint64_t packets, uint64_t wakeups, uint64_t elapsed_ns);
+struct vma_cq_moderation vma_cq_aim_step(const struct vma_cq_aim_params *params, struct vma_cq_moderation now,
+                                         uint64_t packets, uint64_t wakeups, uint64_t elapsed_ns);
 
 struct vma_cq_attr {
 	struct vma_nic_qp *qp;
@@ -53,7 +54,7 @@ struct vma_cq_attr {
 	uint32_t rx_wre_batching;    /* VMA_RX_WRE_BATCHING: buffers owed before they are posted; 0: 64 */
 	uint32_t prefetch_bytes;     /* VMA_RX_PREFETCH_BYTES */
 	bool moderation_enable;
-	struct vma_aim_params aim;
+	struct vma_cq_aim_params aim;
 	struct vma_stats *stats;
 	const char *name;
 };
@@ -92,19 +93,19 @@ int vma_cq_wait(struct vma_cq *cq, uint64_t timeout_ns);
  *   spacing_ns        between two wake-ups, while more packets come than the target of adaptive moderation
  * Relaxed loads: a sleeper may go by what held a moment ago.
  */
-struct vma_cq_hold {
+struct vma_cq_hold_back {
 	uint64_t period_ns, spacing_ns;
 	uint32_t count;
 };
-struct vma_cq_hold vma_cq_hold(const struct vma_cq *cq);
-bool vma_cq_moderates(const struct vma_cq *cq); /* false: nobody asks for it, until modify */
+struct vma_cq_hold_back vma_cq_hold_back(const struct vma_cq *cq);
+bool vma_cq_moderation_is_on(const struct vma_cq *cq); /* false: nobody asks for it, until modify */
 /*
  * From now on this is the moderation, for an adaptive one its base; a period of 0 or a count below 2 is none. Where the
  * device does not moderate, sleepers hold back from their next sleep on.
  */
-void vma_cq_modify(struct vma_cq *cq, struct vma_cq_moderation want);
+void vma_cq_set_moderation(struct vma_cq *cq, struct vma_cq_moderation want);
 /* Before such a sleep: gives back to the NIC what is owed, and adapts moderation when its interval is over. */
-void vma_cq_rest(struct vma_cq *cq);
+void vma_cq_prepare_sleep(struct vma_cq *cq);
 /* A thread that slept on the queue, be it on its fd or on a timer, was woken. vma_cq_wait counts by itself. */
 void vma_cq_count_wakeup(struct vma_cq *cq);
 int vma_cq_fd(const struct vma_cq *cq);

@@ -42,18 +42,18 @@ ssize_t vma_inet_os_send(int fd, const struct msghdr *msg, int flags);
  * The shadow's descriptor: the application's number, unless that has been closed, or given to something else, while
  * this call waited. After the last close the library's (*lingering_fd, 0: none). -1: the socket has ended.
  */
-int vma_inet_shadow(struct vma_file *file, int fd, const _Atomic int *lingering_fd);
+int vma_inet_shadow_fd(struct vma_file *file, int fd, const _Atomic int *lingering_fd);
 /* The shadow lives on under a number of the library's, the answer. -ESTALE: fd is not the socket of this cookie. */
 int vma_inet_keep_shadow(int fd, uint64_t cookie);
 
 /* ---- object.c: the object behind a descriptor ---- */
 
 /* Whether a call of socket() makes an IPv4 or IPv6 socket of this type and protocol. */
-bool vma_inet_is(int domain, int type, int protocol, int wanted_type, int wanted_protocol);
+bool vma_inet_socket_type_is(int domain, int type, int protocol, int wanted_type, int wanted_protocol);
 /* Of a new one: VMA_SOCK_NEW, or why it is the kernel's for good. */
-enum vma_sock_reason vma_inet_first_reason(const struct vma_engine *engine);
+enum vma_sock_reason vma_inet_initial_reason(const struct vma_engine *engine);
 /* What the statistics say of a socket beside its counts. */
-struct vma_inet_described {
+struct vma_inet_sock_description {
 	const struct vma_file *file;
 	enum vma_sock_reason reason;
 	int protocol;
@@ -63,13 +63,13 @@ struct vma_inet_described {
 	const struct vma_ring_ctx *ring_ctx; /* NULL: none */
 };
 /* `stats` may be NULL. The file's lock is held. */
-void vma_inet_stats_describe(struct vma_stats_socket *stats, const struct vma_inet_described *described);
+void vma_inet_stats_describe(struct vma_stats_socket *stats, const struct vma_inet_sock_description *described);
 /*
  * ---- dump.c: the same, and the counts (stats may be NULL), in lines of the log at `level`, whatever the log's own is.
  * The file's lock is held. Between the two calls a protocol may add lines of its own.
  */
 void vma_inet_dump_begin(const struct vma_engine *engine, const struct vma_stats_socket *stats, int fd,
-                         const struct vma_inet_described *described, enum vma_log_level level);
+                         const struct vma_inet_sock_description *described, enum vma_log_level level);
 void vma_inet_dump_end(enum vma_log_level level);
 /*
  * With the last descriptor, and with the object: vma_engine_stats_closed and vma_engine_stats_put, unless the engine is
@@ -120,8 +120,8 @@ const struct vma_rule *vma_inet_find_rule(const struct vma_rules *rules, enum vm
 static inline const struct vma_rule *vma_inet_rule(const struct vma_engine *engine, enum vma_rules_role role,
                                                    const struct sockaddr_in *first, const struct sockaddr_in *second)
 {
-	return vma_rules_may_say_os(engine->rules, role) ? vma_inet_find_rule(engine->rules, role, first, second)
-	                                                 : NULL;
+	return vma_rules_may_leave_to_os(engine->rules, role) ? vma_inet_find_rule(engine->rules, role, first, second)
+	                                                      : NULL;
 }
 
 /* ---- calls that may wait ---- */

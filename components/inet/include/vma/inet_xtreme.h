@@ -16,8 +16,8 @@
  *
  * An *account* is what a socket has given out. It outlives the socket until all is back.
  *
- * Threads: any, inside. One thread polls a ring bit at a time; another one drives the ring and finds nothing of its own.
- * Progress: no call waits for another thread.
+ * Threads: any, inside. One thread polls a ring bit at a time; another one drives the ring and finds nothing of its
+ * own. Progress: no call waits for another thread.
  * Memory: places are never freed, only used again; there are at most a million. In a forked child the places are the
  *         parent's: freeing one is -EINVAL.
  * Example: test/test_xtreme.c.
@@ -46,12 +46,12 @@ struct vma_xtreme {
 	_Atomic uint32_t flow_tag;                  /* SO_VMA_FLOW_TAG; 0: none */
 };
 /* A part of what a connection has given out has come back. Any thread, inside; the socket may be closed. */
-typedef void (*vma_xtreme_returned)(struct vma_file *file, uint64_t connection, uint32_t bytes);
+typedef void (*vma_xtreme_bytes_returned_fn)(struct vma_file *file, uint64_t connection, uint32_t bytes);
 /*
  * NULL: no memory. returned not NULL: the file is held until all is back, or until vma_xtreme_close has found that
  * nothing is out.
  */
-struct vma_xtreme *vma_xtreme_create(struct vma_file *file, vma_xtreme_returned returned);
+struct vma_xtreme *vma_xtreme_create(struct vma_file *file, vma_xtreme_bytes_returned_fn returned);
 /* The last descriptor has gone: nothing is given any more. Once. */
 void vma_xtreme_close(struct vma_xtreme *xtreme);
 /* Nobody sees the socket any more. Closes, if that was not done. */
@@ -66,7 +66,7 @@ static inline uint64_t vma_xtreme_user_data(const struct vma_xtreme *xtreme)
 	return (uint64_t)atomic_load_explicit(&xtreme->file->fd, memory_order_relaxed);
 }
 /* Bytes that are out. */
-uint64_t vma_xtreme_held(const struct vma_xtreme *xtreme);
+uint64_t vma_xtreme_held_bytes(const struct vma_xtreme *xtreme);
 /*
  * xtreme_option.c: SO_VMA_USER_DATA and SO_VMA_FLOW_TAG, of SOL_SOCKET. 0; -EINVAL (a length that is not the option's,
  * or a tag out of range); -EFAULT; -ENOPROTOOPT: another option.
@@ -113,7 +113,7 @@ static inline struct vma_xtreme_poll *vma_xtreme_poll_here(void)
 }
 struct vma_completion_t *vma_xtreme_open(struct vma_xtreme_poll *poll) __attribute__((cold));
 /* The place of the next completion; NULL: there is no room. It counts when poll->at has moved. */
-static inline struct vma_completion_t *vma_xtreme_next(struct vma_xtreme_poll *poll)
+static inline struct vma_completion_t *vma_xtreme_next_completion(struct vma_xtreme_poll *poll)
 {
 	return __builtin_expect(poll->at != poll->end, 1) ? poll->at : vma_xtreme_open(poll);
 }
@@ -134,12 +134,13 @@ enum vma_xtreme_given { VMA_XTREME_GIVEN, VMA_XTREME_NO_ROOM, VMA_XTREME_REFUSED
 /* GIVEN: a reference of each fragment's buffer has passed to the table. */
 enum vma_xtreme_given vma_xtreme_give(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
                                       const struct vma_xtreme_packet *packet);
-/* The same of a datagram of one buffer, by what the ring has written into its description; it counts for 64 at least. */
+/* The same of a datagram of one buffer, by what the ring has written into its description; it counts for 64 at least.
+ * */
 enum vma_xtreme_given vma_xtreme_give_datagram(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
                                                struct vma_buf *buf, uint64_t limit, uint32_t src, uint16_t src_port_be);
 /* A completion without a packet. False: no room. */
-bool vma_xtreme_tell(struct vma_xtreme_poll *poll, const struct vma_xtreme *xtreme, uint64_t events,
-                     const struct sockaddr_in *src, int listen_fd);
+bool vma_xtreme_give_event(struct vma_xtreme_poll *poll, const struct vma_xtreme *xtreme, uint64_t events,
+                           const struct sockaddr_in *src, int listen_fd);
 
 /* ---- what the application gives back ---- */
 

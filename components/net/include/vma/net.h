@@ -269,8 +269,8 @@ int vma_net_path_resolve(struct vma_net *net, struct vma_net_path *path);
  * processes; this packet goes through the OS shadow meanwhile. False: not noted (too many at once, or no such key); the
  * next packet tries again. Neither takes a lock nor allocates, so both are for signal handlers too, which get is not.
  */
-bool vma_net_find(struct vma_net *net, const struct vma_net_key *key, struct vma_net_template *out);
-bool vma_net_want(struct vma_net *net, const struct vma_net_key *key);
+bool vma_net_find_template(struct vma_net *net, const struct vma_net_key *key, struct vma_net_template *out);
+bool vma_net_request_path(struct vma_net *net, const struct vma_net_key *key);
 /* As find, for a sender of what find told: ask for a probe or a recheck by key (VMA_NET_ASK_*). No lock. */
 enum vma_net_request { VMA_NET_REQUEST_PROBE = 1 << 0, VMA_NET_REQUEST_RECHECK = 1 << 1 };
 void vma_net_request(struct vma_net *net, const struct vma_net_key *key, unsigned what);

@@ -67,7 +67,7 @@ enum vma_nic_owner {
 };
 
 /* Whether each thread keeps a cache of a queue pair's buffers (VMA_BUFFER_BATCHING_MODE). */
-enum vma_nic_caches {
+enum vma_nic_thread_caches {
 	VMA_NIC_CACHES_RECLAIMED, /* until other threads lack buffers */
 	VMA_NIC_CACHES_NONE,
 	VMA_NIC_CACHES_KEPT,
@@ -76,12 +76,13 @@ struct vma_nic_attr {
 	struct vma_bufarena *arena;
 	struct vma_stats *stats; /* may be NULL */
 	enum vma_nic_owner owner;
-	const char *vmad_path;      /* program to start when no vmad owns the interface; NULL: do not start one */
-	uint32_t window_bytes;      /* xdp: packet memory per device queue; 0: 16 MB */
-	bool huge_pages;            /* xdp: VMA_MEM_ALLOC_TYPE=2 for the window */
-	enum vma_nic_caches caches; /* not the wire's */
-	/* VMA_HW_TS_CONVERSION, verbs: in which time the card's stamps are given, once vma_nic_stamp asks for them: 0 there
-	 * are none, 1 the card's own, in ns; 2 as 3, else 1; 3 CLOCK_REALTIME; 4 the clock that PTP disciplines, else 3 */
+	const char *vmad_path; /* program to start when no vmad owns the interface; NULL: do not start one */
+	uint32_t window_bytes; /* xdp: packet memory per device queue; 0: 16 MB */
+	bool huge_pages;       /* xdp: VMA_MEM_ALLOC_TYPE=2 for the window */
+	enum vma_nic_thread_caches caches; /* not the wire's */
+	/* VMA_HW_TS_CONVERSION, verbs: in which time the card's stamps are given, once vma_nic_enable_hw_timestamps
+	 * asks for them: 0 there are none, 1 the card's own, in ns; 2 as 3, else 1; 3 CLOCK_REALTIME; 4 the clock that
+	 * PTP disciplines, else 3 */
 	unsigned hw_ts_conversion;
 	const char *stats_dir; /* where a vmad that is started sweeps (nic_owner.h); NULL: its default */
 };
@@ -109,7 +110,7 @@ _Static_assert(sizeof(struct vma_flow_key) == 40, "no padding: compared and hash
  * multiple of that, any peer. It takes the segments of TCP for these ports that no other flow takes and for which the
  * kernel has no socket, so that connections which begin here need no rules of their own while they are young. One queue
  * pair has a block (-EADDRINUSE for others). It reserves nothing: whoever uses a port of it sees to it that nobody else
- * does, by a kernel socket that is bound to it alone, and looks at vma_nic_port_is_named after that. A wire has none.
+ * does, by a kernel socket that is bound to it alone, and looks at vma_nic_port_has_rule after that. A wire has none.
  */
 #define VMA_FLOW_TCP_PORTS 0xfd
 #define VMA_FLOW_PORTS 256
@@ -135,8 +136,8 @@ enum vma_flow_flags {
 	 */
 	VMA_FLOW_INHERITED = 1 << 3,
 	/*
-	 * Of UDP from any peer: other queue pairs of this process may have the flow, too, with this flag. The NIC spreads
-	 * it over them by a hash of addresses and ports, in equal shares.
+	 * Of UDP from any peer: other queue pairs of this process may have the flow, too, with this flag. The NIC
+	 * spreads it over them by a hash of addresses and ports, in equal shares.
 	 */
 	VMA_FLOW_REUSEPORT = 1 << 4,
 };
@@ -223,9 +224,9 @@ struct vma_nic_qp {
 	bool rx_self_fill;    /* the owner keeps the receive queue's first fill: post only what was polled (xdp) */
 	_Atomic bool lost;
 	struct vma_nic_accept_page *member; /* nic_group.h, always at the same place; NULL: there are no groups here */
-	const struct vma_nic_ops *backend_ops; /* the front's: constant after create */
-	struct vma_nic_qp *next_of_all;        /* under the tap's lock */
-	struct tap_part *tap_part;             /* receive half: nic_tap.h's; NULL: nobody has captured yet */
+	const struct vma_nic_ops *backend_ops;         /* the front's: constant after create */
+	struct vma_nic_qp *next_of_all;                /* under the tap's lock */
+	struct tap_partial_packet *tap_partial_packet; /* receive half: nic_tap.h's; NULL: nobody has captured yet */
 };
 static inline const struct vma_nic_ops *vma_nic_qp_ops(const struct vma_nic_qp *qp)
 {
@@ -244,7 +245,7 @@ struct vma_nic_ops {
 	int (*flow_add)(struct vma_nic_qp *qp, const struct vma_flow_rule *rule);
 	int (*flow_del)(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 	int (*flow_move)(struct vma_nic_qp *from, struct vma_nic_qp *to,
-	                 const struct vma_flow_key *key);                           /* NULL: a rule stays */
+	                 const struct vma_flow_key *key);                   /* NULL: a rule stays */
 	int (*exempt)(struct vma_nic *nic, const struct vma_flow_key *key); /* NULL: the kernel's packets come here */
 	void (*unexempt)(struct vma_nic *nic, const struct vma_flow_key *key);
 	int (*flow_retire)(struct vma_nic_qp *qp, const struct vma_flow_key *key);  /* NULL: there are no groups */
@@ -289,7 +290,7 @@ struct vma_nic {
  * would get without us; and close-on-exec. Set it before the first nic is opened. It is called by any thread, with
  * locks of the nic held, and must not call back. In a forked child those of the parent's nics are closed untold.
  */
-extern void (*vma_nic_fd_made)(int fd, bool on);
+extern void (*vma_nic_fd_hook)(int fd, bool on);
 
 /*
  * Opens "BACKEND:ARG". -ENODEV no such interface or backend, -EPERM a capability is missing (CAP_NET_RAW, CAP_BPF,
@@ -298,16 +299,17 @@ extern void (*vma_nic_fd_made)(int fd, bool on);
  */
 int vma_nic_open(const char *spec, const struct vma_nic_attr *attr, struct vma_nic **out);
 /*
- * What vma_nic_open with owner VMAD would meet: for a look that changes nothing. No vmad is started and nothing is owned
- * or rented. A vmad that runs is asked whether it takes this process. A refusal is open's, with its line in the log;
+ * What vma_nic_open with owner VMAD would meet: for a look that changes nothing. No vmad is started and nothing is
+ * owned or rented. A vmad that runs is asked whether it takes this process. A refusal is open's, with its line in the
+ * log;
  * -EOPNOTSUPP also for a backend that cannot tell. Only owning the interface shows whether another program has its
  * queues, and whether its driver takes the program. attr->arena is not used.
  */
-enum vma_nic_prospect {
+enum vma_nic_probe_result {
 	VMA_NIC_VMAD_ADMITS, /* a vmad runs and takes this process */
 	VMA_NIC_MAY_START,   /* none runs; this process may start it, or own the interface itself */
 };
-int vma_nic_look(const char *spec, const struct vma_nic_attr *attr);
+int vma_nic_probe(const char *spec, const struct vma_nic_attr *attr);
 /* Whether this process lacks what owning an xdp interface takes: " CAP_NAME" for each of these; "": it lacks none. */
 #define VMA_NIC_LACKS_MAX 64
 bool vma_nic_lacks_capabilities(char missing[VMA_NIC_LACKS_MAX]);
@@ -333,18 +335,19 @@ int vma_nic_flow_del(struct vma_nic_qp *qp, const struct vma_flow_key *key);
  * A rule of UDP, or of a TCP connection, goes from one queue pair of a nic to another in one step: no packet meets
  * neither. When it returns, what the rule of UDP has steered to `from` is in the receive queue of `from`, so that one
  * look finds all of it. That may take some ten milliseconds. A connection's has a batch of the driver's to come yet, if
- * the packets are just on their way: it shows in their numbers, and a stream cannot stand still for so long. -ENOENT: `from` has no such rule; -EOPNOTSUPP: the backend, its owner or the kernel
- * cannot; -EINVAL: two nics, or one queue pair, or another flow (vma_flow_may_move); -EPIPE: the owner has gone, perhaps in the middle.
+ * the packets are just on their way: it shows in their numbers, and a stream cannot stand still for so long. -ENOENT:
+ * `from` has no such rule; -EOPNOTSUPP: the backend, its owner or the kernel cannot; -EINVAL: two nics, or one queue
+ * pair, or another flow (vma_flow_may_move); -EPIPE: the owner has gone, perhaps in the middle.
  */
 int vma_nic_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key);
 /* A listener's flow is about to be deleted: from now on new connections go to the other members of its group, if there
  * are any (nic_group.h): 0; -ENOENT: there are none. */
-int vma_nic_flow_retire(struct vma_nic_qp *qp, const struct vma_flow_key *key);
+int vma_nic_flow_stop_new_connections(struct vma_nic_qp *qp, const struct vma_flow_key *key);
 /* Whether a rule of anybody's, or what is left of one, names this local port for TCP (blocks are none). With the
  * receive half held, as a rebind needs that, too. */
-bool vma_nic_port_is_named(const struct vma_nic_qp *qp, uint16_t local_port_be);
+bool vma_nic_port_has_rule(const struct vma_nic_qp *qp, uint16_t local_port_be);
 /* Whether no other process has a queue pair of the interface in use; with the receive half held. */
-bool vma_nic_qp_is_alone(const struct vma_nic_qp *qp);
+bool vma_nic_qp_is_only_tenant(const struct vma_nic_qp *qp);
 /*
  * Connections that end with this process: their flows are the queue pair's no longer, and what has come for them and
  * was not polled may be lost. Also of connections that a listener's flow or a block covers. -EOPNOTSUPP: nobody
@@ -353,18 +356,18 @@ bool vma_nic_qp_is_alone(const struct vma_nic_qp *qp);
 int vma_nic_minisock_export(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks, unsigned n);
 
 /*
- * For a NIC with VMA_NIC_CAP_TO_KERNEL. The connections of TCP that the kernel has at the local end of `key` (any peer), and
- * which of n 5-tuples it has: has[i]. Not those in TIME_WAIT, nor sockets that are only bound. `see` must not call back.
- * 0 or -errno: the kernel does not say. Asks the kernel, so it may take two seconds.
+ * For a NIC with VMA_NIC_CAP_TO_KERNEL. The connections of TCP that the kernel has at the local end of `key` (any
+ * peer), and which of n 5-tuples it has: has[i]. Not those in TIME_WAIT, nor sockets that are only bound. `see` must
+ * not call back. 0 or -errno: the kernel does not say. Asks the kernel, so it may take two seconds.
  */
 int vma_nic_kernel_connections(const struct vma_nic *nic, const struct vma_flow_key *key,
                                void (*see)(const struct vma_flow_key *connection, void *arg), void *arg);
-int vma_nic_kernel_has(const struct vma_nic *nic, const struct vma_flow_key *keys, unsigned n, bool *has);
+int vma_nic_kernel_has_connections(const struct vma_nic *nic, const struct vma_flow_key *keys, unsigned n, bool *has);
 
 /*
  * The same NIC, if its device can: from now on it leaves what comes for a connection of TCP to the kernel by itself,
- * although a flow from any peer takes it. Each exempt that succeeds asks for an unexempt. A flow that is added with this
- * key ends the exemption, and so does the device's end: then packets come here again. May take as long as a rule.
+ * although a flow from any peer takes it. Each exempt that succeeds asks for an unexempt. A flow that is added with
+ * this key ends the exemption, and so does the device's end: then packets come here again. May take as long as a rule.
  * 0; -EOPNOTSUPP: the device cannot; -EEXIST: there is a flow with this key; -ENOSPC, -EINVAL or the device's error.
  */
 int vma_nic_exempt(struct vma_nic *nic, const struct vma_flow_key *key);
@@ -373,13 +376,13 @@ void vma_nic_unexempt(struct vma_nic *nic, const struct vma_flow_key *key);
 /* Interrupt moderation: an armed queue reports after `count` packets or `period_usec` from the first. -EOPNOTSUPP
  * where the device has none. Receive half. */
 int vma_nic_moderate(struct vma_nic_qp *qp, uint32_t count, uint32_t period_usec);
-/* Limits what this queue pair sends; 0 bytes_per_sec: no limit. A device rounds to what it can, and may choose the burst
- * itself. -EOPNOTSUPP without VMA_NIC_CAP_PACING, or the device's error. */
+/* Limits what this queue pair sends; 0 bytes_per_sec: no limit. A device rounds to what it can, and may choose the
+ * burst itself. -EOPNOTSUPP without VMA_NIC_CAP_PACING, or the device's error. */
 int vma_nic_pace(struct vma_nic_qp *qp, uint64_t bytes_per_sec, uint32_t burst_bytes);
 
 /* From now on received buffers have the NIC's time stamps (VMA_BUF_RX_HW_TIMESTAMP), on all queue pairs, those to come
  * too. Until then nobody pays for them. -EOPNOTSUPP without VMA_NIC_CAP_HW_TIMESTAMP. */
-int vma_nic_stamp(struct vma_nic *nic);
+int vma_nic_enable_hw_timestamps(struct vma_nic *nic);
 
 /*
  * Frames [first, first + count) of the arena may be sent from and received into, until unregister (or close); do it
@@ -458,8 +461,8 @@ static inline unsigned vma_nic_reap_tx(struct vma_nic_qp *qp, struct vma_buf **b
 {
 	return vma_nic_qp_ops(qp)->reap_tx(qp, bufs, n);
 }
-/* Transmit half, after a kick and a reap, not in a hurry: nothing that was sent is still on its way out of this host, so
- * that what another queue pair sends from now on comes behind it. */
+/* Transmit half, after a kick and a reap, not in a hurry: nothing that was sent is still on its way out of this host,
+ * so that what another queue pair sends from now on comes behind it. */
 static inline bool vma_nic_tx_is_idle(struct vma_nic_qp *qp)
 {
 	return vma_nic_qp_ops(qp)->tx_is_idle != NULL && vma_nic_qp_ops(qp)->tx_is_idle(qp);
@@ -479,15 +482,15 @@ static inline int vma_nic_rx_waiting(struct vma_nic_qp *qp)
 {
 	return vma_nic_qp_ops(qp)->rx_waiting != NULL ? (int)vma_nic_qp_ops(qp)->rx_waiting(qp) : -EOPNOTSUPP;
 }
-static inline int vma_nic_arm_next(struct vma_nic_qp *qp)
+static inline int vma_nic_arm_for_next_packet(struct vma_nic_qp *qp)
 {
 	return vma_nic_qp_ops(qp)->arm_next != NULL ? vma_nic_qp_ops(qp)->arm_next(qp) : -EOPNOTSUPP;
 }
 /*
- * A received packet, which stays the caller's, goes to the kernel, as if no rule had taken it (nic_reinject.h): it takes
- * the packet or refuses it. Packets that are given one after the other come in order. A system call. 0; -EOPNOTSUPP
- * without VMA_NIC_CAP_TO_KERNEL; -EADDRNOTAVAIL: the kernel refuses its addresses (a martian); -EINVAL, or -errno of the
- * call: the packet is lost. Receive half.
+ * A received packet, which stays the caller's, goes to the kernel, as if no rule had taken it (nic_reinject.h): it
+ * takes the packet or refuses it. Packets that are given one after the other come in order. A system call. 0;
+ * -EOPNOTSUPP without VMA_NIC_CAP_TO_KERNEL; -EADDRNOTAVAIL: the kernel refuses its addresses (a martian); -EINVAL, or
+ * -errno of the call: the packet is lost. Receive half.
  */
 static inline int vma_nic_to_kernel(struct vma_nic_qp *qp, const struct vma_buf *packet)
 {

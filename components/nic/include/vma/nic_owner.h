@@ -2,7 +2,7 @@
  * nic_owner - owning an interface for other processes (the service behind the program vmad), and passing on the right
  * to be a client.
  *
- * Threads: vma_vmad_serve runs in one thread; several interfaces are several processes. vma_nic_inherit as nic.h.
+ * Threads: vma_vmad_serve runs in one thread; several interfaces are several processes. vma_nic_inherit_right as nic.h.
  * Progress: the service never waits for a client. A client that does not read, or sends what makes no sense, is
  * dropped.
  * Memory: the attributes must outlive the call.
@@ -49,7 +49,7 @@ int vma_vmad_serve(const struct vma_vmad_attr *attr);
  * breaks its protocol. -EPERM: this process has no right to pass on (before Linux 5.17 it takes CAP_NET_ADMIN), or may
  * not change whose it is good for.
  */
-enum vma_nic_inherit { VMA_NIC_INHERIT_NOBODY, VMA_NIC_INHERIT_SAME_USER, VMA_NIC_INHERIT_ANY_USER };
-int vma_nic_inherit(struct vma_nic *nic, enum vma_nic_inherit to);
+enum vma_nic_inherit_right { VMA_NIC_INHERIT_NOBODY, VMA_NIC_INHERIT_SAME_USER, VMA_NIC_INHERIT_ANY_USER };
+int vma_nic_inherit_right(struct vma_nic *nic, enum vma_nic_inherit_right to);
 
 #endif

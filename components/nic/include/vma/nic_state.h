@@ -81,9 +81,9 @@ struct vma_vmad_state {
 };
 
 /*
- * 0. -ENODEV: no such interface; -ECONNREFUSED: no vmad runs for it; -EPERM: it does not take this user; -EOPNOTSUPP: it
- * is of an older version; -EPIPE: it has gone, or does not answer. The log has more of it.
+ * 0. -ENODEV: no such interface; -ECONNREFUSED: no vmad runs for it; -EPERM: it does not take this user; -EOPNOTSUPP:
+ * it is of an older version; -EPIPE: it has gone, or does not answer. The log has more of it.
  */
-int vma_vmad_ask(const char *interface, struct vma_vmad_state *out);
+int vma_vmad_query_state(const char *interface, struct vma_vmad_state *out);
 
 #endif

@@ -17,24 +17,24 @@ struct vma_capture;
 /* On for all queue pairs, those to come as well, until the capture is not wanted any more. Control path. */
 void vma_nic_tap(struct vma_capture *capture);
 /* In a forked child: its parent's capture is not its own. */
-void vma_nic_tap_forked(void);
+void vma_nic_tap_stop_in_child(void);
 
-extern struct vma_capture *_Atomic vma_nic_tapped; /* for the two below */
+extern struct vma_capture *_Atomic vma_nic_tap_capture; /* for the two below */
 void vma_nic_tap_note_drop(const struct vma_nic_qp *qp, const struct vma_buf *packet, const char *reason)
         __attribute__((cold));
 /* The packet, which the caller holds, is dropped for that reason. */
-static inline void vma_nic_tap_dropped(const struct vma_nic_qp *qp, const struct vma_buf *packet, const char *reason)
+static inline void vma_nic_tap_on_drop(const struct vma_nic_qp *qp, const struct vma_buf *packet, const char *reason)
 {
-	if (__builtin_expect(atomic_load_explicit(&vma_nic_tapped, memory_order_relaxed) != NULL, 0))
+	if (__builtin_expect(atomic_load_explicit(&vma_nic_tap_capture, memory_order_relaxed) != NULL, 0))
 		vma_nic_tap_note_drop(qp, packet, reason);
 }
 void vma_nic_tap_note_copy(const struct vma_nic_qp *qp, const struct vma_buf *packet, const struct vma_buf *copy)
         __attribute__((cold));
 /* The packet, which the caller still holds, goes on as its copy. */
-static inline void vma_nic_tap_copied(const struct vma_nic_qp *qp, const struct vma_buf *packet,
-                                      const struct vma_buf *copy)
+static inline void vma_nic_tap_on_copy(const struct vma_nic_qp *qp, const struct vma_buf *packet,
+                                       const struct vma_buf *copy)
 {
-	if (__builtin_expect(atomic_load_explicit(&vma_nic_tapped, memory_order_relaxed) != NULL, 0))
+	if (__builtin_expect(atomic_load_explicit(&vma_nic_tap_capture, memory_order_relaxed) != NULL, 0))
 		vma_nic_tap_note_copy(qp, packet, copy);
 }
 

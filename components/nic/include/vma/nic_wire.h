@@ -65,10 +65,10 @@ int vma_wire_set_faults(struct vma_nic *nic, const struct vma_wire_faults *fault
  * whose moderation period is over. A test calls it after it moved the virtual clock; with CLOCK_MONOTONIC timers do so.
  * poll_rx and arm look at the clock, too.
  */
-void vma_wire_tick(struct vma_nic *nic);
+void vma_wire_drive_both_ends(struct vma_nic *nic);
 /* When the next frame that was sent from this end and is delayed on its way arrives, by the link's clock: where a test
  * moves the virtual clock to. UINT64_MAX: none is. Frames count from the tick (or poll) after they were kicked off. */
-uint64_t vma_wire_due(struct vma_nic *nic);
+uint64_t vma_wire_next_arrival_ns(struct vma_nic *nic);
 
 /*
  * X(name, text). Of a pair: the direction that starts at this end. Of the two-process form: sent, lost, queue_full of

@@ -143,15 +143,16 @@ void vma_ring_detach_drained(struct vma_ring *ring, struct vma_flow *flow);
 
 /*
  * Control path, not in a sink, nothing of this ring or the other held. `moved`, attached nowhere, takes the place of
- * `flow` on another ring of the same NIC: the same key, of UDP or of a TCP connection. Packets go on to one of the two sinks without a gap.
- * When it returns, `flow` is detached, and what was received before the move has been delivered to it. Meanwhile the sink
- * of `moved` may run already: who must have the order kept looks there only afterwards. Else `moved` is detached again,
- * and `flow` as it was: -EBUSY, its key has other members, or no rule; errors of attach and of vma_nic_flow_move.
+ * `flow` on another ring of the same NIC: the same key, of UDP or of a TCP connection. Packets go on to one of the two
+ * sinks without a gap. When it returns, `flow` is detached, and what was received before the move has been delivered to
+ * it. Meanwhile the sink of `moved` may run already: who must have the order kept looks there only afterwards. Else
+ * `moved` is detached again, and `flow` as it was: -EBUSY, its key has other members, or no rule; errors of attach and
+ * of vma_nic_flow_move.
  */
 int vma_ring_move_flow(struct vma_ring *ring, struct vma_flow *flow, struct vma_ring *to, struct vma_flow *moved);
 /*
- * The same, but `flow` stays attached, without a rule: for a caller that has to see what is still to come by the old one
- * (vma_nic_flow_move), and then drains and detaches it.
+ * The same, but `flow` stays attached, without a rule: for a caller that has to see what is still to come by the old
+ * one (vma_nic_flow_move), and then drains and detaches it.
  */
 int vma_ring_move_rule(struct vma_ring *ring, struct vma_flow *flow, struct vma_ring *to, struct vma_flow *moved);
 
@@ -163,9 +164,9 @@ int vma_ring_move_rule(struct vma_ring *ring, struct vma_flow *flow, struct vma_
 bool vma_ring_detach_later(struct vma_ring *ring, struct vma_flow *flow);
 /*
  * Control path. Has the NIC delete rules that detach_later has left, at most `most`, the oldest first; the receive flag
- * is not held while it is asked. If the NIC takes what is the kernel's (VMA_NIC_CAP_TO_KERNEL), only those of flows that
- * had left by until_ns (CLOCK_MONOTONIC; UINT64_MAX: all). *deleted: how many (NULL: it does not matter). True: some are
- * left, or another thread is deleting some, or this is a sink.
+ * is not held while it is asked. If the NIC takes what is the kernel's (VMA_NIC_CAP_TO_KERNEL), only those of flows
+ * that had left by until_ns (CLOCK_MONOTONIC; UINT64_MAX: all). *deleted: how many (NULL: it does not matter). True:
+ * some are left, or another thread is deleting some, or this is a sink.
  */
 bool vma_ring_prune(struct vma_ring *ring, unsigned most, uint64_t until_ns, unsigned *deleted);
 
@@ -173,7 +174,7 @@ bool vma_ring_prune(struct vma_ring *ring, unsigned most, uint64_t until_ns, uns
  * In a sink: the kernel gets a packet for which the NIC should have had no rule (vma_nic_to_kernel). The caller keeps
  * its reference. False: the NIC does not do that, or it has failed.
  */
-bool vma_ring_to_kernel(struct vma_ring *ring, const struct vma_buf *packet);
+bool vma_ring_reinject_packet(struct vma_ring *ring, const struct vma_buf *packet);
 /*
  * Control path, not in a sink. With such a NIC: what comes here for a connection that the kernel has is given to the
  * kernel from now on: of this 5-tuple of TCP, or of all that the kernel has at the local end of a listener's key, whose
@@ -200,8 +201,8 @@ int vma_ring_progress(struct vma_ring *ring);
 int vma_ring_poll(struct vma_ring *ring);
 /*
  * A listener is told that packets have been handled, whatever became of them. heard(listener) may be called with the
- * receive flag held, so it obeys the rules of sinks. Who calls progress or poll tells it by vma_ring_tell if the answer
- * is above 0, progress_told does so by itself, and all that drives aside from these calls tells, too.
+ * receive flag held, so it obeys the rules of sinks. Who calls progress or poll tells it by vma_ring_notify_listener if
+ * the answer is above 0, progress_told does so by itself, and all that drives aside from these calls tells, too.
  *
  * listen: one listener for each ring, NULL ends it; never waits. A drive that begins after its caller has had the
  * receive flag once is told to this one. The memory of the one before must outlive the calls that are under way.
@@ -209,14 +210,15 @@ int vma_ring_poll(struct vma_ring *ring);
 struct vma_ring_listener {
 	void (*heard)(struct vma_ring_listener *listener);
 };
-void vma_ring_listen(struct vma_ring *ring, struct vma_ring_listener *listener);
-void vma_ring_tell(struct vma_ring *ring); /* any thread; nothing if no listener is there */
-int vma_ring_progress_told(struct vma_ring *ring);
+void vma_ring_set_listener(struct vma_ring *ring, struct vma_ring_listener *listener);
+void vma_ring_notify_listener(struct vma_ring *ring); /* any thread; nothing if no listener is there */
+int vma_ring_progress_and_notify(struct vma_ring *ring);
 int vma_ring_wait(struct vma_ring *ring, uint64_t timeout_ns);
 int vma_ring_fd(const struct vma_ring *ring);
 /*
  * Arms for vma_ring_fd: 0 sleep now, 1 look again first. -EBUSY: another thread drives, or this one does already (in a
- * sink): nothing is armed, and the fd may stay silent when a packet comes; try again (vma_ring_idle), as wait does.
+ * sink): nothing is armed, and the fd may stay silent when a packet comes; try again (vma_ring_wait_for_holder), as
+ * wait does.
  */
 int vma_ring_arm(struct vma_ring *ring);
 
@@ -231,8 +233,8 @@ enum vma_ring_side { VMA_RING_RX, VMA_RING_TX };
 struct vma_ring_backoff {
 	uint32_t hold, tries;
 };
-bool vma_ring_idle(struct vma_ring *ring, enum vma_ring_side side, struct vma_ring_backoff *backoff,
-                   uint64_t timeout_ns);
+bool vma_ring_wait_for_holder(struct vma_ring *ring, enum vma_ring_side side, struct vma_ring_backoff *backoff,
+                              uint64_t timeout_ns);
 /*
  * Data path: until nobody has the receive flag, or it has changed hands often enough that a whole hold is over; at most
  * timeout_ns for each. What another thread had in hand is then in its sinks. False: the time is over, a signal ended
@@ -243,7 +245,7 @@ bool vma_ring_await(struct vma_ring *ring, uint64_t timeout_ns);
  * The calling thread is the library's own, and not one of the program's that VMA_THREAD_SINGLE speaks of: what it does
  * to rings of that mode says nothing against it.
  */
-void vma_ring_help(void);
+void vma_ring_thread_is_helper(void);
 /*
  * What other threads of the process did with a flag of VMA_THREAD_SINGLE before some point of their program is visible
  * here after this; what they do after that point sees what was written here before. Nothing if no ring has that mode: a
@@ -251,7 +253,7 @@ void vma_ring_help(void);
  */
 void vma_ring_barrier(void);
 /* The thread id of the one that drives this side, 0: nobody (or no longer). */
-uint32_t vma_ring_holder(const struct vma_ring *ring, enum vma_ring_side side);
+uint32_t vma_ring_drive_holder_tid(const struct vma_ring *ring, enum vma_ring_side side);
 
 /*
  * Has run(command) called once with the receive flag held: here and now if nobody drives, else by whoever does. Never
@@ -275,7 +277,7 @@ void vma_ring_release(struct vma_ring *ring);
 /* With that flag, not in a sink: what the NIC has for the ring by now goes to its sinks. */
 void vma_ring_drain(struct vma_ring *ring);
 /* Data path: the same if nobody has it; never waits. False: somebody has, perhaps this thread. */
-bool vma_ring_try(struct vma_ring *ring);
+bool vma_ring_try_acquire(struct vma_ring *ring);
 
 /*
  * A protocol that lives on the ring and has work of its own. run is called with the receive flag held, by whoever
@@ -355,7 +357,7 @@ struct vma_ring_request { /* of one socket, in place of what is configured */
 	enum vma_ring_logic logic;
 	uint32_t user_id, profile;
 };
-struct vma_ring_where { /* who asks */
+struct vma_ring_requester { /* who asks */
 	uint64_t socket_id, user_id;
 	uint8_t local[16];
 	uint64_t thread_id;
@@ -368,7 +370,7 @@ struct vma_ring_key { /* equal keys share a ring */
 	uint32_t profile;
 	uint8_t id[16];
 };
-struct vma_ring_key vma_ring_key(enum vma_ring_logic logic, const struct vma_ring_where *where);
+struct vma_ring_key vma_ring_key(enum vma_ring_logic logic, const struct vma_ring_requester *where);
 /*
  * For a key that has no ring yet, with `limit` rings per interface (0: no limit) and `existing` already there: -1 make
  * a new one, else the number of the one to share, 0..existing-1.

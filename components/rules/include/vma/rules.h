@@ -113,12 +113,13 @@ int vma_rules_prepend(const struct vma_rules_attr *attr, const struct vma_rules 
                       struct vma_rules **out);
 void vma_rules_destroy(struct vma_rules *rules); /* NULL is fine */
 
-/* The first rule of this role that the names match; NULL: none. `second` is not looked at where the role has one name. */
+/* The first rule of this role that the names match; NULL: none. `second` is not looked at where the role has one name.
+ * */
 const struct vma_rule *vma_rules_match(const struct vma_rules *rules, enum vma_rules_role role,
                                        const struct vma_rules_name *first, const struct vma_rules_name *second);
 
 /* Whether a rule may leave something of this role to the kernel. rules NULL: there are none. */
-static inline bool vma_rules_may_say_os(const struct vma_rules *rules, enum vma_rules_role role)
+static inline bool vma_rules_may_leave_to_os(const struct vma_rules *rules, enum vma_rules_role role)
 {
 	return __builtin_expect(rules != NULL, 0) && (rules->os_roles & 1U << role) != 0;
 }

@@ -31,7 +31,7 @@
 
 struct sockaddr_in;
 struct vma_file;
-struct vma_lend;
+struct vma_recv_zcopy_call;
 struct vma_ring_ctx;
 struct vma_recv_callback;
 struct vma_xtreme_poll;
@@ -109,13 +109,13 @@ struct vma_file_ops {
 	 * next message, of which at most `size` bytes are written, and how many there are (-ENOTCONN). -errno. NULL:
 	 * -EOPNOTSUPP.
 	 */
-	ssize_t (*recv_lent)(struct vma_file *file, int fd, struct vma_lend *lend, int flags);
+	ssize_t (*recv_lent)(struct vma_file *file, int fd, struct vma_recv_zcopy_call *lend, int flags);
 	int (*set_callback)(struct vma_file *file, const struct vma_recv_callback *callback);
 	ssize_t (*network_header)(struct vma_file *file, void *to, size_t size);
 	/*
-	 * SocketXtreme: writes completions of what is queued, as many as there is room for (<vma/inet_xtreme.h>). *events
-	 * (in): EPOLL* bits that it has told of itself since the last call; (out): those that are still to be told. True:
-	 * there is more. The thread has the turn of the poll's ring bit. NULL: the file is no source.
+	 * SocketXtreme: writes completions of what is queued, as many as there is room for (<vma/inet_xtreme.h>).
+	 * *events (in): EPOLL* bits that it has told of itself since the last call; (out): those that are still to be
+	 * told. True: there is more. The thread has the turn of the poll's ring bit. NULL: the file is no source.
 	 */
 	bool (*complete)(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events);
 	/*
@@ -178,7 +178,7 @@ struct vma_file_ops {
 	void (*touch)(struct vma_file *file, int fd);
 };
 /* Some file of this process may want to be touched. */
-extern _Atomic bool vma_file_touches __attribute__((visibility("hidden")));
+extern _Atomic bool vma_any_file_needs_touch __attribute__((visibility("hidden")));
 
 /* The common head of every object behind a descriptor. */
 struct vma_file {
@@ -206,7 +206,7 @@ struct vma_file {
 	_Atomic uint32_t slots; /* descriptors that lead here; VMA_FILE_ENDED: the last one has gone */
 	_Atomic int fd;         /* one of them: the shadow's number for calls that have none from the application */
 	uint64_t id;            /* never used twice in a process */
-	uint32_t forks;         /* vma_forks when it was made */
+	uint32_t forks;         /* vma_fork_count when it was made */
 	pthread_mutex_t lock;   /* control path */
 	struct vma_waitq waitq;
 	/*
@@ -220,7 +220,7 @@ struct vma_file {
 	/* An errno that ended a call of several messages after the first: the next call's, as the kernel's sk_err. */
 	_Atomic int deferred_error;
 	_Atomic uint32_t rule_line; /* of the rule that is the reason (VMA_SOCK_RULE), or leaves sends to the kernel */
-	_Atomic uint32_t maker_thread, maker_core; /* that made the socket, or accepted it: vma_file_made_here */
+	_Atomic uint32_t maker_thread, maker_core; /* that made the socket, or accepted it: vma_file_record_maker */
 	_Atomic uint64_t ring_requests[2];         /* for receiving, for sending: vma_file_set_ring_request; 0: none */
 	struct vma_retired retired;
 };
@@ -289,7 +289,7 @@ static inline void vma_file_readable(struct vma_file *file)
 }
 
 /* Forks that the process has announced: a file that has seen none since it was made is known to no other process. */
-extern _Atomic uint32_t vma_forks __attribute__((visibility("hidden")));
+extern _Atomic uint32_t vma_fork_count __attribute__((visibility("hidden")));
 
 /* Fills in the head: refs 1, no descriptor yet. The caller's object starts with it and came from vma_alloc. */
 void vma_file_init(struct vma_file *file, enum vma_file_kind kind, const struct vma_file_ops *ops);
@@ -303,14 +303,14 @@ void vma_file_put(struct vma_file *file); /* the last one retires it: ops->destr
 
 #define VMA_FD_LOW 65536
 extern struct vma_file *_Atomic vma_fd_low[VMA_FD_LOW] __attribute__((visibility("hidden")));
-struct vma_file *vma_fd_high(unsigned fd) __attribute__((cold));
+struct vma_file *vma_fd_lookup_high(unsigned fd) __attribute__((cold));
 
 /* NULL: not ours. One load; valid until vma_leave. */
 static inline struct vma_file *vma_fd_lookup(int fd)
 {
 	if (__builtin_expect((unsigned)fd < VMA_FD_LOW, 1))
 		return atomic_load_explicit(&vma_fd_low[fd], memory_order_acquire);
-	return vma_fd_high((unsigned)fd);
+	return vma_fd_lookup_high((unsigned)fd);
 }
 /* Inside. A call that is no data path's, or has found the file os_only, is about to use the socket. */
 static inline void vma_file_touch(int fd)
@@ -339,8 +339,8 @@ int vma_fd_highest(void);
 
 /* Descriptors of the library itself are moved to 1000 and above and marked, so that the application cannot close them.
  */
-int vma_fd_guard(int fd);      /* the new number, or -errno (fd stays as it was) */
-int vma_fd_guard_here(int fd); /* the same of one that cannot be moved any more */
+int vma_fd_guard(int fd);             /* the new number, or -errno (fd stays as it was) */
+int vma_fd_guard_same_number(int fd); /* the same of one that cannot be moved any more */
 void vma_fd_unguard_close(int fd);
 static inline bool vma_fd_is_guarded(int fd)
 {

@@ -113,9 +113,9 @@ struct vma_device {
  */
 int vma_device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_device **out);
 /* A socket wants time stamps: from now on all devices, those to come too, give them if they can. */
-void vma_devices_stamp(struct vma_engine *engine);
+void vma_devices_enable_hw_timestamps(struct vma_engine *engine);
 /* Whether the interface has a device, opened for the question, whose received packets have stamps of the hardware. */
-bool vma_device_stamps(struct vma_engine *engine, uint32_t ifindex);
+bool vma_device_has_hw_timestamps(struct vma_engine *engine, uint32_t ifindex);
 /*
  * Whether an interface may be opened at all, by what the kernel says of it: 0, -ENETDOWN (not while it is down), or
  * -EOPNOTSUPP; *why is a sentence without its subject. Needs no engine.
@@ -185,12 +185,12 @@ struct vma_ring_ctx {
 };
 /*
  * maker.c: a thread of the program has made the socket, or accepts it. The socket keeps this thread and this core for
- * the allocation logic, whichever thread attaches its flows later. With logic 31 the thread is bound to a core here, the
- * first time. Not for the internal thread.
+ * the allocation logic, whichever thread attaches its flows later. With logic 31 the thread is bound to a core here,
+ * the first time. Not for the internal thread.
  */
-void vma_file_made_here(struct vma_file *file);
+void vma_file_record_maker(struct vma_file *file);
 /* Another thread or core uses it now, and it has moved to that one's ring: it counts as its maker from now on. */
-void vma_file_moved(struct vma_file *file, const struct vma_ring_where *where);
+void vma_file_record_ring_move(struct vma_file *file, const struct vma_ring_requester *where);
 /*
  * What the socket asks for in place of the configured logic, for a side (VMA_RING_CTX_RX or _TX); under `lock`, before
  * it has a ring context of that side. Logics of thread and core mean the calling thread's. profile: below 2^24.
@@ -206,19 +206,19 @@ static inline bool vma_file_has_ring_request(const struct vma_file *file)
 	        atomic_load_explicit(&file->ring_requests[1], memory_order_relaxed)) != 0;
 }
 /* What the allocation logic goes by, for a socket on the local address of 4 bytes. */
-struct vma_ring_where vma_file_where(const struct vma_file *file, const void *local);
+struct vma_ring_requester vma_file_ring_key_input(const struct vma_file *file, const void *local);
 /*
  * The one that VMA_RING_ALLOCATION_LOGIC_RX or _TX says for this socket, or what it has asked for itself, made if need
- * be. TCP: a connection has one ring, for both directions. It goes by the logic for receiving, or by the one for sending
- * if that for receiving is configured to be 0. A listener is RX. -ENOMEM, or why the device has
+ * be. TCP: a connection has one ring, for both directions. It goes by the logic for receiving, or by the one for
+ * sending if that for receiving is configured to be 0. A listener is RX. -ENOMEM, or why the device has
  * no more queue pairs.
  */
-int vma_ring_ctx_get(struct vma_device *device, enum vma_ring_ctx_side side, const struct vma_ring_where *where,
+int vma_ring_ctx_get(struct vma_device *device, enum vma_ring_ctx_side side, const struct vma_ring_requester *where,
                      struct vma_ring_ctx **out);
 void vma_ring_ctx_put(struct vma_ring_ctx *ring_ctx);
 /* Whether vma_ring_ctx_get would answer with this one, which the caller holds. Makes none. */
 bool vma_ring_ctx_is_at(const struct vma_ring_ctx *ring_ctx, enum vma_ring_ctx_side side,
-                        const struct vma_ring_where *where);
+                        const struct vma_ring_requester *where);
 /* By its logic for receiving the socket may have another ring than others on its address. */
 bool vma_ring_ctx_is_by_maker(const struct vma_engine *engine, const struct vma_file *file);
 /* Whether a connection may belong to another ring than the listener that it came to. */
@@ -232,8 +232,8 @@ static inline uint64_t vma_ring_ctx_bit(const struct vma_ring_ctx *ring_ctx)
 bool vma_ring_ctx_hold(struct vma_ring_ctx *ring_ctx);
 
 /*
- * Interrupt moderation of this ring, in place of the configured one (vma_cq_modify). Control path, not in a sink
- * (-EDEADLK).
+ * Interrupt moderation of this ring, in place of the configured one (vma_cq_set_moderation). Control path, not in a
+ * sink (-EDEADLK).
  */
 int vma_ring_ctx_moderate(struct vma_ring_ctx *ring_ctx, uint32_t count, uint32_t period_usec);
 
@@ -245,8 +245,8 @@ int vma_ring_ctx_moderate(struct vma_ring_ctx *ring_ctx, uint32_t count, uint32_
  * The library closes it when the ring context ends. If the program closes it, the next call makes another one. In a
  * forked child it leads to nothing: EPOLLHUP.
  *
- * It is readable if packets were handled, or the ring was told (vma_ring_tell), since the last look. A look comes before
- * its caller looks for what it wants: then nothing is missed.
+ * It is readable if packets were handled, or the ring was told (vma_ring_notify_listener), since the last look. A look
+ * comes before its caller looks for what it wants: then nothing is missed.
  */
 int vma_ring_ctx_fd(struct vma_ring_ctx *ring_ctx);
 /* What stands behind a file of this kind: valid until vma_leave; NULL: nothing any more. Data path. */
@@ -254,10 +254,10 @@ struct vma_ring_ctx *vma_ring_file_ctx(const struct vma_file *file);
 /* The same, and a reference with it: vma_ring_ctx_put. */
 struct vma_ring_ctx *vma_ring_file_hold(const struct vma_file *file);
 /* What was told so far is known: not readable for its sake any more. Data path, no lock. */
-void vma_ring_file_look(struct vma_file *file);
+void vma_ring_file_mark_all_seen(struct vma_file *file);
 /* The same in two steps: what it had heard of before a poll, and that the poll has found all of it. */
-uint64_t vma_ring_file_heard(struct vma_file *file);
-void vma_ring_file_saw(struct vma_file *file, uint64_t heard);
+uint64_t vma_ring_file_heard_count(struct vma_file *file);
+void vma_ring_file_mark_seen(struct vma_file *file, uint64_t heard);
 
 /*
  * A socket has been closed. Where rings have descriptors, what it held of them is put soon, and not only when the
@@ -281,11 +281,11 @@ extern struct vma_ring_ctx *_Atomic vma_ring_ctxs[64] __attribute__((visibility(
 int vma_ring_ctx_tcp(struct vma_ring_ctx *ring_ctx, struct vma_tcp **out);
 struct vma_tcp_memory *vma_ring_ctx_tcp_memory(void); /* of all stacks; for the life of the process */
 /* A frame was sent: see engine/ring_disarm.c. */
-void vma_ring_ctx_sent_armed(struct vma_ring_ctx *ring_ctx) __attribute__((cold));
-static inline void vma_ring_ctx_sent(struct vma_ring_ctx *ring_ctx)
+void vma_ring_ctx_count_send_armed(struct vma_ring_ctx *ring_ctx) __attribute__((cold));
+static inline void vma_ring_ctx_count_send(struct vma_ring_ctx *ring_ctx)
 {
 	if (__builtin_expect(atomic_load_explicit(&ring_ctx->armed, memory_order_relaxed), 0))
-		vma_ring_ctx_sent_armed(ring_ctx);
+		vma_ring_ctx_count_send_armed(ring_ctx);
 }
 /* Drives all rings of a mask once: packets handled, 0, or -EBUSY if all of them are driven by others. */
 int vma_ring_ctxs_progress(uint64_t rings);
@@ -332,19 +332,19 @@ static inline void vma_ring_ctxs_drive_overdue(struct vma_thread *self)
 /* ---- the internal thread ---- */
 
 /* Has fn(arg) run there soon, inside; repeated requests of the same object before it ran are one. Never waits. */
-struct vma_task {
-	struct vma_task *next;
+struct vma_internal_task {
+	struct vma_internal_task *next;
 	_Atomic bool queued;
-	void (*run)(struct vma_task *task);
+	void (*run)(struct vma_internal_task *task);
 };
-void vma_engine_post(struct vma_task *task);
+void vma_engine_post(struct vma_internal_task *task);
 /* The same within a millisecond or so, with others: a thread that posts often does not wake the other one each time. */
-void vma_engine_post_lazily(struct vma_task *task);
+void vma_engine_post_lazily(struct vma_internal_task *task);
 /* The internal thread runs the task, which is never posted, at these events of epoll on fd: EPOLLIN, where the task has
  * to read it empty, and may find it so, or with EPOLLET. 64 for a process; 0, -EBUSY, -ENODEV (no thread). */
-int vma_engine_watch(int fd, uint32_t events, struct vma_task *task);
+int vma_engine_watch(int fd, uint32_t events, struct vma_internal_task *task);
 /* It may be running until all sections that have begun are over: what it uses is retired after this. */
-void vma_engine_unwatch(int fd, struct vma_task *task);
+void vma_engine_unwatch(int fd, struct vma_internal_task *task);
 /*
  * From a child that borrows this process's memory (vfork), outside, with a reference: the internal thread calls the
  * file's ops->hand_over, which has happened when this returns; or it could not be reached, or took five seconds.
@@ -384,7 +384,7 @@ extern bool (*vma_inherited_listener)(int fd, int waiting_fd);
  * A sender has left frames LATER with these ring contexts (by bit), or has queued a command there: the internal thread
  * flushes them within a millisecond or so. Cheap when repeated.
  */
-void vma_engine_later(uint64_t ring_ctxs);
+void vma_engine_send_later(uint64_t ring_ctxs);
 /*
  * A file's offload was refused for a reason that may pass without an event (PORT_SHARED, INHERITED, NO_MEMORY as
  * ops->reason tells): ops->net_changed is called for it once a second as long as the reason is one of these.
@@ -396,8 +396,8 @@ void vma_engine_retry(void);
  * at once, because their listener's flow has been revoked.
  */
 void vma_engine_steer(struct vma_tcp_conn *conn);
-void vma_engine_steer_now(void);
-/* Any thread. False: all that were to be steered when vma_engine_steer_now was called last have been. */
+void vma_engine_steer_pending_now(void);
+/* Any thread. False: all that were to be steered when vma_engine_steer_pending_now was called last have been. */
 bool vma_engine_is_steering(void);
 /* The same for those that go without a rule of their own by VMA_TCP_3T_RULES or VMA_TCP_2T_RULES, if one is set. */
 void vma_engine_steer_covered(void);

@@ -36,14 +36,15 @@ struct vma_migration {
 };
 
 /*
- * Off as long as the parameter of that side is not set, is not above 0, or the logic has no rings per thread or core. The
- * logic is that of the side; a TCP connection has one ring, and one logic, for both.
+ * Off as long as the parameter of that side is not set, is not above 0, or the logic has no rings per thread or core.
+ * The logic is that of the side; a TCP connection has one ring, and one logic, for both.
  */
 void vma_migration_init(struct vma_migration *migration, const struct vma_conf *conf, enum vma_ring_ctx_side side,
                         bool is_tcp);
 uint64_t vma_migration_place(const struct vma_migration *migration); /* the caller's */
 /* For vma_ring_ctx_get: who asks is at this place. */
-struct vma_ring_where vma_migration_where(const struct vma_migration *migration, uint64_t place, uint64_t socket_id);
+struct vma_ring_requester vma_migration_where(const struct vma_migration *migration, uint64_t place,
+                                              uint64_t socket_id);
 
 /* Where a candidate's round is counted, or ends. */
 bool vma_migration_count_slow(struct vma_migration *migration, uint32_t accesses);

@@ -46,7 +46,7 @@ struct vma_xtreme_poll;
 
 struct vma_thread {
 	uint32_t inside;          /* depth */
-	_Atomic uint8_t held;     /* enum vma_held: what waits until the thread leaves */
+	_Atomic uint8_t held;     /* enum vma_thread_deferred_work: what waits until the thread leaves */
 	bool copying;             /* a fault now is EFAULT: see vma_copy */
 	uint32_t signals;         /* handlers that ran in this thread */
 	uint32_t interrupts;      /* those of them without SA_RESTART */
@@ -96,9 +96,9 @@ struct vma_thread {
 enum vma_thread_state { VMA_THREAD_AWAKE, VMA_THREAD_GOING, VMA_THREAD_ASLEEP, VMA_THREAD_WOKEN };
 
 /* SIGNALS: leave gives `mask` back, and the kernel delivers what waits. CALLBACKS: set by any thread. */
-enum vma_held { VMA_HELD_SIGNALS = 1 << 0, VMA_HELD_CALLBACKS = 1 << 1 };
+enum vma_thread_deferred_work { VMA_HELD_SIGNALS = 1 << 0, VMA_HELD_CALLBACKS = 1 << 1 };
 
-static inline bool vma_thread_holds(const struct vma_thread *self, enum vma_held what)
+static inline bool vma_thread_holds(const struct vma_thread *self, enum vma_thread_deferred_work what)
 {
 	return (atomic_load_explicit(&self->held, memory_order_relaxed) & what) != 0;
 }
@@ -153,10 +153,10 @@ extern char vma_tsan_inside;
  * locked instruction in each call of the data path; in its place stands a compiler barrier, if those who end what was
  * retired have the other half of the pair: see vma_retire_poll. Else, and for what nests, ck's own.
  */
-extern bool vma_sections_are_light __attribute__((visibility("hidden")));
-static inline void vma_section_begin(ck_epoch_record_t *record)
+extern bool vma_epoch_sections_need_no_fence __attribute__((visibility("hidden")));
+static inline void vma_epoch_section_begin(ck_epoch_record_t *record)
 {
-	if (__builtin_expect(!vma_sections_are_light || record->active != 0, 0)) {
+	if (__builtin_expect(!vma_epoch_sections_need_no_fence || record->active != 0, 0)) {
 		ck_epoch_begin(record, NULL);
 		return;
 	}
@@ -172,24 +172,25 @@ static inline struct vma_thread *vma_enter(void)
 
 	self->inside++;
 	atomic_signal_fence(memory_order_seq_cst);
-	vma_section_begin(&self->epoch);
+	vma_epoch_section_begin(&self->epoch);
 	return self;
 }
-void vma_leave_held(struct vma_thread *self) __attribute__((cold));
+void vma_leave_run_deferred(struct vma_thread *self) __attribute__((cold));
 static inline void vma_leave(struct vma_thread *self)
 {
 	__tsan_release(&vma_tsan_inside);
 	ck_epoch_end(&self->epoch, NULL);
 	atomic_signal_fence(memory_order_seq_cst);
 	self->inside--;
-	/* Before this a signal is held, and seen here; after it, it is not held any more. Callbacks: sock_callback.h. */
+	/* Before this a signal is held, and seen here; after it, it is not held any more. Callbacks: sock_callback.h.
+	 * */
 	atomic_signal_fence(memory_order_seq_cst);
 #ifdef VMA_TSAN
 	if (__builtin_expect(atomic_load_explicit(&self->held, memory_order_relaxed) != 0, 0) && self->inside == 0)
 #else /* as a plain byte: an atomic load would cost an instruction of its own */
 	if (__builtin_expect(*(const uint8_t *)&self->held != 0, 0) && self->inside == 0)
 #endif
-		vma_leave_held(self);
+		vma_leave_run_deferred(self);
 }
 
 /* ---- memory: control objects (jemalloc with arenas of our own; libc's malloc under a sanitizer) ---- */

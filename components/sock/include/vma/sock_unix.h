@@ -20,7 +20,7 @@
 #include <sys/un.h>
 
 /* The server's: one of the library's own descriptors. -EADDRINUSE: the name is somebody else's. */
-int vma_unix_serve(const char *text);
+int vma_unix_bind_abstract(const char *text);
 /* For one conversation with the server: connected, with a name of its own to be answered at. -ECONNREFUSED: none. */
 int vma_unix_connect(const char *text);
 /* For a conversation with several servers: not connected, with a name of its own. */

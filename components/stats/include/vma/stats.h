@@ -372,7 +372,7 @@ int vma_stats_create(const char *dir, struct vma_stats **out);
 /* Removes the file, if this process made it. All blocks have been dropped. NULL is allowed. */
 void vma_stats_destroy(struct vma_stats *stats);
 /* At exit, while others may still count: the file goes, the blocks stay. */
-void vma_stats_hide(struct vma_stats *stats);
+void vma_stats_remove_file(struct vma_stats *stats);
 /*
  * In a forked child: the parent's file is not held open (and locked) any more. The blocks are memory of the child's own
  * from then on, all zero: what it counts there is its parent's no more. No malloc.
@@ -409,17 +409,17 @@ bool vma_stats_next_request(struct vma_stats *stats, struct vma_stats_request *o
 int vma_stats_zero(struct vma_stats *stats);
 /*
  * Where packets are to be put for the next `seconds`. One thread. snap: bytes of each frame; of several readers' the
- * largest, as each of them asks at least every VMA_CAPTURE_LEASE_MAX seconds; else: all. The memory is made by the first
- * calls, a piece by each, so that none takes long. -EAGAIN: there is more to do, call again. -EINVAL: seconds is not 1 to
- * VMA_CAPTURE_LEASE_MAX, or there is no file by which others could find it. granted: from now on they are.
+ * largest, as each of them asks at least every VMA_CAPTURE_LEASE_MAX seconds; else: all. The memory is made by the
+ * first calls, a piece by each, so that none takes long. -EAGAIN: there is more to do, call again. -EINVAL: seconds is
+ * not 1 to VMA_CAPTURE_LEASE_MAX, or there is no file by which others could find it. granted: from now on they are.
  */
 struct vma_capture;
 int vma_stats_capture(struct vma_stats *stats, int seconds, int snap, struct vma_capture **out);
 void vma_stats_capture_granted(struct vma_stats *stats);
 int vma_stats_capture_fd(const struct vma_stats *stats); /* the ring's memfd; -1: there has been no capture */
 /* Calls fn with such a copy of each block of that type. */
-void vma_stats_each(const struct vma_stats *stats, enum vma_stats_type type, void (*fn)(void *arg, const void *block),
-                    void *arg);
+void vma_stats_for_each_block(const struct vma_stats *stats, enum vma_stats_type type,
+                              void (*fn)(void *arg, const void *block), void *arg);
 /* A copy of a block as readers would see it now. */
 void vma_stats_copy(const struct vma_stats *stats, enum vma_stats_type type, const void *block, void *out);
 
@@ -435,9 +435,9 @@ int vma_stats_sweep(const char *dir, long *at);
  * segment it is a private block that no reader sees.
  */
 #define VMA_STATS_NAME_MAX 32
-void *vma_stats_grab(struct vma_stats *stats, enum vma_stats_type type, const char *name);
+void *vma_stats_block_alloc(struct vma_stats *stats, enum vma_stats_type type, const char *name);
 /* `stats` as at the grab. What the block has counted stays in the sums of its type. NULL blocks are allowed. */
-void vma_stats_drop(struct vma_stats *stats, void *block);
+void vma_stats_block_free(struct vma_stats *stats, void *block);
 
 /* The counters of a type in printing order; NULL and 0 for an unknown type. */
 enum vma_stats_kind { VMA_STATS_COUNT, VMA_STATS_NOW, VMA_STATS_MAX };

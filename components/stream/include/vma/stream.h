@@ -24,7 +24,7 @@
 #include <vma/tcp.h>
 
 /* Whether it is one for stream: AF_INET or AF_INET6, SOCK_STREAM, TCP. */
-bool vma_stream_wants(int domain, int type, int protocol);
+bool vma_stream_handles_socket_type(int domain, int type, int protocol);
 /*
  * Puts a TCP object behind fd, which the kernel has just made with socket(domain, type, protocol). 0 also when that
  * socket is the OS's for good (the reason can be asked for); -ENOMEM.
@@ -35,10 +35,10 @@ int vma_stream_socket(int fd, int domain, int type, int protocol);
  * it. A load when there is none.
  */
 void vma_stream_linger_slow(void) __attribute__((cold));
-extern __thread void *vma_stream_lingers __attribute__((tls_model("initial-exec"), visibility("hidden")));
-static inline void vma_stream_linger(void)
+extern __thread void *vma_stream_lingering_socket __attribute__((tls_model("initial-exec"), visibility("hidden")));
+static inline void vma_stream_linger_after_close(void)
 {
-	if (__builtin_expect(vma_stream_lingers != NULL, 0))
+	if (__builtin_expect(vma_stream_lingering_socket != NULL, 0))
 		vma_stream_linger_slow();
 }
 /* Whether file is a connection that goes past the kernel: system calls on its descriptor would miss it. Inside. */
@@ -47,9 +47,9 @@ bool vma_stream_is_connection(struct vma_file *file);
  * Sends up to `size` bytes of descriptor `in`, from `position` on (-1: a pipe's next), as sendmsg with these flags: how
  * many, 0 the end of `in`, -errno; -EAGAIN also when a pipe has none now. A pipe is not waited for. Inside.
  */
-ssize_t vma_stream_send_from(struct vma_file *file, int in, int64_t position, size_t size, int flags);
+ssize_t vma_stream_sendfile(struct vma_file *file, int in, int64_t position, size_t size, int flags);
 /* Inside. An error for the next call that asks, as one that the peer has sent. */
-void vma_stream_leave_error(struct vma_file *file, int error);
+void vma_stream_set_pending_error(struct vma_file *file, int error);
 /*
  * fork: a connection stays its parent's until one of the two needs more than that. It is handed over to the kernel,
  * whose socket both have, when the parent closes it, ends, or (what survives) becomes another program; when the child
@@ -61,9 +61,9 @@ void vma_stream_leave_error(struct vma_file *file, int error);
 void vma_stream_fork_prepare(void); /* outside; before the engine's */
 void vma_stream_fork_child(void);   /* after the engine's */
 /* Inside. The file is about to be used: if it is a connection of the parent's, it is asked for. */
-void vma_stream_take_over(struct vma_file *file) __attribute__((cold));
+void vma_stream_take_from_fork_owner(struct vma_file *file) __attribute__((cold));
 /* Outside. Descriptor fd is about to become something else (dup2): its connection may have to be handed over. */
-void vma_stream_before_replace(int fd);
+void vma_stream_before_dup2(int fd);
 /* Outside. The process is about to become another program. */
 void vma_stream_before_exec(void);
 void vma_stream_exec_failed(void); /* or not */
@@ -78,14 +78,14 @@ bool vma_stream_waits_for_exec(bool beside) __attribute__((cold));
  * connected. If it is bound, and who sent it has this library, it gets a TCP object: a listener that several processes
  * serve (passed.c). Waits for the sender's answer, for half a second at most. Outside.
  */
-bool vma_stream_may_arrive(int fd);
-void vma_stream_arrive(int fd);
+bool vma_stream_fd_may_be_passed(int fd);
+void vma_stream_adopt_passed_fd(int fd);
 /* vma_inherited_listener: the socket becomes a TCP object that accepts what comes by waiting_fd, too. Inside. */
-bool vma_stream_inherit(int fd, int waiting_fd);
+bool vma_stream_inherit_by_exec(int fd, int waiting_fd);
 /* Outside. ops->hand_over was called for a message, which was refused. */
-void vma_stream_not_passed(int fd) __attribute__((cold));
+void vma_stream_undo_pass(int fd) __attribute__((cold));
 /* Outside. listen() has succeeded: if the socket is the kernel's here, no process offloads what others made of it. */
-void vma_stream_listens(int fd) __attribute__((cold));
+void vma_stream_now_kernel_listens(int fd) __attribute__((cold));
 
 /* ---- zero-copy receive: <vma/tcp.h> has what a piece is ---- */
 
@@ -94,7 +94,7 @@ void vma_stream_listens(int fd) __attribute__((cold));
  * number. 0: it has them, with a reference of its own, until vma_stream_held_returned; more is offered. 1: it has no
  * room. -errno. copy: in place of a recvmsg with msg, where bytes would be copied; NULL: that is as well.
  */
-struct vma_stream_taker {
+struct vma_stream_zcopy_taker {
 	int (*take)(void *arg, uint64_t number, struct vma_buf *buf, uint32_t off, uint32_t len);
 	ssize_t (*copy)(void *arg, struct vma_file *file, int fd, struct msghdr *msg, int flags);
 	void *arg;
@@ -104,8 +104,8 @@ struct vma_stream_taker {
  * queued, and as it takes. Else they are copied to msg: if the first ones were copied before, with MSG_PEEK, MSG_OOB,
  * MSG_TRUNC or MSG_ERRQUEUE, if the taker has no room for one piece, and if the socket is the kernel's.
  */
-ssize_t vma_stream_recv_pieces(struct vma_file *file, int fd, struct msghdr *msg, int flags,
-                               const struct vma_stream_taker *taker, bool *taken);
+ssize_t vma_stream_recv_zcopy_pieces(struct vma_file *file, int fd, struct msghdr *msg, int flags,
+                                     const struct vma_stream_zcopy_taker *taker, bool *taken);
 /* Inside. That of the socket's connection, which no other has; 0: it has none, or keeps no frames. */
 uint64_t vma_stream_zcopy_number(struct vma_file *file);
 /* Any thread, inside. Pieces of the connection with that number, perhaps a former one, are held no longer. */
@@ -114,12 +114,13 @@ void vma_stream_held_returned(struct vma_file *file, uint64_t number, uint64_t b
 /*
  * Inspects what comes for a socket, before anybody can read it. arrived: something waits; receive flag held, must not
  * wait. Somebody is to call vma_stream_inspect soon, without the flag. judge: inside; may step outside (vma_leave,
- * vma_enter) and make any call, as the socket and its connection are held. VMA_TCP_HOLD: it has taken a reference, until
- * vma_stream_held_returned.
+ * vma_enter) and make any call, as the socket and its connection are held. VMA_TCP_HOLD: it has taken a reference,
+ * until vma_stream_held_returned.
  */
 struct vma_stream_inspector {
 	void (*arrived)(struct vma_file *file);
-	enum vma_tcp_verdict (*judge)(struct vma_file *file, uint64_t number, const struct vma_tcp_piece *piece);
+	enum vma_tcp_inspect_verdict (*judge)(struct vma_file *file, uint64_t number,
+	                                      const struct vma_tcp_rx_stream_piece *piece);
 };
 /*
  * Inside, no lock. From now on, also of connections that the socket makes later; constant. What had come before is not

@@ -8,7 +8,8 @@
  *                                                event() ──> the owner
  *
  * A *stack* (struct vma_tcp) is what the connections of one ring share: it is the ring's protocol
- * (vma_ring_attach_proto). It has no thread. The ring must be driven when packets come, and when vma_tcp_due says so.
+ * (vma_ring_attach_proto). It has no thread. The ring must be driven when packets come, and when vma_tcp_next_due_ns
+ * says so.
  *
  * Functions return 0 or a count, or a negative errno. Addresses are IPv4 in 16 bytes as in struct vma_flow_key.
  * Standards: RFC 9293 (TCP), 7323 (windows, time stamps), 2018 and 6675 (SACK), 6298 (timeout), 5681, 6582, 9438
@@ -45,14 +46,14 @@ struct vma_tcp_listener;
 /* ---- the stack ---- */
 
 /* What a stack asks of its surroundings; every pointer may be NULL for the default. */
-struct vma_tcp_host {
+struct vma_tcp_host_ops {
 	uint64_t (*now_ns)(void *arg);     /* CLOCK_MONOTONIC, to a microsecond; any thread */
 	void *(*alloc)(size_t size);       /* zeroed; calloc. NULL: out of memory */
 	void *(*alloc_bytes)(size_t size); /* for bytes under way, need not be zeroed; as alloc */
 	void (*free)(void *memory);        /* of both; free */
 	/*
-	 * The time of vma_tcp_due has become earlier, or a connection has become busy (vma_tcp_is_busy) when none was:
-	 * somebody has to see to it that the ring is driven. Receive flag held.
+	 * The time of vma_tcp_next_due_ns has become earlier, or a connection has become busy (vma_tcp_is_busy) when
+	 * none was: somebody has to see to it that the ring is driven. Receive flag held.
 	 */
 	void (*due)(void *arg);
 	/*
@@ -118,8 +119,8 @@ struct vma_tcp_memory {
 	_Atomic int64_t used;
 	int64_t pressure, limit;
 	_Atomic bool was_exhausted; /* once; driver's and writers' */
-	/* VMA_TX_SEGS_TCP: while so many segments are allocated, a connection gets another one only when all that it has
-	 * sent is acknowledged. 0: no bound. */
+	/* VMA_TX_SEGS_TCP: while so many segments are allocated, a connection gets another one only when all that it
+	 * has sent is acknowledged. 0: no bound. */
 	int64_t segments_max;
 	_Atomic int64_t segments; /* in use, or kept by a stack for its next */
 	/* Frames that zero-copy receive keeps: unread, and held. 0: 4096 at most. */
@@ -130,7 +131,7 @@ struct vma_tcp_memory {
 struct vma_tcp_attr {
 	struct vma_ring *ring;
 	struct vma_bufarena *arena;
-	struct vma_tcp_host host;
+	struct vma_tcp_host_ops host;
 	uint8_t secret[16];       /* random: initial sequence numbers, RFC 6528 */
 	bool no_timestamps;       /* VMA_TCP_TIMESTAMP_OPTION says off */
 	bool no_sack;             /* net.ipv4.tcp_sack is 0, */
@@ -168,15 +169,15 @@ bool vma_tcp_has_orphans(struct vma_tcp *tcp);
  * say (TIME_WAIT, and FIN_WAIT_2 of closed connections) is over, or its rules of the NIC would look like connections of
  * a process that died, whose peers are to be reset; peers of other connections that have no rule yet are reset.
  */
-void vma_tcp_leave(struct vma_tcp *tcp);
+void vma_tcp_leave_at_exit(struct vma_tcp *tcp);
 
 /* When the ring has to be driven at the latest, in host->now_ns' time; UINT64_MAX: no timer runs. Any thread. */
-uint64_t vma_tcp_due(const struct vma_tcp *tcp);
+uint64_t vma_tcp_next_due_ns(const struct vma_tcp *tcp);
 /*
  * host->control has said that something waits, and it has not been run. run: does that work, in this thread: 0, or
  * -EBUSY if another thread drives. Any thread; run not in a sink.
  */
-bool vma_tcp_control_waits(const struct vma_tcp *tcp);
+bool vma_tcp_has_control_work(const struct vma_tcp *tcp);
 int vma_tcp_run_control(struct vma_tcp *tcp);
 /* Something is queued or unacknowledged: an ACK may come any moment and should be served quickly. Any thread. */
 bool vma_tcp_is_busy(const struct vma_tcp *tcp);
@@ -255,7 +256,7 @@ enum vma_tcp_event {
 	VMA_TCP_CLOSED = 1 << 6,  /* both directions have ended: nothing comes any more */
 	VMA_TCP_DRAINED = 1 << 7, /* after close: all is acknowledged, FIN included (SO_LINGER waits for it) */
 	VMA_TCP_STEERED = 1 << 8, /* it has a rule of its own now (vma_tcp_steer): others may share its port */
-	VMA_TCP_ARRIVED = 1 << 9, /* bytes have come that are to be inspected: vma_tcp_inspect */
+	VMA_TCP_ARRIVED = 1 << 9, /* bytes have come that are to be inspected: vma_tcp_inspect_received */
 };
 
 struct vma_tcp_conn_ops {
@@ -301,7 +302,7 @@ int vma_tcp_request_port_block(struct vma_tcp *tcp, const struct vma_tcp_conn_at
 void vma_tcp_ports_release(struct vma_tcp *tcp); /* control path: gives blocks back, if there is no connection */
 /* Control path. The local port, network order, whose connection with these addresses and this peer's port has been in
  * TIME_WAIT for longest, and for more than 250 ms; 0: none. */
-uint16_t vma_tcp_oldest_port(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr);
+uint16_t vma_tcp_oldest_timewait_port(struct vma_tcp *tcp, const struct vma_tcp_conn_attr *attr);
 void vma_tcp_conn_get(struct vma_tcp_conn *conn);
 /* The owner's last word: no event comes after it returned (control path) unless it is called in an event. A connection
  * that has not been closed is reset. */
@@ -323,18 +324,18 @@ struct vma_tcp_closed {
  * Control path. Of the connections with this local port, and the IPv4 address (NULL: any), that this side has closed
  * first (TIME_WAIT, or on the way there): one for each local address, at most `most`. Looks at the latest 16,384.
  */
-unsigned vma_tcp_closed_first(struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be, struct vma_tcp_closed *out,
-                              unsigned most);
+unsigned vma_tcp_list_closed_first(struct vma_tcp *tcp, const uint8_t *local, uint16_t port_be,
+                                   struct vma_tcp_closed *out, unsigned most);
 /* So many bytes of a connection, aligned as a pointer, are the host's own from retire on. */
 #define VMA_TCP_HOST_SPACE 48
-void *vma_tcp_conn_space(struct vma_tcp_conn *conn);
+void *vma_tcp_conn_user_space(struct vma_tcp_conn *conn);
 
 /* Any thread, no lock. */
-int vma_tcp_state(const struct vma_tcp_conn *conn);          /* TCP_ESTABLISHED ... of <netinet/tcp.h> */
-int vma_tcp_error(const struct vma_tcp_conn *conn);          /* why it failed, an errno; 0 */
-int vma_tcp_error_take(struct vma_tcp_conn *conn);           /* the same once, as SO_ERROR; EPOLLERR ends with it */
-uint32_t vma_tcp_readiness(const struct vma_tcp_conn *conn); /* EPOLL* bits that hold now, as the kernel's tcp_poll */
-void vma_tcp_tuple(const struct vma_tcp_conn *conn, struct vma_flow_key *out);
+int vma_tcp_state(const struct vma_tcp_conn *conn);            /* TCP_ESTABLISHED ... of <netinet/tcp.h> */
+int vma_tcp_error(const struct vma_tcp_conn *conn);            /* why it failed, an errno; 0 */
+int vma_tcp_error_take(struct vma_tcp_conn *conn);             /* the same once, as SO_ERROR; EPOLLERR ends with it */
+uint32_t vma_tcp_poll_events(const struct vma_tcp_conn *conn); /* EPOLL* bits that hold now, as the kernel's tcp_poll */
+void vma_tcp_conn_key(const struct vma_tcp_conn *conn, struct vma_flow_key *out);
 struct vma_tcp *vma_tcp_stack(const struct vma_tcp_conn *conn);
 
 /* ---- reading: one reader at a time ---- */
@@ -351,55 +352,57 @@ void vma_tcp_rx_consume(struct vma_tcp_conn *conn, size_t bytes);
 /* The urgent byte (MSG_OOB): 1 there, and *byte; 0 none; -EINVAL none expected or inline. mark: bytes before it, for
  * SIOCATMARK; -1: none. */
 int vma_tcp_rx_urgent(struct vma_tcp_conn *conn, uint8_t *byte, bool peek);
-int64_t vma_tcp_rx_mark(const struct vma_tcp_conn *conn);
+int64_t vma_tcp_rx_urgent_mark(const struct vma_tcp_conn *conn);
 
 /* ---- zero-copy receive ---- */
 
 /*
- * A piece of the stream, where the device put it. Who wants to keep it takes a reference to the buffer, and says that it
- * is held. Held bytes count as read, but fill the receive buffer until they are said to be back: the window closes for a
- * holder that gives none back. Other clients of the device can write to a frame at any time, as to any other.
+ * A piece of the stream, where the device put it. Who wants to keep it takes a reference to the buffer, and says that
+ * it is held. Held bytes count as read, but fill the receive buffer until they are said to be back: the window closes
+ * for a holder that gives none back. Other clients of the device can write to a frame at any time, as to any other.
  */
-struct vma_tcp_piece {
+struct vma_tcp_rx_stream_piece {
 	void *data;
 	uint32_t len;
 	struct vma_buf *buf; /* in whose frame it lies; NULL: it was copied, and cannot be held */
 };
 /*
- * Any thread. What comes in order stays in its frames from soon on, within bounds: 512 frames of a connection, 64 if they
- * are small, vma_tcp_memory.frames_max of a process. What is beyond, and what came out of order, is copied. Reading is as
- * before, and may be mixed with what follows. It stays so until the connection ends. -ENOMEM.
+ * Any thread. What comes in order stays in its frames from soon on, within bounds: 512 frames of a connection, 64 if
+ * they are small, vma_tcp_memory.frames_max of a process. What is beyond, and what came out of order, is copied.
+ * Reading is as before, and may be mixed with what follows. It stays so until the connection ends. -ENOMEM.
  */
 int vma_tcp_zcopy_begin(struct vma_tcp_conn *conn);
 uint64_t vma_tcp_zcopy_number(const struct vma_tcp_conn *conn); /* never used twice in a process; 0: not begun */
 /* Reader. The first bytes queued, up to the urgent one; they stay queued. False: there are none. */
-bool vma_tcp_rx_piece(struct vma_tcp_conn *conn, struct vma_tcp_piece *piece);
+bool vma_tcp_rx_piece(struct vma_tcp_conn *conn, struct vma_tcp_rx_stream_piece *piece);
 /* Reader. That piece, whose buf is not NULL, is held from now on, and no longer queued. */
-void vma_tcp_rx_hold(struct vma_tcp_conn *conn, const struct vma_tcp_piece *piece);
+void vma_tcp_rx_hold_piece(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece);
 /*
  * Any thread: so many bytes, in so many pieces, are held no longer, of the connection with that number. conn: any, or
  * NULL; if it is that one, its window may open. memory: that of its stack.
  */
-void vma_tcp_held_returned(struct vma_tcp_conn *conn, struct vma_tcp_memory *memory, uint64_t number, uint64_t bytes,
-                           unsigned pieces);
-struct vma_tcp_memory *vma_tcp_memory_of(const struct vma_tcp_conn *conn);
+void vma_tcp_held_bytes_returned(struct vma_tcp_conn *conn, struct vma_tcp_memory *memory, uint64_t number,
+                                 uint64_t bytes, unsigned pieces);
+struct vma_tcp_memory *vma_tcp_memory_limits_of(const struct vma_tcp_conn *conn);
 
 /*
- * An owner that inspects what comes, in order, before a reader sees it. VMA_TCP_ARRIVED is told in place of READABLE; then
- * vma_tcp_inspect has each piece judged, in the calling thread, without a flag or lock of this component. DROP: the bytes
- * count as read. RECV: they are queued, and the owner tells its readers. HOLD: the judge has taken a reference, and the
- * piece is held; a piece that was copied is received instead. `judge` may call anything of this connection's: the piece
- * at hand stays as it is. GONE: it has forked, and this is the child, whose the connection is not: nothing is touched. A FIN is told, and a close carried out, only after the verdict about what came before it. If
+ * An owner that inspects what comes, in order, before a reader sees it. VMA_TCP_ARRIVED is told in place of READABLE;
+ * then vma_tcp_inspect_received has each piece judged, in the calling thread, without a flag or lock of this component.
+ * DROP: the bytes count as read. RECV: they are queued, and the owner tells its readers. HOLD: the judge has taken a
+ * reference, and the piece is held; a piece that was copied is received instead. `judge` may call anything of this
+ * connection's: the piece at hand stays as it is. GONE: it has forked, and this is the child, whose the connection is
+ * not: nothing is touched. A FIN is told, and a close carried out, only after the verdict about what came before it. If
  * the connection has ended meanwhile, the owner looks by itself whether this was the last piece (vma_tcp_rx_eof). With
  * inspection the urgent byte is a byte of the stream like others, and has no mark.
  */
-enum vma_tcp_verdict { VMA_TCP_DROP, VMA_TCP_RECV, VMA_TCP_HOLD, VMA_TCP_GONE };
+enum vma_tcp_inspect_verdict { VMA_TCP_DROP, VMA_TCP_RECV, VMA_TCP_HOLD, VMA_TCP_GONE };
 struct vma_tcp_inspector {
-	enum vma_tcp_verdict (*judge)(struct vma_tcp_conn *conn, const struct vma_tcp_piece *piece, void *arg);
+	enum vma_tcp_inspect_verdict (*judge)(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece,
+	                                      void *arg);
 	void *arg;
 };
 /* Any thread, no lock: bytes wait to be inspected, and may be queued then. */
-bool vma_tcp_rx_waits(const struct vma_tcp_conn *conn);
+bool vma_tcp_rx_awaits_inspection(const struct vma_tcp_conn *conn);
 struct vma_tcp_inspected {
 	uint64_t received; /* bytes that are queued now */
 	unsigned pieces;
@@ -409,11 +412,11 @@ struct vma_tcp_inspected {
 /* Any thread. Begins vma_tcp_zcopy_begin, too. Off: as soon as nothing waits any more; until then the owner goes on. */
 int vma_tcp_set_inspected(struct vma_tcp_conn *conn, bool on);
 /*
- * Any thread; not with the receive flag. Inspects what waits, at most so many pieces, unless another thread does so now:
- * that one inspects what has come until now, too, or says that there is more.
+ * Any thread; not with the receive flag. Inspects what waits, at most so many pieces, unless another thread does so
+ * now: that one inspects what has come until now, too, or says that there is more.
  */
-struct vma_tcp_inspected vma_tcp_inspect(struct vma_tcp_conn *conn, const struct vma_tcp_inspector *inspector,
-                                         unsigned most);
+struct vma_tcp_inspected vma_tcp_inspect_received(struct vma_tcp_conn *conn, const struct vma_tcp_inspector *inspector,
+                                                  unsigned most);
 
 /* ---- writing: one writer at a time ---- */
 
@@ -433,12 +436,12 @@ void vma_tcp_tx_dummy(struct vma_tcp_conn *conn, const void *bytes, size_t n) __
 enum vma_tcp_tx_flags {
 	VMA_TCP_TX_MORE = 1 << 0,   /* MSG_MORE: more follows, do not send a short segment for it */
 	VMA_TCP_TX_URGENT = 1 << 1, /* the last byte is urgent */
-	VMA_TCP_TX_LATER = 1 << 2,  /* commit only; a vma_tcp_push follows */
+	VMA_TCP_TX_LATER = 1 << 2,  /* commit only; a vma_tcp_send_committed follows */
 	VMA_TCP_TX_QUEUE = 1 << 3,  /* sent by whoever drives the ring next: vma_ring_post_deferred */
 };
 void vma_tcp_tx_commit(struct vma_tcp_conn *conn, size_t bytes, unsigned flags);
 /* Has sent what may be sent. Drives, or leaves it to whoever drives. */
-void vma_tcp_push(struct vma_tcp_conn *conn);
+void vma_tcp_send_committed(struct vma_tcp_conn *conn);
 
 /* ---- ending ---- */
 
@@ -456,7 +459,7 @@ void vma_tcp_close(struct vma_tcp_conn *conn, bool abort);
 /* ---- control, of a connection ---- */
 
 /* 0, -EINVAL (out of the option's range, as the kernel's). Takes effect now. */
-int vma_tcp_set(struct vma_tcp_conn *conn, enum vma_tcp_option option, int32_t value);
+int vma_tcp_set_option(struct vma_tcp_conn *conn, enum vma_tcp_option option, int32_t value);
 int32_t vma_tcp_get_option(const struct vma_tcp_conn *conn, enum vma_tcp_option option);
 /*
  * The kernel's struct tcp_info to its end as of Linux 6.18, of which the C library's header knows the beginning. Zero
@@ -547,12 +550,13 @@ struct vma_tcp_listener_ops {
 };
 /*
  * A connection of a listener that other processes serve, too (<vma/nic_group.h>), is pending until it is accepted: it
- * may become another process's. accept: any thread; false, it has, and is to be dropped (vma_tcp_drop_moved), which is
- * control path: it is over, and the peer is told nothing. A pending one is not to be steered.
+ * may become another process's. accept: any thread; false, it has, and is to be dropped
+ * (vma_tcp_drop_adopted_elsewhere), which is control path: it is over, and the peer is told nothing. A pending one is
+ * not to be steered.
  */
 bool vma_tcp_is_pending(const struct vma_tcp_conn *conn);
 bool vma_tcp_accept(struct vma_tcp_conn *conn);
-void vma_tcp_drop_moved(struct vma_tcp_conn *conn);
+void vma_tcp_drop_adopted_elsewhere(struct vma_tcp_conn *conn);
 struct vma_tcp_listen_attr {
 	const struct vma_tcp_listener_ops *owner;
 	void *arg;
@@ -589,8 +593,9 @@ void vma_tcp_listener_close(struct vma_tcp_listener *listener);
  * the device's owner does not take it for a stranger's. Before it listens. -EADDRINUSE, ...: the device does not know
  * it.
  */
-int vma_tcp_listener_share(struct vma_tcp_listener *listener, uint64_t shadow_cookie, int shadow_fd);
-void vma_tcp_listener_set(struct vma_tcp_listener *listener, const struct vma_tcp_options *options, uint32_t backlog);
+int vma_tcp_listener_share_rule(struct vma_tcp_listener *listener, uint64_t shadow_cookie, int shadow_fd);
+void vma_tcp_listener_set_options(struct vma_tcp_listener *listener, const struct vma_tcp_options *options,
+                                  uint32_t backlog);
 /* From accepted, or later by whoever holds the connection. Events that came before are told again at once. */
 void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_conn_ops *owner, void *arg);
 
@@ -601,10 +606,10 @@ void vma_tcp_conn_adopt(struct vma_tcp_conn *conn, const struct vma_tcp_conn_ops
  * device, with a rule of its own there, in whatever it is doing: segments, timers, data out of order and all that waits
  * move along. Other threads may use it meanwhile, but not move or export it; the stack that it leaves has to outlive
  * their calls. A rule of its own moves in one step. -EBUSY: it is not established yet, closed by its owner, or another
- * process may still accept it; else as vma_ring_attach and vma_ring_move_rule: it goes on where it is. -ENOTCONN: it has
- * ended meanwhile.
+ * process may still accept it; else as vma_ring_attach and vma_ring_move_rule: it goes on where it is. -ENOTCONN: it
+ * has ended meanwhile.
  */
-int vma_tcp_move(struct vma_tcp_conn *conn, struct vma_tcp *to);
+int vma_tcp_move_to_stack(struct vma_tcp_conn *conn, struct vma_tcp *to);
 bool vma_tcp_is_movable(struct vma_tcp_conn *conn);     /* control path, not in a sink: not -EBUSY at this moment */
 bool vma_tcp_has_rule(const struct vma_tcp_conn *conn); /* control path, not in a sink: one of its own */
 

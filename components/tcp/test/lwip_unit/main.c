@@ -31,7 +31,7 @@ u32_t sys_now(void)
 int unit_as_lwip;
 
 /* Tests of what the component does by itself: loss recovery on duplicate ACKs, and output after input. */
-static const char *const as_lwip[] = {
+static const char *const tests_with_lwip_behaviour[] = {
         "test_tcp_fast_rexmit_wraparound", /* the third duplicate ACK retransmits */
         "test_tcp_rto_tracking",           /* an ACK sends what it makes room for */
         "test_tcp_persist_split",          /* an ACK that closes the window starts the persist timer */
@@ -39,7 +39,7 @@ static const char *const as_lwip[] = {
 /* Tests that are empty, unless lwIP limits out-of-order data: here the receive window does. */
 static const char *const empty[] = {"test_tcp_recv_ooseq_max_bytes", "test_tcp_recv_ooseq_max_pbufs"};
 
-static bool is_in(const char *name, const char *const *names, size_t count)
+static bool name_is_in_list(const char *name, const char *const *names, size_t count)
 {
 	while (count--) {
 		if (!strcmp(name, names[count]))
@@ -47,13 +47,13 @@ static bool is_in(const char *name, const char *const *names, size_t count)
 	}
 	return false;
 }
-#define IS_IN(name, names) is_in(name, names, sizeof(names) / sizeof((names)[0]))
+#define IS_IN(name, names) name_is_in_list(name, names, sizeof(names) / sizeof((names)[0]))
 
-static void begin_as_lwip(void)
+static void enable_lwip_behaviour(void)
 {
 	unit_as_lwip = 1;
 }
-static void end_as_lwip(void)
+static void disable_lwip_behaviour(void)
 {
 	unit_as_lwip = 0;
 }
@@ -74,8 +74,8 @@ Suite *create_suite(const char *name, testfunc *tests, size_t count, SFun setup,
 			continue;
 		}
 		tcase = tcase_create(tests[i]->name);
-		if (IS_IN(tests[i]->name, as_lwip))
-			tcase_add_checked_fixture(tcase, begin_as_lwip, end_as_lwip);
+		if (IS_IN(tests[i]->name, tests_with_lwip_behaviour))
+			tcase_add_checked_fixture(tcase, enable_lwip_behaviour, disable_lwip_behaviour);
 		tcase_add_checked_fixture(tcase, setup, teardown);
 		tcase_add_test(tcase, tests[i]);
 		suite_add_tcase(suite, tcase);

@@ -23,7 +23,7 @@
  */
 int vma_udp_socket(int fd, int domain, int type, int protocol);
 /* Whether it is one for udp: AF_INET or AF_INET6, SOCK_DGRAM, UDP. */
-bool vma_udp_wants(int domain, int type, int protocol);
+bool vma_udp_takes_socket(int domain, int type, int protocol);
 
 /*
  * The process ends: flows of sockets that a parent or a child may hold as well are given back before anybody can see
