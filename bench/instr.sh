@@ -6,7 +6,7 @@
 #   make bench-instr UPDATE=1   writes the file anew: a change that raises a figure says why in its commit
 #
 # Two figures per phase: all instructions, and those outside the wire itself, which stands for a device; for the verbs
-# backend (the phases verbs_*), those outside a provider that does nothing. Phases that end
+# backend (the phases verbs_*), those outside a provider that does nothing; of the phases mlx5_* all count. Phases that end
 # in "single" are with VMA_THREAD_MODE=0: they must cost less than without; those of a burst, whose packets share the
 # flags, no more. What a message or segment costs in TCP must not grow with the number of connections (the last number
 # of a phase's name; "bbr" is one without time stamps, with BBR).
@@ -20,7 +20,8 @@ verbs=$build/components/nic/test/instr_verbs
 phases="$ring:send_one $ring:send_burst $ring:receive_one $ring:receive_burst $ring:poll_empty $udp:send $udp:sendto
 	$udp:send_later $udp:deliver $udp:receive $udp:receive_driven $udp:receive_waited $udp:receive_empty
 	$udp:recv_burst $udp:udp_socketxtreme"
-for phase in send send_inline receive post empty; do phases="$phases $verbs:verbs_$phase"; done
+for phase in send send_inline receive post empty; do phases="$phases $verbs:verbs_$phase $verbs:mlx5_$phase"; done
+phases="$phases $verbs:mlx5_is_empty"
 for phase in tcp_send tcp_receive tcp_bulk_out tcp_bulk_in; do
 	for group in 1 100 10000 bbr; do phases="$phases $tcp:${phase}_$group"; done
 done

@@ -32,6 +32,7 @@ void vma_ring_conf_nic(const struct vma_conf *conf, struct vma_nic_attr *nic)
 	nic->huge_pages = conf->mem_alloc_type == VMA_MEM_HUGE;
 	nic->stats_dir = conf->stats_shmem_dir;
 	nic->hw_ts_conversion = (unsigned)conf->hw_ts_conversion;
+	nic->mlx5_direct = conf->mlx5_direct;
 }
 
 int vma_ring_conf_device(const struct vma_conf *conf, const char *ifname, char *spec, size_t size)

@@ -24,13 +24,14 @@ says() { # REGEX
 	grep -qE -- "$1" "$WORK/report.log" || { cat "$WORK/report.log" && false; }
 }
 
-check "the report runs" reports host open latency blueflame rules miss multicast clock pacing
+check "the report runs" reports host open latency blueflame direct rules miss multicast clock pacing
 check "... and tells what the card is" says '^host +info +hca_id: vmasoft'
 check "... and its firmware" says '^host +info +fw_ver'
 check "... that it is opened" says '^open +pass +RDMA device vmasoft1'
 check "... latencies beside the kernel's" says '^latency +info +udp: [0-9.]+ us one way.*; [0-9.]+ us by kernel'
 check "... also of TCP" says '^latency +info +tcp: [0-9.]+ us'
 check "... and without the register for small packets" says '^blueflame +info +[0-9.]+ us one way, [0-9.]+ us with'
+check "... that its rings are libibverbs' business" says '^direct +info .*VMA_MLX5_DIRECT has no effect on RDMA device vmasoft1'
 check "... what a rule costs" says '^rules +info +60 sockets bound; [0-9]+ us each'
 check "... that other packets come to the kernel" says '^miss +pass '
 check "... what comes of own multicast" says '^multicast +(pass|fail) +of 5 own'

@@ -1,6 +1,7 @@
 /*
  * instr_verbs - the verbs backend's own instructions, for callgrind to count: single packets of 64 bytes on a provider
- * that does nothing (fake_provider.h), whose functions are to be subtracted.
+ * that does nothing (fake_provider.h), whose functions are to be subtracted; and on the rings of an mlx5 card
+ * (mlx5_model.h), where there is nothing to subtract: the card works between the phases.
  *
  *   instr_verbs PACKETS
  *   valgrind --tool=callgrind --toggle-collect=phase_NAME build/components/nic/test/instr_verbs 4096
@@ -10,10 +11,12 @@
  *   phase_verbs_receive      poll finds one
  *   phase_verbs_post         one buffer is posted
  *   phase_verbs_empty        poll finds none
+ *   phase_mlx5_...           the same five on the rings
+ *   phase_mlx5_is_empty      whether something has come is asked without the receive half
  */
 #include <stdio.h>
 
-#include "fake_provider.h"
+#include "mlx5_model.h"
 
 #define PHASE __attribute__((noinline))
 PHASE void phase_verbs_send(struct vma_nic_qp *qp, const struct vma_nic_seg *seg);
@@ -21,9 +24,16 @@ PHASE void phase_verbs_send_inline(struct vma_nic_qp *qp, const struct vma_nic_s
 PHASE unsigned phase_verbs_receive(struct vma_nic_qp *qp, struct vma_buf **bufs);
 PHASE unsigned phase_verbs_post(struct vma_nic_qp *qp, struct vma_buf **fresh);
 PHASE unsigned phase_verbs_empty(struct vma_nic_qp *qp, struct vma_buf **bufs);
+PHASE void phase_mlx5_send(struct vma_nic_qp *qp, const struct vma_nic_seg *seg);
+PHASE void phase_mlx5_send_inline(struct vma_nic_qp *qp, const struct vma_nic_seg *seg);
+PHASE unsigned phase_mlx5_receive(struct vma_nic_qp *qp, struct vma_buf **bufs);
+PHASE unsigned phase_mlx5_post(struct vma_nic_qp *qp, struct vma_buf **fresh);
+PHASE unsigned phase_mlx5_empty(struct vma_nic_qp *qp, struct vma_buf **bufs);
+PHASE bool phase_mlx5_is_empty(const struct vma_nic_qp *qp);
 
 static struct vma_buf *reaped[64];
 static unsigned reaped_n;
+static bool by_rings;
 
 /* seg NULL: takes back what has completed. What failed shows at the end, by the number of packets. */
 static inline void tx_segment_or_reap(struct vma_nic_qp *qp, const struct vma_nic_seg *seg)
@@ -61,6 +71,62 @@ unsigned phase_verbs_empty(struct vma_nic_qp *qp, struct vma_buf **bufs)
 	return vma_nic_poll_rx(qp, bufs, 16);
 }
 
+void phase_mlx5_send(struct vma_nic_qp *qp, const struct vma_nic_seg *seg)
+{
+	tx_segment_or_reap(qp, seg);
+}
+
+void phase_mlx5_send_inline(struct vma_nic_qp *qp, const struct vma_nic_seg *seg)
+{
+	tx_segment_or_reap(qp, seg);
+}
+
+unsigned phase_mlx5_receive(struct vma_nic_qp *qp, struct vma_buf **bufs)
+{
+	return vma_nic_poll_rx(qp, bufs, 16);
+}
+
+unsigned phase_mlx5_post(struct vma_nic_qp *qp, struct vma_buf **fresh)
+{
+	return vma_nic_post_rx(qp, fresh, 1);
+}
+
+unsigned phase_mlx5_empty(struct vma_nic_qp *qp, struct vma_buf **bufs)
+{
+	return vma_nic_poll_rx(qp, bufs, 16);
+}
+
+bool phase_mlx5_is_empty(const struct vma_nic_qp *qp)
+{
+	return vma_nic_rx_is_empty(qp);
+}
+
+static void send_phase(struct vma_nic_qp *qp, const struct vma_nic_seg *seg, bool is_inline)
+{
+	if (by_rings && is_inline)
+		phase_mlx5_send_inline(qp, seg);
+	else if (by_rings)
+		phase_mlx5_send(qp, seg);
+	else if (is_inline)
+		phase_verbs_send_inline(qp, seg);
+	else
+		phase_verbs_send(qp, seg);
+}
+
+static void card_sends(void)
+{
+	if (!by_rings)
+		return;
+	fake.sends += model_take_sends();
+	for (uint32_t i = 0; i < model.sent_n; i++) {
+		fake.inlined += model.sent[i].is_inline;
+		free(model.sent[i].bytes);
+	}
+	model.sent_n = 0;
+	while (model_complete(0))
+		;
+}
+
 static void measure_one_send(struct vma_nic_qp *qp, unsigned at, bool is_inline)
 {
 	struct vma_buf *buf;
@@ -69,28 +135,36 @@ static void measure_one_send(struct vma_nic_qp *qp, unsigned at, bool is_inline)
 	if (vma_bufpool_get(fake.tx_pool, &buf, 1) != 1)
 		abort();
 	seg.buf = buf;
-	for (unsigned reap = 0; reap <= (at % 64) / 63; reap++) {
-		if (is_inline)
-			phase_verbs_send_inline(qp, reap ? NULL : &seg);
-		else
-			phase_verbs_send(qp, reap ? NULL : &seg);
-	}
+	send_phase(qp, &seg, is_inline);
+	card_sends();
+	if (at % 64 == 63)
+		send_phase(qp, NULL, is_inline);
 	vma_buf_put_burst(fake.arena, reaped, reaped_n);
 	reaped_n = 0;
 }
 
 static void measure_one_receive(struct vma_nic_qp *qp)
 {
+	static const uint8_t packet[64];
 	struct vma_buf *bufs[16], *fresh;
+	unsigned got, posted, none;
 
 	if (vma_bufpool_get(fake.rx_pool, &fresh, 1) != 1)
 		abort();
-	fake.due = 1;
-	if (phase_verbs_receive(qp, bufs) != 1 || phase_verbs_post(qp, &fresh) != 1)
+	if (by_rings) {
+		model_receive(packet, sizeof(packet), true, 0);
+		got = phase_mlx5_receive(qp, bufs);
+		posted = phase_mlx5_post(qp, &fresh);
+		none = !phase_mlx5_is_empty(qp) + phase_mlx5_empty(qp, bufs + 1);
+	} else {
+		fake.due = 1;
+		got = phase_verbs_receive(qp, bufs);
+		posted = phase_verbs_post(qp, &fresh);
+		none = phase_verbs_empty(qp, bufs + 1);
+	}
+	if (got != 1 || posted != 1 || none != 0)
 		abort();
 	vma_buf_put(fake.arena, bufs[0]);
-	if (phase_verbs_empty(qp, bufs) != 0)
-		abort();
 }
 
 static void fill(struct vma_nic_qp *qp)
@@ -104,11 +178,18 @@ static void fill(struct vma_nic_qp *qp)
 
 int main(int argc, char **argv)
 {
+	const struct model_config card = {.cqe_bytes = 64, .bf_bytes = MODEL_BF};
 	const unsigned packets = argc > 1 ? (unsigned)atoi(argv[1]) : 4096;
 
-	for (int is_inline = 0; is_inline < 2; is_inline++) {
-		struct vma_nic_qp *qp = &fake_provider_begin(64, is_inline ? 204 : 0)->base;
+	for (int round = 0; round < 4; round++) {
+		const bool is_inline = round % 2;
+		struct vma_nic_qp *qp;
 
+		model_detach();
+		qp = &fake_provider_begin(64, is_inline ? 204 : 0)->base;
+		by_rings = round >= 2;
+		if (by_rings)
+			model_begin(&card);
 		fill(qp);
 		for (unsigned i = 0; i < packets; i++) {
 			measure_one_send(qp, i, is_inline);
@@ -118,5 +199,6 @@ int main(int argc, char **argv)
 		if (fake.sends != packets || fake.inlined != (is_inline ? packets : 0))
 			abort();
 	}
+	model_detach();
 	return 0;
 }

@@ -7,6 +7,7 @@
  *   VMA_CONFORMANCE="SPEC_A SPEC_B"            for example "xdp:veth0 xdp:veth1", as vma_nic_open takes them
  *   VMA_CONFORMANCE_NETNS="PATH_A PATH_B"      optional network namespaces, such as /run/netns/NAME or /proc/PID/ns/net
  *   VMA_CONFORMANCE_OWNER=vmad                 rent from a running vmad; else the device objects live in this process
+ *   VMA_CONFORMANCE_MLX5=1                     with VMA_MLX5_DIRECT
  *
  * and then only they are tested. Both ends are opened by this one process, each control call in its end's namespace.
  * T='*pattern*' picks cases; the case's name ends with the name of its fixture. Where a device lacks a capability the
@@ -42,7 +43,8 @@ static char file_spec[64], specs[2][256], netns[2][256];
 
 static void conformance_open_end(struct fixture *w, const struct make *make, int end)
 {
-	struct vma_nic_attr attr = {.arena = w->arena, .owner = make->owner};
+	const bool rings = getenv("VMA_CONFORMANCE_MLX5") != NULL;
+	struct vma_nic_attr attr = {.arena = w->arena, .owner = make->owner, .mlx5_direct = rings};
 
 	fixture_enter_netns(w, end);
 	assert_int_equal(vma_nic_open(make->spec[end], &attr, &w->nic[end]), 0);

@@ -16,28 +16,13 @@
 #include <vma/stats.h>
 
 #include "../os.h"
+#include "data.h"
+#include "mlx5.h"
 #include "verbs.h"
 
 _Static_assert(sizeof(struct vma_buf) == 1 << VERBS_BUF_SHIFT, "a descriptor's distance is its number's, shifted");
 
-/* In vma_buf.user of each buffer that the device has, beside 0 references: see verbs_data_reclaim_bufs. */
-static char buf_is_posted_mark;
-
-static inline bool verbs_qp_opened_by_this_process(const struct verbs_qp *qp)
-{
-	return __builtin_expect(atomic_load_explicit(qp->fork_guard, memory_order_relaxed) != 0, 1);
-}
-
-/* Not in a forked child, and the device works. */
-static inline bool qp_usable(const struct verbs_qp *qp)
-{
-	return verbs_qp_opened_by_this_process(qp) && !vma_nic_qp_lost(&qp->base);
-}
-
-static inline uint32_t packet_length_of_segments(const struct verbs_qp *qp)
-{
-	return UINT32_C(1) << qp->frame_shift;
-}
+char data_with_nic;
 
 /* ---- posting ---- */
 
@@ -48,7 +33,7 @@ static inline void fill_receive_wr(struct verbs_qp *qp, unsigned i, struct vma_b
 
 	for (uint32_t part = 0; part < qp->rx_bufs; part++) {
 		sge[part].addr = (uintptr_t)verbs_frame_of_buf(qp, bufs[part]);
-		sge[part].length = packet_length_of_segments(qp);
+		sge[part].length = data_frame_bytes(qp);
 		verbs_lkey(qp, bufs[part], &sge[part].lkey);
 		bufs[part]->next = part + 1 < qp->rx_bufs ? bufs[part + 1] : NULL;
 	}
@@ -70,7 +55,7 @@ static void post_receive_list(struct verbs_qp *qp, unsigned n)
 	if (n == 0)
 		return;
 	qp->rx_wr[n - 1].next = NULL;
-	rc = ibv_post_recv(qp->queue.qp, qp->rx_wr, &bad);
+	rc = qp->queue.mlx5 != NULL ? mlx5_post_list(qp, n) : ibv_post_recv(qp->queue.qp, qp->rx_wr, &bad);
 	if (n < VERBS_BURST)
 		qp->rx_wr[n - 1].next = &qp->rx_wr[n];
 	if (__builtin_expect(rc != 0, 0))
@@ -97,7 +82,7 @@ static void post_receive_bufs(struct verbs_qp *qp, struct vma_buf **bufs, unsign
 
 	for (unsigned i = 0; i < n; i++) {
 		vma_buf_debug_mark_lent(qp->base.arena, bufs[i]);
-		bufs[i]->user = &buf_is_posted_mark;
+		bufs[i]->user = &data_with_nic;
 	}
 	qp->rx_with_nic += n;
 	while (at < n && (qp->rx_open_n != 0 || n - at < qp->rx_bufs)) {
@@ -122,7 +107,7 @@ static __attribute__((noinline)) unsigned verbs_post_slow(struct verbs_qp *qp, s
 	uint32_t lkey, room;
 	unsigned done = 0, run;
 
-	if (!qp_usable(qp))
+	if (!data_usable(qp))
 		return 0;
 	while (done < n) {
 		room = base->rx_depth - qp->rx_with_nic;
@@ -154,7 +139,7 @@ unsigned verbs_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned 
 		return verbs_post_slow(qp, bufs, n);
 	buf = bufs[0];
 	vma_buf_debug_mark_lent(base->arena, buf);
-	buf->user = &buf_is_posted_mark;
+	buf->user = &data_with_nic;
 	buf->next = NULL;
 	qp->rx_with_nic++;
 	vma_stats_add(&qp->stats->fill_posted, 1);
@@ -168,17 +153,8 @@ unsigned verbs_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned 
 
 /* ---- receiving ---- */
 
-/* One completion, whatever the interface it was read by. */
-struct received {
-	uintptr_t id; /* the first buffer's address */
-	uint32_t len;
-	unsigned flags;
-	enum ibv_wc_status status;
-	uint64_t stamp_ns; /* if there are stamps */
-};
-
 /* A receive that has failed: its buffers are posted again, unless the queue has stopped. */
-static __attribute__((cold, noinline)) void note_receive_error(struct verbs_qp *qp, const struct received *what)
+void data_receive_failed(struct verbs_qp *qp, const struct data_received *what)
 {
 	struct vma_buf *buf = (struct vma_buf *)what->id;
 
@@ -201,22 +177,19 @@ static inline uint16_t buf_flags_of_completion(unsigned wc_flags)
 	return (uint16_t)(is_ok * (VMA_BUF_RX_L3_CSUM_OK | VMA_BUF_RX_L4_CSUM_OK));
 }
 
-static inline enum verbs_timestamp_kind qp_timestamp_kind(const struct verbs_qp *qp)
-{
-	return atomic_load_explicit(&qp->rx_stamps, memory_order_relaxed);
-}
-
 /* Reads the next completion that there is. A poll that has begun has to be ended by end_cq_poll. */
-static inline bool read_received(struct verbs_qp *qp, bool *reading, struct received *out)
+static inline bool read_received(struct verbs_qp *qp, bool *reading, struct data_received *out)
 {
 	struct ibv_cq_ex *ex = qp->queue.rx_cq_ex;
 	struct ibv_poll_cq_attr attr = {.comp_mask = 0};
 	struct ibv_wc wc;
 
 	if (__builtin_expect(ex == NULL, 0)) {
+		if (qp->queue.mlx5 != NULL)
+			return mlx5_read_received(qp, out);
 		if (ibv_poll_cq(qp->queue.rx_cq, 1, &wc) <= 0)
 			return false;
-		*out = (struct received){wc.wr_id, wc.byte_len, wc.wc_flags, wc.status, 0};
+		*out = (struct data_received){wc.wr_id, wc.byte_len, wc.wc_flags, wc.status, 0};
 		return true;
 	}
 	if ((*reading ? ibv_next_poll(ex) : ibv_start_poll(ex, &attr)) != 0)
@@ -227,8 +200,8 @@ static inline bool read_received(struct verbs_qp *qp, bool *reading, struct rece
 	if (__builtin_expect(ex->status == IBV_WC_SUCCESS, 1)) {
 		out->len = ibv_wc_read_byte_len(ex);
 		out->flags = ibv_wc_read_wc_flags(ex);
-		if (__builtin_expect(qp_timestamp_kind(qp) != VERBS_STAMPS_NONE, 0))
-			out->stamp_ns = verbs_timestamp_to_ns(qp, qp_timestamp_kind(qp));
+		if (__builtin_expect(data_stamps_of(qp) != VERBS_STAMPS_NONE, 0))
+			out->stamp_ns = verbs_timestamp_to_ns(qp, data_stamps_of(qp));
 	}
 	return true;
 }
@@ -239,34 +212,16 @@ static inline void end_cq_poll(struct verbs_qp *qp, bool reading)
 		ibv_end_poll(qp->queue.rx_cq_ex);
 }
 
-/* A buffer that the device has filled with so many bytes is the user's. */
-static inline void adopt(struct verbs_qp *qp, struct vma_buf *buf, uint32_t len, uint16_t flags)
-{
-	struct vma_stats_nic *stats = qp->stats;
-
-	vma_buf_debug_mark_returned(qp->base.arena, buf);
-	buf->user = NULL;
-	buf->next = NULL;
-	buf->data_off = 0;
-	buf->len = buf->packet_len = len;
-	buf->flags = flags;
-	buf->flow_tag = 0;
-	buf->timestamp_ns = 0;
-	qp->rx_with_nic--;
-	vma_stats_add(&stats->rx_bytes, len);
-}
-
 static __attribute__((cold, noinline)) void poll_stopped_by_failure(struct verbs_qp *qp, struct ibv_cq_ex *ex)
 {
-	const struct received what = {.id = ex->wr_id, .status = ex->status};
+	const struct data_received what = {.id = ex->wr_id, .status = ex->status};
 
 	ibv_end_poll(ex);
-	note_receive_error(qp, &what);
+	data_receive_failed(qp, &what);
 }
 
 /* On buffers that are the user's, the first of each packet. */
-static __attribute__((noinline)) void bufs_set_timestamps(const struct verbs_qp *qp, struct vma_buf **bufs,
-                                                          const uint64_t *stamps_ns, unsigned n)
+void data_put_stamps(const struct verbs_qp *qp, struct vma_buf **bufs, const uint64_t *stamps_ns, unsigned n)
 {
 	const bool own = qp->queue.rx_stamps != VERBS_STAMPS_SYSTEM;
 
@@ -298,11 +253,11 @@ static inline __attribute__((always_inline)) unsigned poll_single_buffer_packets
 			const uint16_t flags = buf_flags_of_completion(ibv_wc_read_wc_flags(ex));
 			struct vma_buf *buf = (struct vma_buf *)ex->wr_id;
 
-			adopt(qp, buf, len, flags);
+			data_adopt(qp, buf, len, flags);
 			if (with_stamps) {
-				const uint64_t stamp_ns = verbs_timestamp_to_ns(qp, qp_timestamp_kind(qp));
+				const uint64_t stamp_ns = verbs_timestamp_to_ns(qp, data_stamps_of(qp));
 
-				bufs_set_timestamps(qp, &buf, &stamp_ns, 1);
+				data_put_stamps(qp, &buf, &stamp_ns, 1);
 			}
 			vma_stats_add(&qp->stats->rx_frames, 1);
 			bufs[got++] = buf;
@@ -322,31 +277,33 @@ static inline __attribute__((always_inline)) unsigned poll_single_buffer_packets
 /* The same of a provider of the old kind. */
 static __attribute__((noinline)) unsigned poll_single_by_poll_cq(struct verbs_qp *qp, struct vma_buf **bufs, unsigned n)
 {
-	struct received what;
+	struct data_received what;
 	bool reading = false;
 	unsigned got = 0;
 
+	if (qp->queue.mlx5 != NULL)
+		return mlx5_poll_single(qp, bufs, n);
 	while (got < n && read_received(qp, &reading, &what)) {
 		if (__builtin_expect(what.status != IBV_WC_SUCCESS, 0)) {
-			note_receive_error(qp, &what);
+			data_receive_failed(qp, &what);
 			continue;
 		}
 		bufs[got] = (struct vma_buf *)what.id;
-		adopt(qp, bufs[got++], what.len, buf_flags_of_completion(what.flags));
+		data_adopt(qp, bufs[got++], what.len, buf_flags_of_completion(what.flags));
 	}
 	vma_stats_add(&qp->stats->rx_frames, got);
 	return got;
 }
 
 /* A packet of several buffers, into rx_pending; those that it left empty go to rx_open. */
-static void collect_multi_buffer_packet(struct verbs_qp *qp, const struct received *what)
+static void collect_multi_buffer_packet(struct verbs_qp *qp, const struct data_received *what)
 {
 	struct vma_buf *buf = (struct vma_buf *)what->id, *next;
 	uint32_t left = what->len;
 	unsigned n = 0;
 
 	for (; buf != NULL; buf = next) {
-		const uint32_t len = left < packet_length_of_segments(qp) ? left : packet_length_of_segments(qp);
+		const uint32_t len = left < data_frame_bytes(qp) ? left : data_frame_bytes(qp);
 
 		next = buf->next;
 		if (len == 0) {
@@ -354,12 +311,12 @@ static void collect_multi_buffer_packet(struct verbs_qp *qp, const struct receiv
 			continue;
 		}
 		left -= len;
-		adopt(qp, buf, len,
-		      (n == 0 ? buf_flags_of_completion(what->flags) : 0) | (left != 0 ? VMA_BUF_RX_MORE : 0));
+		data_adopt(qp, buf, len,
+		           (n == 0 ? buf_flags_of_completion(what->flags) : 0) | (left != 0 ? VMA_BUF_RX_MORE : 0));
 		qp->rx_pending[n++] = buf;
 	}
 	if (__builtin_expect(what->stamp_ns != 0, 0))
-		bufs_set_timestamps(qp, qp->rx_pending, &what->stamp_ns, 1);
+		data_put_stamps(qp, qp->rx_pending, &what->stamp_ns, 1);
 	qp->rx_pending_at = 0;
 	qp->rx_pending_n = n;
 	vma_stats_add(&qp->stats->rx_frames, 1);
@@ -382,7 +339,7 @@ static unsigned take_pending_bufs(struct verbs_qp *qp, struct vma_buf **bufs, un
 /* The next packet, or what it lacked, in rx_pending. False: there is none. */
 static bool poll_into_pending(struct verbs_qp *qp)
 {
-	struct received what = {.stamp_ns = 0};
+	struct data_received what = {.stamp_ns = 0};
 	bool reading = false;
 
 	qp->rx_pending_at = qp->rx_pending_n = 0;
@@ -395,7 +352,7 @@ static bool poll_into_pending(struct verbs_qp *qp)
 		return false;
 	end_cq_poll(qp, reading);
 	if (what.status != IBV_WC_SUCCESS)
-		note_receive_error(qp, &what);
+		data_receive_failed(qp, &what);
 	else
 		collect_multi_buffer_packet(qp, &what);
 	return true;
@@ -414,7 +371,7 @@ static __attribute__((noinline)) unsigned verbs_poll_slow(struct verbs_qp *qp, s
 {
 	unsigned got;
 
-	if (!qp_usable(qp))
+	if (!data_usable(qp))
 		return 0;
 	got = take_pending_bufs(qp, bufs, n);
 	bufs += got;
@@ -431,7 +388,7 @@ unsigned verbs_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned 
 	struct verbs_qp *qp = verbs_qp_of(base);
 	struct ibv_cq_ex *ex = atomic_load_explicit(&qp->rx_ex, memory_order_relaxed);
 
-	if (__builtin_expect(!verbs_qp_opened_by_this_process(qp), 0))
+	if (__builtin_expect(!data_opened_here(qp), 0))
 		return 0;
 	if (__builtin_expect(ex == NULL || qp->rx_pending_n != 0, 0))
 		return verbs_poll_slow(qp, bufs, n);
@@ -452,6 +409,8 @@ static bool ack_cq_events(struct verbs_qp *qp)
 		n++;
 	if (n != 0)
 		lib->ibv_ack_cq_events(qp->queue.rx_cq, n);
+	if (qp->queue.mlx5 != NULL)
+		mlx5_note_events(qp, n);
 	return n != 0;
 }
 
@@ -462,12 +421,13 @@ static bool ack_cq_events(struct verbs_qp *qp)
 int verbs_rx_arm(struct verbs_qp *qp)
 {
 	struct epoll_event event = {.events = EPOLLIN};
+	bool found;
 	int rc;
 
 	if (ack_cq_events(qp))
 		qp->rx_armed = false;
 	if (!qp->rx_armed) {
-		rc = ibv_req_notify_cq(qp->queue.rx_cq, 0);
+		rc = qp->queue.mlx5 != NULL ? mlx5_arm(qp) : ibv_req_notify_cq(qp->queue.rx_cq, 0);
 		if (rc != 0)
 			return -rc;
 		qp->rx_armed = true;
@@ -477,7 +437,10 @@ int verbs_rx_arm(struct verbs_qp *qp)
 			return -errno;
 		qp->rx_watched = true;
 	}
-	return poll_into_pending(qp);
+	data_keeps(qp, true);
+	found = poll_into_pending(qp);
+	data_keeps(qp, qp->rx_pending_n != 0);
+	return found;
 }
 
 int verbs_arm(struct vma_nic_qp *base)
@@ -503,7 +466,7 @@ void verbs_unarm(struct vma_nic_qp *base)
 	const int saved = errno;
 
 	qp->rx_sleeps = false;
-	if (qp_usable(qp) && qp->rx_armed && ack_cq_events(qp))
+	if (data_usable(qp) && qp->rx_armed && ack_cq_events(qp))
 		qp->rx_armed = false;
 	errno = saved;
 }
@@ -522,15 +485,9 @@ static inline uint16_t send_flags_of_segment(uint16_t seg_flags)
 	return (uint16_t)((seg_flags & VMA_NIC_SEG_CSUM) * (IBV_SEND_IP_CSUM / VMA_NIC_SEG_CSUM));
 }
 
-static inline bool segment_is_plain(const struct verbs_send_segment *seg)
-{
-	return seg->how & SENT_PLAIN;
-}
-
 static bool seg_in_frame(const struct verbs_qp *qp, const struct vma_nic_seg *seg)
 {
-	return seg->len > 0 && seg->off < packet_length_of_segments(qp) &&
-	       seg->len <= packet_length_of_segments(qp) - seg->off;
+	return seg->len > 0 && seg->off < data_frame_bytes(qp) && seg->len <= data_frame_bytes(qp) - seg->off;
 }
 
 /* A VLAN tag does not count against the MTU. */
@@ -659,7 +616,7 @@ static __attribute__((noinline)) unsigned tx_burst(struct verbs_qp *qp, const st
 {
 	unsigned done = 0;
 
-	if (!qp_usable(qp))
+	if (!data_usable(qp))
 		return 0;
 	while (done < n && queue_plain_packet(qp, &segs[done]))
 		done++;
@@ -673,65 +630,7 @@ unsigned verbs_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsig
 	return n == 1 && queue_plain_packet(qp, segs) ? 1 : tx_burst(qp, segs, n);
 }
 
-/* A packet that waits for the kick, as the provider wants it. */
-struct outgoing {
-	struct verbs_send_segment *first;
-	unsigned count; /* segments */
-	uint32_t bytes;
-	uint32_t end; /* place behind it: what its completion says */
-	unsigned sges;
-	struct ibv_sge sge[VERBS_SEGS_MAX];
-};
-
-static inline bool is_tso(const struct outgoing *out)
-{
-	return !segment_is_plain(out->first) && (out->first->flags & VMA_NIC_SEG_TSO);
-}
-
-/* The one at `at`. Of a TSO packet the headers are no part of the list. */
-static void outgoing_packet_at(const struct verbs_qp *qp, uint32_t at, struct outgoing *out)
-{
-	const struct verbs_send_segment *seg;
-	uint32_t skip;
-
-	out->first = &qp->sent[at & qp->sent_mask];
-	out->bytes = 0;
-	out->sges = 0;
-	skip = is_tso(out) ? out->first->hdr_len : 0;
-	do {
-		seg = &qp->sent[at++ & qp->sent_mask];
-		out->sge[out->sges++] = (struct ibv_sge){seg->addr + skip, seg->len - skip, seg->lkey};
-		out->bytes += seg->len;
-		skip = 0;
-	} while (!segment_is_plain(seg) && (seg->flags & VMA_NIC_SEG_MORE));
-	out->count = out->sges;
-	out->end = at;
-}
-
-static inline bool segment_is_inline(const struct verbs_qp *qp, const struct outgoing *out)
-{
-	return out->bytes <= qp->queue.inline_max && !is_tso(out);
-}
-
-/* The provider has copied it. */
-static void put_bufs_copied_inline(struct verbs_qp *qp, const struct outgoing *out)
-{
-	for (unsigned i = 0; i < out->count; i++) {
-		struct verbs_send_segment *seg = &qp->sent[(out->end - out->count + i) & qp->sent_mask];
-
-		vma_buf_put(qp->base.arena, seg->buf);
-		seg->buf = NULL;
-	}
-}
-
-static inline unsigned send_flags(struct verbs_qp *qp, const struct outgoing *out)
-{
-	const bool signal = verbs_send_needs_signal(&qp->signals, out->count, out->end == qp->sent_queued);
-
-	return (signal ? IBV_SEND_SIGNALED : 0) | (uint8_t)out->first->how;
-}
-
-static void wr_set_inline_segments(struct ibv_qp_ex *ex, const struct outgoing *out)
+static void wr_set_inline_segments(struct ibv_qp_ex *ex, const struct data_outgoing *out)
 {
 	struct ibv_data_buf data[VERBS_SEGS_MAX];
 
@@ -764,18 +663,18 @@ wr_build_plain(struct verbs_qp *qp, struct ibv_qp_ex *ex, struct verbs_send_segm
 /* Any other packet. Returns the place behind it. */
 static __attribute__((noinline)) uint32_t wr_build_packet(struct verbs_qp *qp, struct ibv_qp_ex *ex, uint32_t at)
 {
-	struct outgoing out;
+	struct data_outgoing out;
 
-	outgoing_packet_at(qp, at, &out);
+	data_outgoing_at(qp, at, &out);
 	ex->wr_id = out.end;
-	ex->wr_flags = send_flags(qp, &out);
-	if (is_tso(&out))
+	ex->wr_flags = data_send_flags(qp, &out);
+	if (data_is_tso(&out))
 		ibv_wr_send_tso(ex, (void *)(uintptr_t)out.first->addr, out.first->hdr_len, out.first->mss);
 	else
 		ibv_wr_send(ex);
-	if (segment_is_inline(qp, &out)) {
+	if (data_is_inline(qp, &out)) {
 		wr_set_inline_segments(ex, &out);
-		put_bufs_copied_inline(qp, &out);
+		data_put_inlined(qp, &out);
 	} else if (out.sges == 1) {
 		ibv_wr_set_sge(ex, out.sge[0].lkey, out.sge[0].addr, out.sge[0].length);
 	} else {
@@ -791,7 +690,7 @@ static int verbs_kick_by_ibv_wr(struct verbs_qp *qp, struct ibv_qp_ex *ex)
 	for (uint32_t at = qp->sent_kicked; at != qp->sent_queued;) {
 		struct verbs_send_segment *seg = &qp->sent[at & qp->sent_mask];
 
-		if (__builtin_expect(segment_is_plain(seg), 1)) {
+		if (__builtin_expect(data_is_plain(seg), 1)) {
 			at++;
 			wr_build_plain(qp, ex, seg, at,
 			               verbs_send_needs_signal(&qp->signals, 1, at == qp->sent_queued));
@@ -806,22 +705,22 @@ static int verbs_kick_by_ibv_wr(struct verbs_qp *qp, struct ibv_qp_ex *ex)
 static __attribute__((noinline)) int verbs_kick_by_post_send(struct verbs_qp *qp)
 {
 	struct ibv_send_wr wr[VERBS_BURST], *bad;
-	struct outgoing out[VERBS_BURST];
+	struct data_outgoing out[VERBS_BURST];
 	int rc = 0;
 
 	for (uint32_t at = qp->sent_kicked; at != qp->sent_queued && rc == 0;) {
 		unsigned n = 0;
 
 		for (; at != qp->sent_queued && n < VERBS_BURST; at = out[n++].end) {
-			outgoing_packet_at(qp, at, &out[n]);
+			data_outgoing_at(qp, at, &out[n]);
 			wr[n] = (struct ibv_send_wr){.wr_id = out[n].end,
 			                             .sg_list = out[n].sge,
 			                             .num_sge = (int)out[n].sges,
 			                             .opcode = IBV_WR_SEND,
-			                             .send_flags = send_flags(qp, &out[n])};
-			if (segment_is_inline(qp, &out[n]))
+			                             .send_flags = data_send_flags(qp, &out[n])};
+			if (data_is_inline(qp, &out[n]))
 				wr[n].send_flags |= IBV_SEND_INLINE;
-			if (is_tso(&out[n])) {
+			if (data_is_tso(&out[n])) {
 				wr[n].opcode = IBV_WR_TSO;
 				wr[n].tso.hdr = (void *)(uintptr_t)out[n].first->addr;
 				wr[n].tso.hdr_sz = out[n].first->hdr_len;
@@ -834,7 +733,7 @@ static __attribute__((noinline)) int verbs_kick_by_post_send(struct verbs_qp *qp
 		rc = ibv_post_send(qp->queue.qp, wr, &bad);
 		for (unsigned i = 0; i < n && (rc == 0 || &wr[i] != bad); i++) {
 			if (wr[i].send_flags & IBV_SEND_INLINE)
-				put_bufs_copied_inline(qp, &out[i]);
+				data_put_inlined(qp, &out[i]);
 			qp->sent_kicked = out[i].end;
 		}
 	}
@@ -845,7 +744,7 @@ static __attribute__((noinline)) int verbs_kick_by_post_send(struct verbs_qp *qp
  * What the provider refused will never be sent: its buffers go home, and its places with the next completion, which the
  * next packet asks for.
  */
-static __attribute__((cold, noinline)) int note_post_send_failure(struct verbs_qp *qp, int error)
+int data_kick_failed(struct verbs_qp *qp, int error)
 {
 	for (uint32_t at = qp->sent_kicked; at != qp->sent_queued; at++) {
 		struct verbs_send_segment *seg = &qp->sent[at & qp->sent_mask];
@@ -863,17 +762,20 @@ static __attribute__((cold, noinline)) int note_post_send_failure(struct verbs_q
 	return -error;
 }
 
-static __attribute__((noinline)) int verbs_kick_slow(struct verbs_qp *qp)
+int data_kick_any(struct verbs_qp *qp)
 {
 	int error;
 
-	if (!qp_usable(qp))
+	if (!data_usable(qp))
 		return -ENODEV;
 	if (qp->sent_kicked == qp->sent_queued)
 		return 0;
-	error = qp->queue.qp_ex != NULL ? verbs_kick_by_ibv_wr(qp, qp->queue.qp_ex) : verbs_kick_by_post_send(qp);
+	if (__builtin_expect(qp->queue.qp_ex != NULL, 1))
+		error = verbs_kick_by_ibv_wr(qp, qp->queue.qp_ex);
+	else
+		error = qp->queue.mlx5 != NULL ? mlx5_send_waiting(qp) : verbs_kick_by_post_send(qp);
 	if (__builtin_expect(error != 0, 0))
-		return note_post_send_failure(qp, error);
+		return data_kick_failed(qp, error);
 	qp->sent_kicked = qp->sent_queued;
 	vma_stats_add(&qp->stats->kicks, 1);
 	return 0;
@@ -887,13 +789,13 @@ int verbs_kick(struct vma_nic_qp *base)
 	struct verbs_send_segment *seg = &qp->sent[qp->sent_kicked & qp->sent_mask];
 	int error;
 
-	if (ex == NULL || qp->sent_kicked + 1 != qp->sent_queued || !segment_is_plain(seg))
-		return verbs_kick_slow(qp);
+	if (ex == NULL || qp->sent_kicked + 1 != qp->sent_queued || !data_is_plain(seg))
+		return data_kick_any(qp);
 	ibv_wr_start(ex);
 	wr_build_plain(qp, ex, seg, qp->sent_queued, verbs_single_send_needs_signal(&qp->signals));
 	error = ibv_wr_complete(ex);
 	if (__builtin_expect(error != 0, 0))
-		return note_post_send_failure(qp, error);
+		return data_kick_failed(qp, error);
 	qp->sent_kicked++;
 	vma_stats_add(&qp->stats->kicks, 1);
 	return error;
@@ -901,24 +803,13 @@ int verbs_kick(struct vma_nic_qp *base)
 
 /* ---- completions ---- */
 
-static __attribute__((cold, noinline)) void note_send_error(struct verbs_qp *qp, enum ibv_wc_status status)
+void data_send_failed(struct verbs_qp *qp, enum ibv_wc_status status)
 {
 	if (status != IBV_WC_WR_FLUSH_ERR) {
 		vma_log_debug("%s: a send failed: status %d", qp->name, status);
 		vma_stats_add(&qp->stats->tx_errors, 1);
 	}
 	verbs_qp_note_maybe_broken(qp);
-}
-
-/* A completion's buffers are complete, and all before them. */
-static inline void verbs_note_send_completion(struct verbs_qp *qp, uint64_t id, enum ibv_wc_status status)
-{
-	const uint32_t end = (uint32_t)id;
-
-	if (__builtin_expect(status != IBV_WC_SUCCESS, 0))
-		note_send_error(qp, status);
-	if (end - qp->sent_completed <= qp->sent_kicked - qp->sent_completed)
-		qp->sent_completed = end;
 }
 
 static void poll_send_completions(struct verbs_qp *qp)
@@ -932,14 +823,18 @@ static void poll_send_completions(struct verbs_qp *qp)
 		if (ibv_start_poll(ex, &attr) != 0)
 			return;
 		do
-			verbs_note_send_completion(qp, ex->wr_id, ex->status);
+			data_note_sent(qp, ex->wr_id, ex->status);
 		while (ibv_next_poll(ex) == 0);
 		ibv_end_poll(ex);
 		return;
 	}
+	if (qp->queue.mlx5 != NULL) {
+		mlx5_poll_sent(qp);
+		return;
+	}
 	while ((n = ibv_poll_cq(qp->queue.tx_cq, VERBS_BURST, wc)) > 0)
 		for (int i = 0; i < n; i++)
-			verbs_note_send_completion(qp, wc[i].wr_id, wc[i].status);
+			data_note_sent(qp, wc[i].wr_id, wc[i].status);
 }
 
 static inline uint32_t least(uint32_t a, uint32_t b)
@@ -952,7 +847,7 @@ unsigned verbs_reap_tx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned 
 	struct verbs_qp *qp = verbs_qp_of(base);
 	unsigned got = 0;
 
-	if (!qp_usable(qp))
+	if (!data_usable(qp))
 		return 0;
 	if (qp->sent_completed != qp->sent_kicked)
 		poll_send_completions(qp);
@@ -979,7 +874,7 @@ bool verbs_tx_is_idle(struct vma_nic_qp *base)
 {
 	struct verbs_qp *qp = verbs_qp_of(base);
 
-	if (!qp_usable(qp))
+	if (!data_usable(qp))
 		return true;
 	if (qp->sent_completed != qp->sent_kicked)
 		poll_send_completions(qp);
@@ -992,11 +887,15 @@ bool verbs_tx_is_idle(struct vma_nic_qp *base)
 void verbs_data_select_paths(struct verbs_qp *qp)
 {
 	const bool works = !vma_nic_qp_lost(&qp->base);
-	const bool is_single = works && qp->rx_bufs == 1 && qp_timestamp_kind(qp) == VERBS_STAMPS_NONE;
+	const bool is_single = works && qp->rx_bufs == 1 && data_stamps_of(qp) == VERBS_STAMPS_NONE;
 
 	atomic_store_explicit(&qp->lkeys, works ? qp->nic->lkeys : qp->nic->no_lkeys, memory_order_relaxed);
 	atomic_store_explicit(&qp->rx_ex, is_single ? qp->queue.rx_cq_ex : NULL, memory_order_relaxed);
 	atomic_store_explicit(&qp->tx_ex, works ? qp->queue.qp_ex : NULL, memory_order_relaxed);
+	atomic_store_explicit(&qp->rx_mlx5, is_single ? qp->queue.mlx5 : NULL, memory_order_relaxed);
+	atomic_store_explicit(&qp->tx_mlx5, works ? qp->queue.mlx5 : NULL, memory_order_relaxed);
+	/* Sequentially consistent: see mlx5_rx_is_empty. */
+	atomic_store(&qp->rx_look, works ? qp->queue.mlx5 : NULL);
 }
 
 void verbs_data_init(struct verbs_qp *qp)
@@ -1013,13 +912,14 @@ void verbs_data_init(struct verbs_qp *qp)
 		                                    .sg_list = &qp->rx_sge[(size_t)i * VERBS_SEGS_MAX],
 		                                    .num_sge = (int)qp->rx_bufs};
 	qp->rx_one = (struct ibv_recv_wr){.sg_list = &qp->rx_one_sge, .num_sge = 1};
-	qp->rx_one_sge.length = packet_length_of_segments(qp);
+	qp->rx_one_sge.length = data_frame_bytes(qp);
 	qp->rx_single_max = qp->rx_bufs == 1 ? qp->base.rx_depth : 0;
-	qp->tx_frame_bytes = packet_length_of_segments(qp);
-	qp->tx_plain_most = least(qp->tx_longest, packet_length_of_segments(qp)) - VERBS_L2_BYTES;
+	qp->tx_frame_bytes = data_frame_bytes(qp);
+	qp->tx_plain_most = least(qp->tx_longest, data_frame_bytes(qp)) - VERBS_L2_BYTES;
 	qp->tx_not_plain = (uint16_t) ~(has_checksum ? VMA_NIC_SEG_CSUM : 0);
 	qp->rx_with_nic = qp->rx_open_n = qp->rx_pending_at = qp->rx_pending_n = 0;
 	qp->rx_armed = qp->rx_watched = false;
+	data_keeps(qp, false);
 	qp->sent_reaped = qp->sent_completed = qp->sent_kicked = qp->sent_queued = 0;
 	qp->sent_end = qp->base.tx_depth;
 	qp->signals = verbs_signal_interval_init(qp->attr.tx_batching, qp->base.tx_depth);
@@ -1036,8 +936,7 @@ static void reclaim_posted_bufs(struct verbs_qp *qp, const struct verbs_pool *po
 		for (uint32_t i = 0; i < window->count; i++) {
 			struct vma_buf *buf = vma_buf_at(pool->arena, window->first + i);
 
-			if (buf->user != &buf_is_posted_mark ||
-			    atomic_load_explicit(&buf->refs, memory_order_relaxed) != 0)
+			if (buf->user != &data_with_nic || atomic_load_explicit(&buf->refs, memory_order_relaxed) != 0)
 				continue;
 			buf->user = NULL;
 			vma_buf_debug_mark_returned(pool->arena, buf);

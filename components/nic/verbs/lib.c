@@ -15,8 +15,7 @@
 static struct verbs_lib lib;
 static bool lib_found;
 
-/* If another library stands in front of this one for a function, as one that is preloaded may, its function counts. */
-static void *find_symbol(void *library, const char *name)
+void *verbs_lib_symbol(void *library, const char *name)
 {
 	void *found = dlsym(RTLD_DEFAULT, name);
 
@@ -34,7 +33,7 @@ static void verbs_lib_load(void)
 	}
 	lib_found = true;
 #define X(type, name, parameters)                                                                                      \
-	*(void **)&lib.name = find_symbol(library, #name);                                                             \
+	*(void **)&lib.name = verbs_lib_symbol(library, #name);                                                        \
 	if (lib.name == NULL) {                                                                                        \
 		vma_log_warn("verbs: libibverbs.so.1 has no " #name ": it is not used");                               \
 		lib_found = false;                                                                                     \

@@ -48,5 +48,8 @@ struct verbs_lib {
 };
 
 const struct verbs_lib *verbs_lib(void); /* NULL: there is no such library here */
+/* A function of that name that stands in front of the library's, as one that is preloaded may; else the library's own.
+ * NULL: there is none. */
+void *verbs_lib_symbol(void *library, const char *name);
 
 #endif

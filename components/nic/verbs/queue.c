@@ -11,6 +11,7 @@
 #include <vma/log.h>
 
 #include "../os.h"
+#include "mlx5.h"
 #include "verbs.h"
 
 #define TSO_HEADER_MAX 128 /* Ethernet with a tag, IPv4 and TCP with all options: 138; ours are shorter */
@@ -207,6 +208,7 @@ void verbs_queue_close(struct verbs_queue *queue)
 
 	if (device == NULL)
 		return;
+	mlx5_close(queue->mlx5);
 	if (queue->qp != NULL)
 		device->lib->ibv_destroy_qp(queue->qp);
 	if (queue->tx_cq != NULL)

@@ -142,7 +142,8 @@ int verbs_timestamps_sample_if_due(struct nic_verbs *nic)
 void verbs_timestamps_start_on_qp(struct verbs_qp *qp)
 {
 	const struct nic_verbs *nic = qp->nic;
-	const bool stamps = nic->stamped && qp->queue.rx_cq_ex != NULL && qp->queue.rx_stamps == nic->stamps;
+	const bool can = qp->queue.rx_cq_ex != NULL || qp->queue.mlx5 != NULL;
+	const bool stamps = nic->stamped && can && qp->queue.rx_stamps == nic->stamps;
 
 	atomic_store_explicit(&qp->rx_stamps, stamps ? nic->stamps : VERBS_STAMPS_NONE, memory_order_relaxed);
 	verbs_data_select_paths(qp);
@@ -181,16 +182,13 @@ static uint64_t timestamp_not_backward(struct verbs_qp *qp, uint64_t ns)
 	return ns;
 }
 
-uint64_t verbs_timestamp_to_ns(struct verbs_qp *qp, enum verbs_timestamp_kind stamps)
+uint64_t verbs_stamp_of_ticks(struct verbs_qp *qp, enum verbs_timestamp_kind stamps, uint64_t ticks)
 {
-	struct ibv_cq_ex *ex = qp->queue.rx_cq_ex;
 	struct verbs_clock clock = qp->rx_clock;
 
 	switch (stamps) {
-	case VERBS_STAMPS_WALL:
-		return ibv_wc_read_completion_wallclock_ns(ex);
 	case VERBS_STAMPS_RAW:
-		return verbs_clock_ticks_to_ns(&clock, ibv_wc_read_completion_ts(ex));
+		return verbs_clock_ticks_to_ns(&clock, ticks);
 	case VERBS_STAMPS_SYSTEM:
 		if (read_clock_conversion(qp->nic, &clock))
 			qp->rx_last = clock;
@@ -198,8 +196,17 @@ uint64_t verbs_timestamp_to_ns(struct verbs_qp *qp, enum verbs_timestamp_kind st
 			clock = qp->rx_last;
 		if (!clock.sampled)
 			return 0;
-		return timestamp_not_backward(qp, verbs_clock_ticks_to_ns(&clock, ibv_wc_read_completion_ts(ex)));
+		return timestamp_not_backward(qp, verbs_clock_ticks_to_ns(&clock, ticks));
 	default:
 		return 0;
 	}
+}
+
+uint64_t verbs_timestamp_to_ns(struct verbs_qp *qp, enum verbs_timestamp_kind stamps)
+{
+	struct ibv_cq_ex *ex = qp->queue.rx_cq_ex;
+
+	if (stamps == VERBS_STAMPS_WALL)
+		return ibv_wc_read_completion_wallclock_ns(ex);
+	return stamps == VERBS_STAMPS_NONE ? 0 : verbs_stamp_of_ticks(qp, stamps, ibv_wc_read_completion_ts(ex));
 }

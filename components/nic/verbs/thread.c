@@ -11,6 +11,7 @@
 #include <vma/log.h>
 
 #include "../os.h"
+#include "mlx5.h"
 #include "verbs.h"
 
 #define REBIND_RETRY_MS 100 /* a queue pair that was not rebound is asked again */
@@ -123,12 +124,16 @@ static void handle_async_events(struct nic_verbs *nic)
 	}
 }
 
-/* A failed receive or send need not have stopped its queue. */
-static bool queue_is_in_rts_state(const struct verbs_qp *qp)
+/* A failed receive or send need not have stopped its queue. A card whose rings cannot be read stops it here. */
+static bool queue_is_in_rts_state(struct verbs_qp *qp)
 {
 	struct ibv_qp_init_attr init;
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_UNKNOWN};
 
+	if (mlx5_has_failed(&qp->queue)) {
+		qp->nic->mlx5_direct = false;
+		return false;
+	}
 	return qp->queue.device->lib->ibv_query_qp(qp->queue.qp, &attr, IBV_QP_STATE, &init) == 0 &&
 	       attr.qp_state == IBV_QPS_RTS;
 }

@@ -17,6 +17,7 @@
 
 #include "../backends.h"
 #include "../os.h"
+#include "mlx5.h"
 #include "verbs.h"
 
 static struct nic_verbs *verbs_nic_of(struct vma_nic *base)
@@ -152,6 +153,8 @@ static int open_device(struct nic_verbs *nic, const struct verbs_device_port *pl
 
 	if (rc < 0)
 		return rc;
+	if (nic->mlx5_direct)
+		mlx5_look(nic->device, nic->name);
 	verbs_timestamp_kind_of_device(nic);
 	nic_set_info_from_device(nic);
 	if (bufs_per_rx_packet(nic) <= nic->device->limits.sge_max)
@@ -232,6 +235,7 @@ int nic_verbs_open(const char *name, const struct vma_nic_attr *attr, bool silen
 	nic->stats = attr->stats;
 	nic->caches = attr->caches;
 	nic->conversion = attr->hw_ts_conversion;
+	nic->mlx5_direct = attr->mlx5_direct;
 	nic->frames_max = verbs_frames_max(attr->arena);
 	nic->wake_fd = nic->claims_fd = nic->raw_fd = nic->diag_fd = -1;
 	snprintf(nic->name, sizeof(nic->name), "%s", lower);
@@ -293,6 +297,22 @@ static int qp_alloc_memory(struct verbs_qp *qp, const struct verbs_queue_sizes *
 	return rc;
 }
 
+/* If its rings cannot be driven, it is made anew, for libibverbs. 0 or -errno. */
+static int bind_rings(struct verbs_qp *qp, const struct verbs_queue_attr *attr, const char **what)
+{
+	struct verbs_device *device = qp->nic->device;
+	const char *why;
+
+	if (mlx5_open(&qp->queue, attr, &why) == 0) {
+		vma_log_debug("%s: RDMA device %s: its rings are driven directly", qp->name, device->place.device);
+		return 0;
+	}
+	vma_log_once(VMA_LOG_WARN, "%s: VMA_MLX5_DIRECT has no effect on RDMA device %s: %s", qp->nic->name,
+	             device->place.device, why);
+	verbs_queue_close(&qp->queue);
+	return verbs_queue_open(device, attr, &qp->queue, what);
+}
+
 static int bind_queue(struct verbs_qp *qp, const struct verbs_queue_sizes *plan, const char **what)
 {
 	struct verbs_device *device = qp->nic->device;
@@ -306,7 +326,9 @@ static int bind_queue(struct verbs_qp *qp, const struct verbs_queue_sizes *plan,
 	        .rx_stamps = qp->nic->stamps,
 	};
 
-	return verbs_queue_open(device, &attr, &qp->queue, what);
+	int rc = verbs_queue_open(device, &attr, &qp->queue, what);
+
+	return rc == 0 && qp->nic->mlx5_direct && device->mlx5 != NULL ? bind_rings(qp, &attr, what) : rc;
 }
 
 static int qp_alloc_send_places(struct verbs_qp *qp, uint32_t tx_depth)
@@ -475,7 +497,7 @@ static int verbs_qp_create(struct vma_nic *base, const struct vma_nic_qp_attr *a
 	if (qp == NULL)
 		return -ENOMEM;
 	memset(qp, 0, sizeof(*qp));
-	qp->base.ops = base->ops;
+	qp->base.ops = nic->mlx5_direct ? &vma_nic_mlx5_ops : base->ops;
 	qp->base.nic = base;
 	qp->base.arena = base->arena;
 	qp->nic = nic;
@@ -602,6 +624,8 @@ static int rebind_locked(struct verbs_qp *qp)
 	int rc;
 
 	drain_wake(qp);
+	if (atomic_load(&qp->lookers) != 0) /* at a ring that would end here: mlx5_rx_is_empty */
+		return -EAGAIN;
 	qp->lacks_memory = false;
 	rc = qp_rebind_keeping_old_queue(qp);
 	if (rc < 0 && !qp->lacks_memory) {
@@ -690,31 +714,23 @@ static uint64_t verbs_now_ns(const struct vma_nic *nic)
 	return os_now_ns();
 }
 
+/* What the queue pairs of either have in common. */
+#define VERBS_OPS                                                                                                      \
+	.name = "verbs", .open = verbs_open, .look = nic_verbs_probe, .close = verbs_close,                            \
+	.qp_create = verbs_qp_create, .qp_destroy = verbs_qp_destroy, .qp_rebind = verbs_qp_rebind,                    \
+	.flow_add = verbs_flow_add, .flow_del = verbs_flow_del, .flow_move = verbs_flow_move,                          \
+	.moderate = verbs_moderate, .pace = verbs_pace, .stamp = verbs_enable_timestamps, .tx = verbs_tx,              \
+	.reap_tx = verbs_reap_tx, .tx_is_idle = verbs_tx_is_idle, .arm = verbs_arm, .unarm = verbs_unarm,              \
+	.fd = verbs_fd, .to_kernel = verbs_to_kernel, .now_ns = verbs_now_ns
+
 const struct vma_nic_ops vma_nic_verbs_ops = {
-        .name = "verbs",
-        .open = verbs_open,
-        .look = nic_verbs_probe,
-        .close = verbs_close,
-        .qp_create = verbs_qp_create,
-        .qp_destroy = verbs_qp_destroy,
-        .qp_rebind = verbs_qp_rebind,
-        .flow_add = verbs_flow_add,
-        .flow_del = verbs_flow_del,
-        .flow_move = verbs_flow_move,
-        .exempt = verbs_flow_exempt,
-        .unexempt = verbs_flow_unexempt,
-        .moderate = verbs_moderate,
-        .pace = verbs_pace,
-        .stamp = verbs_enable_timestamps,
+        VERBS_OPS,
         .post_rx = verbs_post_rx,
         .poll_rx = verbs_poll_rx,
-        .tx = verbs_tx,
         .kick = verbs_kick,
-        .reap_tx = verbs_reap_tx,
-        .tx_is_idle = verbs_tx_is_idle,
-        .arm = verbs_arm,
-        .unarm = verbs_unarm,
-        .fd = verbs_fd,
-        .to_kernel = verbs_to_kernel,
-        .now_ns = verbs_now_ns,
+};
+
+/* With VMA_MLX5_DIRECT; also while a queue pair has no rings of its own to drive. */
+const struct vma_nic_ops vma_nic_mlx5_ops = {
+        VERBS_OPS, .post_rx = mlx5_post_rx, .poll_rx = mlx5_poll_rx, .rx_is_empty = mlx5_rx_is_empty, .kick = mlx5_kick,
 };

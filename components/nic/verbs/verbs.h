@@ -4,7 +4,8 @@
  *   lib.c      the functions of libibverbs      device.c   an opened device: context, protection domain, limits
  *   find.c     interface to device              memory.c   registered windows, pools, the table of local keys
  *   rule.c     a key as a rule of the card      queue.c    what one queue pair has in the device
- *   plan.h     depths, completions to ask for   data.c     the hot path
+ *   plan.h     depths, completions to ask for   data.c     the hot path; data.h what it shares with the next
+ *   mlx5.c     the rings of an mlx5 card        mlx5_data.c   the hot path over them; mlx5_wqe.h their layouts
  *   flows.c    rules of all queue pairs         thread.c   windows to come, broken queues, events
  *   claims.c   flows that two processes want    verbs.c    open, close, queue pairs, rebind
  *   conflicts.c   flows that kernel sockets want   exempts.c   connections that the card leaves to the kernel
@@ -55,6 +56,8 @@
 
 struct nic_verbs;
 struct verbs_qp;
+struct verbs_mlx5;
+struct mlx5_lib;
 
 /* ---- device.c ---- */
 
@@ -71,8 +74,9 @@ struct verbs_limits {
 
 struct verbs_device {
 	const struct verbs_lib *lib;
-	unsigned refs;       /* under the nic's lock: the nic, and each queue pair */
-	uint32_t generation; /* of the nic's openings; 1 or more */
+	const struct mlx5_lib *mlx5; /* NULL: its rings are libibverbs' business (mlx5.h) */
+	unsigned refs;               /* under the nic's lock: the nic, and each queue pair */
+	uint32_t generation;         /* of the nic's openings; 1 or more */
 	struct verbs_device_port place;
 	struct ibv_context *context;
 	struct ibv_pd *pd;
@@ -125,13 +129,14 @@ void verbs_wipeonfork_free(void *memory, size_t bytes); /* NULL is allowed */
 
 struct verbs_queue {
 	struct verbs_device *device; /* NULL: there is none */
+	struct verbs_mlx5 *mlx5;     /* its rings, if the library drives them itself (mlx5.h); NULL: libibverbs does */
 	struct ibv_td *td;
 	struct ibv_pd *domain; /* NULL: the device's; else one for a single thread */
 	struct ibv_comp_channel *channel;
 	struct ibv_cq *rx_cq, *tx_cq;
-	struct ibv_cq_ex *rx_cq_ex, *tx_cq_ex; /* NULL: the provider has only ibv_poll_cq */
+	struct ibv_cq_ex *rx_cq_ex, *tx_cq_ex; /* NULL: the provider has only ibv_poll_cq; or with mlx5 */
 	struct ibv_qp *qp;
-	struct ibv_qp_ex *qp_ex; /* NULL: the provider has only ibv_post_send */
+	struct ibv_qp_ex *qp_ex; /* NULL: the provider has only ibv_post_send; or with mlx5 */
 	uint32_t inline_max;
 	enum verbs_timestamp_kind rx_stamps; /* that completions of receives have */
 };
@@ -187,9 +192,9 @@ _Static_assert(sizeof(struct verbs_send_segment) == 32, "two in a cache line");
 /*
  * Three fields stand for questions that no packet pays for:
  *   lkeys          a table without keys, once the queue pair is lost; and in a forked child
- *   rx_ex, tx_ex   NULL, once it is lost
+ *   rx_ex, tx_ex   NULL, once it is lost; and rx_mlx5, tx_mlx5, one pair of which is always NULL
  *   sent           no entry is SENT_PLAIN in a forked child
- * Who finds no key, NULL or nothing plain asks all that is to be asked (qp_usable).
+ * Who finds no key, NULL or nothing plain asks all that is to be asked (data_usable).
  */
 struct verbs_qp {
 	struct vma_nic_qp base;
@@ -215,6 +220,7 @@ struct verbs_qp {
 	bool rx_armed, rx_watched;
 	bool rx_sleeps;                              /* armed and not unarmed since: somebody may sleep on epoll_fd */
 	_Atomic uint8_t rx_stamps;                   /* enum verbs_timestamp_kind that are read */
+	struct verbs_mlx5 *_Atomic rx_mlx5;          /* with packets of one buffer and no stamps */
 	struct vma_buf *rx_open[2 * VERBS_SEGS_MAX]; /* the NIC's, and not enough for one more receive */
 	struct vma_buf *rx_pending[2 * VERBS_SEGS_MAX]; /* polled, and not asked for yet */
 	struct verbs_clock rx_last;                     /* with the line as last read whole */
@@ -238,6 +244,12 @@ struct verbs_qp {
 	uint64_t tx_frame_bytes;                           /* of a frame of the arena */
 	uint16_t tx_not_plain;                             /* flags that make a packet more than that */
 	struct verbs_signal_interval signals;
+	struct verbs_mlx5 *_Atomic tx_mlx5;
+
+	/* any thread, of a queue with mlx5: whether the receive queue is empty */
+	struct verbs_mlx5 *_Atomic rx_look __attribute__((aligned(64))); /* NULL: it is not known */
+	_Atomic uint32_t lookers;                                        /* that may be using rx_look */
+	_Atomic bool rx_keeps; /* receive half: rx_pending has something, or may have in a moment */
 
 	/* control */
 	struct verbs_qp *next __attribute__((aligned(64)));
@@ -274,6 +286,7 @@ struct nic_verbs {
 	uint32_t flow_buckets_n, flows_n;
 	struct verbs_flow *revoked;       /* to be reported by the nic's thread */
 	struct verbs_flow *lingering;     /* reported, with a rule in the card still */
+	bool mlx5_direct;                 /* VMA_MLX5_DIRECT; false once a card has not kept to what mlx5.h says */
 	unsigned conversion;              /* VMA_HW_TS_CONVERSION */
 	enum verbs_timestamp_kind stamps; /* that this device can give for it */
 	bool stamped;                     /* somebody wants them */
@@ -383,6 +396,8 @@ void verbs_timestamps_start_on_qp(struct verbs_qp *qp);
 bool verbs_read_device_clock_ticks(struct ibv_context *context, uint64_t *ticks);
 /* Receive half, of the completion at hand. 0: none. */
 uint64_t verbs_timestamp_to_ns(struct verbs_qp *qp, enum verbs_timestamp_kind stamps) __attribute__((noinline));
+/* The same of a counter's value; not for VERBS_STAMPS_WALL. */
+uint64_t verbs_stamp_of_ticks(struct verbs_qp *qp, enum verbs_timestamp_kind stamps, uint64_t ticks);
 
 /* ---- data.c ---- */
 unsigned verbs_post_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);

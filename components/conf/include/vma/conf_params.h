@@ -323,6 +323,9 @@
 	X(ENUM, nic, "VMA_NIC", "NIC backend", VMA_CONF_NIC_AUTO, SAME, SAME, 0, 0, NIC,                               \
 	  "How interfaces are reached: auto takes verbs where the interface has such a device, else xdp; none leaves " \
 	  "all to the kernel.")                                                                                        \
+	X(BOOL, mlx5_direct, "VMA_MLX5_DIRECT", "mlx5 direct", 0, SAME, SAME, 0, 1, SWITCH,                            \
+	  "The library drives the queues of an mlx5 card itself, without a call of libibverbs for each packet. It has "\
+	  "been tried on a model of such a card only (docs/verbs.md).")                                                \
 	Y(LATER, ENUM, tso, "VMA_TSO", "TSO", VMA_CONF_AUTO, SAME, SAME, 0, 0, AUTO,                                   \
 	  "A card cuts large sends of TCP into segments.")                                                             \
 	Y(NO_MEANING, ENUM, lro, "VMA_LRO", "LRO", VMA_CONF_AUTO, SAME, SAME, 0, 0, AUTO,                              \

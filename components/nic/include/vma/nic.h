@@ -84,6 +84,7 @@ struct vma_nic_attr {
 	 * asks for them: 0 there are none, 1 the card's own, in ns; 2 as 3, else 1; 3 CLOCK_REALTIME; 4 the clock that
 	 * PTP disciplines, else 3 */
 	unsigned hw_ts_conversion;
+	bool mlx5_direct;      /* VMA_MLX5_DIRECT, verbs: drive the rings of an mlx5 card without libibverbs */
 	const char *stats_dir; /* where a vmad that is started sweeps (nic_owner.h); NULL: its default */
 };
 

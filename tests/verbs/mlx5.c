@@ -1,0 +1,480 @@
+/*
+ * Preloaded in tests that set VMASOFT_MLX5 (with_card): this card's queue pairs as an mlx5 card's. mlx5dv_init_obj hands
+ * out rings in the form of <infiniband/mlx5dv.h>. For each queue pair a thread does what the card would: it reads WQEs
+ * when the doorbell records say so, sends and receives by the queue pair itself, and writes completions. So a library
+ * that drives such rings is run over whole cards: with rules, with sleeping threads, with queues that end.
+ *
+ * The registers are memory that the thread looks at. Completion channels are eventfds: the card knows nothing of them.
+ * components/nic/test/mlx5_model.h is the strict one of the two; here a ring that makes no sense ends the program, too.
+ */
+#include <dlfcn.h>
+#include <endian.h>
+#include <errno.h>
+#include <infiniband/mlx5dv.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+#define FRAME_MAX 9216
+#define MUST(condition)                                                                                                \
+	do {                                                                                                           \
+		if (!(condition)) {                                                                                    \
+			fprintf(stderr, "mlx5.c:%d: the card objects: %s (errno %d)\n", __LINE__, #condition, errno);  \
+			abort();                                                                                       \
+		}                                                                                                      \
+	} while (0)
+
+struct ring_cq {
+	struct ibv_cq *cq;
+	char *entries;
+	uint32_t count, produced;
+	_Atomic uint32_t *record;
+};
+
+struct ring_sent {
+	uint16_t counter;
+	bool asked;
+};
+
+struct rings {
+	struct rings *next;
+	struct ibv_qp *qp;
+	struct ibv_qp_cap cap;
+	struct ring_cq rx, tx;
+	char *sq, *rq, *uar, *cq_uar;
+	_Atomic uint32_t *records;
+	uint32_t sq_blocks, rq_count, rq_stride;
+	uint32_t sq_index, rq_index, rq_done; /* rq_done: completed */
+	struct ring_sent *sent;
+	uint32_t sent_from, sent_to;
+	char *frames; /* registered: one for each send that is on its way */
+	struct ibv_mr *mr;
+	pthread_t thread;
+	atomic_bool stop;
+	bool is_armed;
+	uint32_t armed_at;
+};
+
+static struct rings *all_rings;
+static pthread_mutex_t rings_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void *ring_memory(size_t bytes)
+{
+	void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	MUST(map != MAP_FAILED);
+	return map;
+}
+
+static uint32_t power_of_2(uint32_t n)
+{
+	uint32_t power = 1;
+
+	while (power < n)
+		power *= 2;
+	return power;
+}
+
+/* ---- completions ---- */
+
+static struct mlx5_cqe64 *ring_cqe(const struct ring_cq *cq)
+{
+	return (struct mlx5_cqe64 *)(void *)(cq->entries + (size_t)(cq->produced & (cq->count - 1)) * 64);
+}
+
+static void ring_complete(struct ring_cq *cq, uint8_t opcode)
+{
+	MUST(((cq->produced - be32toh(atomic_load(cq->record))) & 0xffffff) < cq->count);
+	__atomic_store_n(&ring_cqe(cq)->op_own, (uint8_t)(opcode << 4 | (cq->produced / cq->count & 1)),
+	                 __ATOMIC_RELEASE);
+	cq->produced++;
+}
+
+static void ring_fail(struct ring_cq *cq, uint8_t opcode, uint16_t counter, enum ibv_wc_status status)
+{
+	struct mlx5_err_cqe *cqe = (struct mlx5_err_cqe *)ring_cqe(cq);
+
+	cqe->wqe_counter = htobe16(counter);
+	cqe->syndrome = status == IBV_WC_WR_FLUSH_ERR   ? MLX5_CQE_SYNDROME_WR_FLUSH_ERR
+	                : status == IBV_WC_LOC_LEN_ERR  ? MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR
+	                : status == IBV_WC_LOC_PROT_ERR ? MLX5_CQE_SYNDROME_LOCAL_PROT_ERR
+	                                                : MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR;
+	ring_complete(cq, opcode);
+}
+
+/* ---- sends ---- */
+
+static void sq_read(const struct rings *rings, uint32_t *at, uint32_t end, void *to, uint32_t n)
+{
+	MUST(n <= end - *at);
+	for (uint32_t i = 0; i < n; i++, ++*at)
+		((char *)to)[i] = rings->sq[*at % (rings->sq_blocks * 64)];
+}
+
+/* One WQE as a frame; returns its blocks. */
+static uint32_t sq_frame(struct rings *rings, char *frame, uint32_t *len, bool *checksum, bool *asked)
+{
+	const uint32_t begin = (rings->sq_index & (rings->sq_blocks - 1)) * 64;
+	struct mlx5_wqe_ctrl_seg ctrl;
+	struct mlx5_wqe_eth_seg eth;
+	uint32_t at = begin, end = begin + 16, segs;
+
+	sq_read(rings, &at, end, &ctrl, sizeof(ctrl));
+	segs = be32toh(ctrl.qpn_ds) & 0x3f;
+	MUST(be32toh(ctrl.opmod_idx_opcode) == ((rings->sq_index & 0xffff) << 8 | MLX5_OPCODE_SEND));
+	MUST(be32toh(ctrl.qpn_ds) >> 8 == rings->qp->qp_num && segs >= 3);
+	end = begin + segs * 16;
+	sq_read(rings, &at, end, &eth, 14);
+	*len = be16toh(eth.inline_hdr_sz);
+	MUST(*len >= 18 && *len <= 128);
+	sq_read(rings, &at, end, frame, *len);
+	while (at < end) {
+		uint32_t word, lkey;
+		uint64_t addr;
+
+		at = (at + 15) & ~15u;
+		if (at == end)
+			break;
+		sq_read(rings, &at, end, &word, 4);
+		word = be32toh(word);
+		MUST((word & ~MLX5_INLINE_SEG) <= FRAME_MAX - *len);
+		if (word & MLX5_INLINE_SEG) {
+			word &= ~MLX5_INLINE_SEG;
+			sq_read(rings, &at, end, frame + *len, word);
+		} else {
+			sq_read(rings, &at, end, &lkey, 4);
+			sq_read(rings, &at, end, &addr, 8);
+			memcpy(frame + *len, (const void *)(uintptr_t)be64toh(addr), word);
+		}
+		*len += word;
+	}
+	*checksum = eth.cs_flags != 0;
+	*asked = ctrl.fm_ce_se != 0;
+	return (segs + 3) / 4;
+}
+
+static bool take_sends(struct rings *rings)
+{
+	const uint32_t record = be32toh(atomic_load(&rings->records[MLX5_SND_DBR]));
+	const uint32_t end = rings->sq_index + ((record - rings->sq_index) & 0xffff);
+	bool any = false;
+
+	MUST(end - rings->sq_index <= rings->sq_blocks);
+	while (rings->sq_index != end) {
+		const uint32_t place = rings->sent_to % rings->cap.max_send_wr;
+		char *frame = rings->frames + (size_t)place * FRAME_MAX;
+		struct ibv_sge sge = {.addr = (uintptr_t)frame, .lkey = rings->mr->lkey};
+		struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND}, *bad;
+		bool checksum, asked;
+		uint32_t blocks;
+
+		MUST(rings->sent_to - rings->sent_from < rings->cap.max_send_wr);
+		blocks = sq_frame(rings, frame, &sge.length, &checksum, &asked);
+		rings->sent[place] = (struct ring_sent){(uint16_t)rings->sq_index, asked};
+		wr.send_flags = IBV_SEND_SIGNALED | (checksum ? IBV_SEND_IP_CSUM : 0);
+		if (ibv_post_send(rings->qp, &wr, &bad) != 0)
+			break; /* the device has gone */
+		rings->sent_to++;
+		rings->sq_index += blocks;
+		any = true;
+	}
+	return any;
+}
+
+static bool take_sent(struct rings *rings)
+{
+	struct ibv_wc wc[16];
+	const int n = ibv_poll_cq(rings->tx.cq, 16, wc);
+
+	for (int i = 0; i < n; i++) {
+		const struct ring_sent *sent = &rings->sent[rings->sent_from++ % rings->cap.max_send_wr];
+
+		if (wc[i].status != IBV_WC_SUCCESS) {
+			ring_fail(&rings->tx, MLX5_CQE_REQ_ERR, sent->counter, wc[i].status);
+		} else if (sent->asked) {
+			ring_cqe(&rings->tx)->wqe_counter = htobe16(sent->counter);
+			ring_complete(&rings->tx, MLX5_CQE_REQ);
+		}
+	}
+	return n > 0;
+}
+
+/* ---- receives ---- */
+
+static bool take_posts(struct rings *rings)
+{
+	const uint32_t record = be32toh(atomic_load(&rings->records[MLX5_RCV_DBR]));
+	const uint32_t end = rings->rq_index + ((record - rings->rq_index) & 0xffff);
+	bool any = false;
+
+	MUST(end - rings->rq_done <= rings->rq_count);
+	for (; rings->rq_index != end; rings->rq_index++) {
+		const struct mlx5_wqe_data_seg *seg =
+		        (const void *)(rings->rq +
+		                       (size_t)(rings->rq_index & (rings->rq_count - 1)) * rings->rq_stride);
+		struct ibv_sge sge[16];
+		struct ibv_recv_wr wr = {.sg_list = sge}, *bad;
+
+		for (; (uint32_t)wr.num_sge < rings->rq_stride / 16; wr.num_sge++, seg++) {
+			if (be32toh(seg->lkey) == MLX5_INVALID_LKEY)
+				break;
+			sge[wr.num_sge] =
+			        (struct ibv_sge){be64toh(seg->addr), be32toh(seg->byte_count), be32toh(seg->lkey)};
+		}
+		if (ibv_post_recv(rings->qp, &wr, &bad) != 0)
+			break;
+		any = true;
+	}
+	return any;
+}
+
+static bool take_received(struct rings *rings)
+{
+	struct ibv_wc wc[16];
+	const int n = ibv_poll_cq(rings->rx.cq, 16, wc);
+
+	for (int i = 0; i < n; i++) {
+		struct mlx5_cqe64 *cqe = ring_cqe(&rings->rx);
+		const uint16_t counter = (uint16_t)rings->rq_done++;
+
+		if (wc[i].status != IBV_WC_SUCCESS) {
+			ring_fail(&rings->rx, MLX5_CQE_RESP_ERR, counter, wc[i].status);
+			continue;
+		}
+		cqe->byte_cnt = htobe32(wc[i].byte_len);
+		cqe->hds_ip_ext = wc[i].wc_flags & IBV_WC_IP_CSUM_OK ? MLX5_CQE_L3_OK | MLX5_CQE_L4_OK : 0;
+		cqe->l4_hdr_type_etc = MLX5_CQE_L3_HDR_TYPE_IPV4 << 2;
+		cqe->wqe_counter = htobe16(counter);
+		ring_complete(&rings->rx, MLX5_CQE_RESP_SEND);
+	}
+	return n > 0;
+}
+
+/* ---- events ---- */
+
+/* The register is written after its record, and says the same. */
+static void take_arm(struct rings *rings)
+{
+	_Atomic uint64_t *reg = (_Atomic uint64_t *)(void *)(rings->cq_uar + MLX5_CQ_DOORBELL);
+	const uint64_t word = be64toh(atomic_exchange(reg, 0));
+
+	if (word == 0)
+		return;
+	MUST((word >> 32) == be32toh(atomic_load(&rings->rx.record[1])));
+	rings->is_armed = true;
+	rings->armed_at = (uint32_t)(word >> 32) & 0xffffff;
+}
+
+static void tell(struct rings *rings)
+{
+	const uint64_t one = 1;
+
+	if (!rings->is_armed || ((rings->rx.produced - rings->armed_at) & 0xffffff) == 0)
+		return;
+	rings->is_armed = false;
+	MUST(syscall(SYS_write, rings->rx.cq->channel->fd, &one, sizeof(one)) == sizeof(one));
+}
+
+static void *rings_run(void *arg)
+{
+	struct rings *rings = arg;
+
+	while (!atomic_load(&rings->stop)) {
+		const struct timespec idle = {.tv_nsec = 50000};
+		bool any = take_posts(rings);
+
+		any |= take_sends(rings);
+		if (rings->rx.cq != NULL && rings->tx.cq != NULL) {
+			any |= take_sent(rings);
+			any |= take_received(rings);
+			take_arm(rings);
+			tell(rings);
+		}
+		if (!any)
+			nanosleep(&idle, NULL);
+	}
+	return NULL;
+}
+
+/* ---- libmlx5 ---- */
+
+static void cq_make(struct ring_cq *cq, uint32_t packets)
+{
+	cq->count = power_of_2(packets);
+	cq->entries = ring_memory((size_t)cq->count * 64);
+	cq->record = ring_memory(4096);
+	for (uint32_t i = 0; i < cq->count; i++)
+		cq->entries[(size_t)i * 64 + 63] = (char)(MLX5_CQE_INVALID << 4);
+}
+
+static struct rings *rings_make(struct ibv_qp *qp)
+{
+	struct rings *rings = calloc(1, sizeof(*rings));
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr;
+	uint32_t listed, in_line;
+	sigset_t every, before;
+
+	MUST(rings != NULL && ibv_query_qp(qp, &attr, IBV_QP_CAP, &init) == 0);
+	rings->qp = qp;
+	rings->cap = init.cap;
+	listed = 16 + 160 + 16 * init.cap.max_send_sge;
+	in_line = 48 + ((4 + init.cap.max_inline_data + 15) & ~15u);
+	rings->sq_blocks = power_of_2(init.cap.max_send_wr * (((listed > in_line ? listed : in_line) + 63) / 64));
+	rings->rq_count = power_of_2(init.cap.max_recv_wr);
+	rings->rq_stride = 16 * power_of_2(init.cap.max_recv_sge);
+	rings->sq = ring_memory((size_t)rings->sq_blocks * 64);
+	rings->rq = ring_memory((size_t)rings->rq_count * rings->rq_stride);
+	rings->records = ring_memory(4096);
+	rings->uar = ring_memory(4096);
+	rings->cq_uar = ring_memory(4096);
+	rings->sent = calloc(init.cap.max_send_wr, sizeof(rings->sent[0]));
+	rings->frames = ring_memory((size_t)init.cap.max_send_wr * FRAME_MAX);
+	rings->mr = ibv_reg_mr(qp->pd, rings->frames, (size_t)init.cap.max_send_wr * FRAME_MAX, IBV_ACCESS_LOCAL_WRITE);
+	MUST(rings->sent != NULL && rings->mr != NULL);
+	cq_make(&rings->rx, init.cap.max_recv_wr);
+	cq_make(&rings->tx, init.cap.max_send_wr);
+	rings->rx.cq = qp->recv_cq;
+	rings->tx.cq = qp->send_cq;
+	sigfillset(&every);
+	pthread_sigmask(SIG_SETMASK, &every, &before);
+	MUST(pthread_create(&rings->thread, NULL, rings_run, rings) == 0);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_mutex_lock(&rings_lock);
+	rings->next = all_rings;
+	all_rings = rings;
+	pthread_mutex_unlock(&rings_lock);
+	return rings;
+}
+
+static struct rings *rings_of_cq(const struct ibv_cq *cq)
+{
+	struct rings *rings;
+
+	pthread_mutex_lock(&rings_lock);
+	for (rings = all_rings; rings != NULL && rings->rx.cq != cq && rings->tx.cq != cq; rings = rings->next)
+		;
+	pthread_mutex_unlock(&rings_lock);
+	return rings;
+}
+
+EXPORT bool mlx5dv_is_supported(struct ibv_device *device)
+{
+	(void)device;
+	return true;
+}
+
+EXPORT int mlx5dv_init_obj(struct mlx5dv_obj *obj, uint64_t type)
+{
+	struct rings *rings;
+	struct ring_cq *cq;
+
+	if (type == MLX5DV_OBJ_QP) {
+		if (getenv("VMASOFT_MLX5_REFUSES") != NULL)
+			return EOPNOTSUPP;
+		rings = rings_make(obj->qp.in);
+		*obj->qp.out = (struct mlx5dv_qp){.dbrec = (__be32 *)rings->records,
+		                                  .sq = {rings->sq, rings->sq_blocks, 64},
+		                                  .rq = {rings->rq, rings->rq_count, rings->rq_stride},
+		                                  .bf = {rings->uar, 256}};
+		return 0;
+	}
+	rings = rings_of_cq(obj->cq.in);
+	if (type != MLX5DV_OBJ_CQ || rings == NULL)
+		return EINVAL;
+	cq = rings->rx.cq == obj->cq.in ? &rings->rx : &rings->tx;
+	*obj->cq.out = (struct mlx5dv_cq){.buf = cq->entries,
+	                                  .dbrec = (__be32 *)cq->record,
+	                                  .cqe_cnt = cq->count,
+	                                  .cqe_size = 64,
+	                                  .cq_uar = rings->cq_uar,
+	                                  .cqn = 1};
+	return 0;
+}
+
+EXPORT int mlx5dv_get_clock_info(struct ibv_context *context, struct mlx5dv_clock_info *info)
+{
+	(void)context, (void)info;
+	return EOPNOTSUPP;
+}
+
+/* ---- libibverbs ---- */
+
+/* Of a queue pair that ends: its card's thread first. The rings are unmapped, so that who looks at them is seen. */
+EXPORT int ibv_destroy_qp(struct ibv_qp *qp)
+{
+	int (*next)(struct ibv_qp *) = (int (*)(struct ibv_qp *))dlsym(RTLD_NEXT, "ibv_destroy_qp");
+	struct rings **place, *rings;
+	int rc;
+
+	pthread_mutex_lock(&rings_lock);
+	for (place = &all_rings; *place != NULL && (*place)->qp != qp; place = &(*place)->next)
+		;
+	rings = *place;
+	if (rings != NULL)
+		*place = rings->next;
+	pthread_mutex_unlock(&rings_lock);
+	if (rings != NULL) {
+		atomic_store(&rings->stop, true);
+		pthread_join(rings->thread, NULL);
+	}
+	rc = next(qp);
+	if (rings == NULL)
+		return rc;
+	ibv_dereg_mr(rings->mr);
+	munmap(rings->sq, (size_t)rings->sq_blocks * 64);
+	munmap(rings->rq, (size_t)rings->rq_count * rings->rq_stride);
+	munmap(rings->rx.entries, (size_t)rings->rx.count * 64);
+	munmap(rings->tx.entries, (size_t)rings->tx.count * 64);
+	munmap((void *)rings->rx.record, 4096);
+	munmap((void *)rings->tx.record, 4096);
+	munmap((void *)rings->records, 4096);
+	munmap(rings->uar, 4096);
+	munmap(rings->cq_uar, 4096);
+	munmap(rings->frames, (size_t)rings->cap.max_send_wr * FRAME_MAX);
+	free(rings->sent);
+	free(rings);
+	return rc;
+}
+
+EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
+{
+	struct ibv_comp_channel *channel = calloc(1, sizeof(*channel));
+
+	MUST(channel != NULL);
+	channel->context = context;
+	channel->fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+	MUST(channel->fd >= 0);
+	return channel;
+}
+
+EXPORT int ibv_destroy_comp_channel(struct ibv_comp_channel *channel)
+{
+	syscall(SYS_close, channel->fd);
+	free(channel);
+	return 0;
+}
+
+EXPORT int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **context)
+{
+	uint64_t one;
+
+	*cq = NULL;
+	*context = NULL;
+	return syscall(SYS_read, channel->fd, &one, sizeof(one)) == sizeof(one) ? 0 : -1;
+}
+
+EXPORT void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)
+{
+	(void)cq, (void)n;
+}
