@@ -125,6 +125,7 @@ static void qp_take(struct verbs_mlx5 *mlx5, const struct mlx5dv_qp *dv, const s
 	mlx5->sq_end = mlx5->sq + (size_t)dv->sq.wqe_cnt * MLX5_SEND_WQE_BB;
 	mlx5->sq_mask = dv->sq.wqe_cnt - 1;
 	mlx5->sq_number = queue->qp->qp_num << 8;
+	mlx5->sq_plain = htobe32(mlx5->sq_number | MLX5_PLAIN_SEGS);
 	mlx5->sq_record = (_Atomic uint32_t *)&dv->dbrec[MLX5_SND_DBR];
 	mlx5->bf = dv->bf.reg;
 	mlx5->bf_size = env_is_set("MLX5_SHUT_UP_BF") ? 0 : dv->bf.size;
@@ -175,7 +176,7 @@ int mlx5_open(struct verbs_queue *queue, const struct verbs_queue_attr *attr, co
 		return -ENOMEM;
 	mlx5->lib = device->mlx5;
 	mlx5->context = device->context;
-	mlx5->has_checksum = device->limits.has_checksum;
+	mlx5->checksum_mask = device->limits.has_checksum ? MLX5_CHECKSUM_MASK : 0;
 	qp_take(mlx5, &qp, queue);
 	cq_take(&mlx5->rx_cq, &rx, true);
 	cq_take(&mlx5->tx_cq, &tx, false);

@@ -52,8 +52,8 @@ struct mlx5_cq {
 struct verbs_mlx5 {
 	const struct mlx5_lib *lib;
 	struct ibv_context *context;
-	_Atomic bool failed; /* the card did not keep to what is known here */
-	bool has_checksum;   /* CQEs say what it found */
+	_Atomic bool failed;    /* the card did not keep to what is known here */
+	uint16_t checksum_mask; /* of what CQEs say of checksums; 0: nothing */
 
 	/* receive half; entries are receives */
 	struct mlx5_cq rx_cq __attribute__((aligned(64)));
@@ -70,6 +70,7 @@ struct verbs_mlx5 {
 	uint32_t sq_mask;
 	uint32_t sq_index;  /* of the next WQE; it counts on */
 	uint32_t sq_number; /* of the queue, shifted as a WQE has it */
+	uint32_t sq_plain;  /* the same, with MLX5_PLAIN_SEGS and in network order */
 	_Atomic uint32_t *sq_record;
 	char *bf;
 	uint32_t bf_size, bf_at; /* of each of the two halves; 0: no BlueFlame */

@@ -153,7 +153,7 @@ bool mlx5_read_received(struct verbs_qp *qp, struct data_received *out)
 		out->status = cqe_status(cqe);
 	} else {
 		out->len = be32toh(cqe->byte_cnt);
-		out->flags = mlx5->has_checksum && mlx5_cqe_checksums_ok(cqe) ? IBV_WC_IP_CSUM_OK : 0;
+		out->flags = mlx5_cqe_checksums_ok(cqe, mlx5->checksum_mask) ? IBV_WC_IP_CSUM_OK : 0;
 		if (__builtin_expect(data_stamps_of(qp) != VERBS_STAMPS_NONE, 0))
 			out->stamp_ns = cqe_stamp(qp, cqe);
 	}
@@ -183,45 +183,51 @@ static inline __attribute__((always_inline)) unsigned poll_rx_ring(struct verbs_
 	struct mlx5_cq *cq = &mlx5->rx_cq;
 	const uint32_t most = data_frame_bytes(qp);
 	uint32_t index = atomic_load_explicit(&cq->index, memory_order_relaxed), first = index;
+	uint32_t head = mlx5->rq_head, tail = mlx5->rq_tail;
 	unsigned got = 0;
 
 	while (got < n) {
 		const struct mlx5_cqe64 *cqe = mlx5_cqe_at(cq, index);
 		const uint8_t op_own = mlx5_cqe_owner(cqe);
-		const uint32_t tail = mlx5->rq_tail;
 		struct vma_buf *buf;
 		uint32_t len;
-		uint16_t flags = 0;
 
-		if (!mlx5_cqe_is_there(cq, index, op_own))
-			break;
+		if (((op_own ^ mlx5_cq_round(cq, index)) & ~MLX5_CQE_SOLICITED) != MLX5_CQE_PACKET) {
+			if (__builtin_expect(!mlx5_cqe_is_there(cq, index, op_own), 1))
+				break;
+			goto other;
+		}
 		mlx5_from_device();
 		len = be32toh(cqe->byte_cnt);
-		if (__builtin_expect((op_own & ~MLX5_CQE_OWNER_AND_EVENT) != MLX5_CQE_PACKET || len - 1 >= most ||
-		                             tail == mlx5->rq_head || be16toh(cqe->wqe_counter) != (uint16_t)tail,
-		                     0)) {
-			mlx5_cq_consumed(cq, index);
-			if (!poll_failed_cqe(qp))
-				return got;
-			first = index = atomic_load_explicit(&cq->index, memory_order_relaxed);
-			continue;
-		}
-		if (mlx5->has_checksum && mlx5_cqe_checksums_ok(cqe))
-			flags = VMA_BUF_RX_L3_CSUM_OK | VMA_BUF_RX_L4_CSUM_OK;
-		buf = mlx5->rq_bufs[tail & mlx5->rq_mask];
-		data_adopt(qp, buf, len, flags);
+		if (__builtin_expect(len - 1 >= most || tail == head || be16toh(cqe->wqe_counter) != (uint16_t)tail, 0))
+			goto other;
+		buf = mlx5->rq_bufs[tail++ & mlx5->rq_mask];
+		data_adopt(qp, buf, len,
+		           mlx5_cqe_checksums_ok(cqe, mlx5->checksum_mask)
+		                   ? VMA_BUF_RX_L3_CSUM_OK | VMA_BUF_RX_L4_CSUM_OK
+		                   : 0);
 		if (with_stamps && data_stamps_of(qp) != VERBS_STAMPS_NONE) {
 			const uint64_t stamp_ns = cqe_stamp(qp, cqe);
 
 			data_put_stamps(qp, &buf, &stamp_ns, 1);
 		}
-		mlx5->rq_tail = tail + 1;
 		index++;
-		vma_stats_add(&qp->stats->rx_frames, 1);
 		bufs[got++] = buf;
-	}
-	if (index != first)
+		continue;
+	other:
+		mlx5->rq_tail = tail;
 		mlx5_cq_consumed(cq, index);
+		if (!poll_failed_cqe(qp))
+			break;
+		head = mlx5->rq_head;
+		tail = mlx5->rq_tail;
+		first = index = atomic_load_explicit(&cq->index, memory_order_relaxed);
+	}
+	if (index != first) {
+		mlx5->rq_tail = tail;
+		mlx5_cq_consumed(cq, index);
+	}
+	vma_stats_add(&qp->stats->rx_frames, got);
 	return got;
 }
 
@@ -442,12 +448,14 @@ static __attribute__((noinline)) uint32_t put_any_wqe(struct verbs_qp *qp, struc
 static inline __attribute__((always_inline)) char *
 put_plain_wqe(struct verbs_mlx5 *mlx5, const struct verbs_send_segment *seg, uint32_t end, bool signal)
 {
-	char *eth = sq_block(mlx5, mlx5->sq_index) + MLX5_SEG_BYTES;
+	const uint32_t index = mlx5->sq_index, block = index & mlx5->sq_mask;
+	char *ctrl = mlx5->sq + (size_t)block * MLX5_SEND_WQE_BB;
 
-	mlx5_put_eth(eth, seg->how & IBV_SEND_IP_CSUM, 0, MLX5_INLINE_HEADER);
-	memcpy(eth + MLX5_ETH_HEADER_AT, (const void *)(uintptr_t)seg->addr, MLX5_INLINE_HEADER);
-	mlx5_put_data(eth + MLX5_ETH_BYTES, seg->addr + MLX5_INLINE_HEADER, seg->len - MLX5_INLINE_HEADER, seg->lkey);
-	return sq_finish(mlx5, MLX5_OPCODE_SEND, 4, signal, end);
+	mlx5->sq_index = index + 1;
+	mlx5->sq_places[block] = end;
+	mlx5_put_plain(ctrl, index, mlx5->sq_plain, seg->addr, seg->len, seg->lkey, seg->how & IBV_SEND_IP_CSUM,
+	               signal);
+	return ctrl;
 }
 
 /* A packet of one segment that lies in the WQE as a whole, and that is longer than the header. */
@@ -478,22 +486,31 @@ static inline __attribute__((always_inline)) unsigned put_one_wqe(struct verbs_q
 	if (seg->len <= qp->queue.inline_max)
 		return put_plain_inline(qp, mlx5, seg, end, signal, ctrl);
 	*ctrl = put_plain_wqe(mlx5, seg, end, signal);
-	return 4;
+	return MLX5_PLAIN_SEGS;
 }
 
-/* Blocks of a single WQE, in the order of their addresses, into the register. */
-static inline void bf_copy(const struct verbs_mlx5 *mlx5, const char *ctrl, unsigned blocks)
-{
-	volatile uint64_t *to = (volatile uint64_t *)(void *)(mlx5->bf + mlx5->bf_at);
-	const uint64_t *from = (const uint64_t *)(const void *)ctrl;
+/* Blocks of a single WQE, in the order of their addresses, into the register: stores that are not split or swapped. */
+typedef uint64_t bf_unit __attribute__((vector_size(16), may_alias));
 
-	for (; blocks != 0; blocks--) {
-		for (unsigned i = 0; i < MLX5_SEND_WQE_BB / sizeof(*to); i++)
-			to[i] = from[i];
-		to += MLX5_SEND_WQE_BB / sizeof(*to);
-		from += MLX5_SEND_WQE_BB / sizeof(*from);
-		if ((const char *)from == mlx5->sq_end)
-			from = (const uint64_t *)(const void *)mlx5->sq;
+static inline void bf_copy_block(volatile bf_unit *to, const bf_unit *from)
+{
+	const bf_unit a = from[0], b = from[1], c = from[2], d = from[3];
+
+	to[0] = a;
+	to[1] = b;
+	to[2] = c;
+	to[3] = d;
+}
+
+static void bf_copy(const struct verbs_mlx5 *mlx5, const char *ctrl, unsigned blocks)
+{
+	char *to = mlx5->bf + mlx5->bf_at;
+
+	for (; blocks != 0; blocks--, to += MLX5_SEND_WQE_BB) {
+		bf_copy_block((volatile bf_unit *)(void *)to, (const bf_unit *)(const void *)ctrl);
+		ctrl += MLX5_SEND_WQE_BB;
+		if (ctrl == mlx5->sq_end)
+			ctrl = mlx5->sq;
 	}
 }
 
@@ -501,15 +518,21 @@ static inline void bf_copy(const struct verbs_mlx5 *mlx5, const char *ctrl, unsi
  * The record, and the register: of a WQE that is alone all of it, if the register takes so much, and the card need not
  * fetch it. The two halves of the register take turns, so that no store is combined with the one before.
  */
-static inline void sq_ring(struct verbs_mlx5 *mlx5, const char *ctrl, unsigned segs, bool is_alone)
+static inline __attribute__((always_inline)) void sq_ring(struct verbs_mlx5 *mlx5, const char *ctrl, unsigned segs,
+                                                          bool is_alone)
 {
+	const unsigned blocks = mlx5_blocks(segs);
+	char *reg = mlx5->bf + mlx5->bf_at;
+
 	mlx5_to_device();
 	atomic_store_explicit(mlx5->sq_record, htobe32(mlx5->sq_index & 0xffff), memory_order_relaxed);
 	mlx5_flush_mmio();
-	if (is_alone && mlx5_blocks(segs) * MLX5_SEND_WQE_BB <= mlx5->bf_size)
-		bf_copy(mlx5, ctrl, mlx5_blocks(segs));
+	if (!is_alone || blocks * MLX5_SEND_WQE_BB > mlx5->bf_size)
+		*(volatile uint64_t *)(void *)reg = *(const uint64_t *)(const void *)ctrl;
+	else if (blocks == 1)
+		bf_copy_block((volatile bf_unit *)(void *)reg, (const bf_unit *)(const void *)ctrl);
 	else
-		*(volatile uint64_t *)(void *)(mlx5->bf + mlx5->bf_at) = *(const uint64_t *)(const void *)ctrl;
+		bf_copy(mlx5, ctrl, blocks);
 	mlx5_flush_mmio();
 	mlx5->bf_at ^= mlx5->bf_size;
 }
@@ -548,17 +571,24 @@ int mlx5_kick(struct vma_nic_qp *base)
 {
 	struct verbs_qp *qp = verbs_qp_of(base);
 	struct verbs_mlx5 *mlx5 = atomic_load_explicit(&qp->tx_mlx5, memory_order_relaxed);
+	const uint32_t end = qp->sent_kicked + 1;
 	struct verbs_send_segment *seg = &qp->sent[qp->sent_kicked & qp->sent_mask];
+	bool signal;
 	unsigned segs;
 	char *ctrl;
 
 	if (__builtin_expect(mlx5 == NULL, 0))
 		return verbs_kick(base);
-	if (qp->sent_kicked + 1 != qp->sent_queued || !data_is_plain(seg) || seg->len <= MLX5_INLINE_HEADER)
+	if (end != qp->sent_queued || !data_is_plain(seg) || seg->len <= MLX5_INLINE_HEADER)
 		return data_kick_any(qp);
-	segs = put_one_wqe(qp, mlx5, seg, qp->sent_queued, verbs_single_send_needs_signal(&qp->signals), &ctrl);
-	sq_ring(mlx5, ctrl, segs, true);
-	qp->sent_kicked++;
+	signal = verbs_single_send_needs_signal(&qp->signals);
+	if (__builtin_expect(seg->len > qp->queue.inline_max, 1)) {
+		sq_ring(mlx5, put_plain_wqe(mlx5, seg, end, signal), MLX5_PLAIN_SEGS, true);
+	} else {
+		segs = put_plain_inline(qp, mlx5, seg, end, signal, &ctrl);
+		sq_ring(mlx5, ctrl, segs, true);
+	}
+	qp->sent_kicked = end;
 	vma_stats_add(&qp->stats->kicks, 1);
 	return 0;
 }

@@ -24,7 +24,7 @@
 #include "mlx5.h"
 
 #if defined(__x86_64__)
-#define MLX5_KNOWN_ORDER 1
+#define MLX5_KNOWN_ORDER 1 /* and little-endian */
 static inline void mlx5_to_device(void)
 {
 	__asm__ volatile("" ::: "memory");
@@ -37,7 +37,7 @@ static inline void mlx5_flush_mmio(void)
 {
 	__asm__ volatile("sfence" ::: "memory");
 }
-#elif defined(__aarch64__)
+#elif defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define MLX5_KNOWN_ORDER 1
 static inline void mlx5_to_device(void)
 {
@@ -70,9 +70,9 @@ static inline void mlx5_flush_mmio(void)
 /* ---- completions ---- */
 
 #define MLX5_CQE_BYTES 64
-#define MLX5_CQE_OWNER_AND_EVENT 3u
+#define MLX5_CQE_SOLICITED 2u
 #define MLX5_CQE_FORMAT (3u << 2)                           /* 0: a CQE of its own, without data */
-#define MLX5_CQE_PACKET ((unsigned)MLX5_CQE_RESP_SEND << 4) /* the byte of a received packet, but for those two bits */
+#define MLX5_CQE_PACKET ((unsigned)MLX5_CQE_RESP_SEND << 4) /* the owner byte of a received packet, but for two bits */
 
 static inline const struct mlx5_cqe64 *mlx5_cqe_at(const struct mlx5_cq *cq, uint32_t index)
 {
@@ -103,11 +103,18 @@ static inline void mlx5_cq_consumed(struct mlx5_cq *cq, uint32_t index)
 	atomic_store_explicit(cq->record, htobe32(index & 0xffffff), memory_order_release);
 }
 
-/* IPv4, with both checksums found right. */
-static inline bool mlx5_cqe_checksums_ok(const struct mlx5_cqe64 *cqe)
+/* Two bytes at once: IPv4, with both checksums found right. */
+#define MLX5_CHECKSUM_MASK htole16(MLX5_CQE_L3_OK | MLX5_CQE_L4_OK | 3 << 10)
+#define MLX5_CHECKSUM_OK htole16(MLX5_CQE_L3_OK | MLX5_CQE_L4_OK | MLX5_CQE_L3_HDR_TYPE_IPV4 << 10)
+_Static_assert(offsetof(struct mlx5_cqe64, l4_hdr_type_etc) == offsetof(struct mlx5_cqe64, hds_ip_ext) + 1,
+               "neighbours");
+
+static inline bool mlx5_cqe_checksums_ok(const struct mlx5_cqe64 *cqe, uint16_t mask)
 {
-	return (cqe->hds_ip_ext & (MLX5_CQE_L3_OK | MLX5_CQE_L4_OK)) == (MLX5_CQE_L3_OK | MLX5_CQE_L4_OK) &&
-	       (cqe->l4_hdr_type_etc >> 2 & 3) == MLX5_CQE_L3_HDR_TYPE_IPV4;
+	uint16_t both;
+
+	memcpy(&both, &cqe->hds_ip_ext, sizeof(both));
+	return (both & mask) == MLX5_CHECKSUM_OK;
 }
 
 /* ---- WQEs ---- */
@@ -171,6 +178,32 @@ static inline void mlx5_put_data(void *at, uint64_t addr, uint32_t len, uint32_t
 	data->byte_count = htobe32(len);
 	data->lkey = htobe32(lkey);
 	data->addr = htobe64(addr);
+}
+
+/*
+ * A WQE of one block: a packet of one segment, longer than the header. The same as mlx5_put_ctrl, _eth and _data, in
+ * words of 64 bits. `head` is the second half of the first one.
+ */
+#define MLX5_PLAIN_SEGS 4
+static inline void mlx5_put_plain(void *at, uint32_t index, uint32_t head, uint64_t addr, uint32_t len, uint32_t lkey,
+                                  bool checksum, bool signal)
+{
+	const char *frame = (const char *)(uintptr_t)addr;
+	uint64_t *word = at;
+	uint16_t first;
+
+	_Static_assert(offsetof(struct mlx5_wqe_ctrl_seg, fm_ce_se) == 11 &&
+	                       offsetof(struct mlx5_wqe_eth_seg, cs_flags) == 4 &&
+	                       offsetof(struct mlx5_wqe_eth_seg, inline_hdr_sz) == 12 && MLX5_ETH_HEADER_AT == 14,
+	               "where the shifts put them");
+	memcpy(&first, frame, sizeof(first));
+	word[0] = (uint64_t)head << 32 | htobe32((index & 0xffff) << 8 | MLX5_OPCODE_SEND);
+	word[1] = signal ? (uint64_t)MLX5_WQE_CTRL_CQ_UPDATE << 24 : 0;
+	word[2] = checksum ? (uint64_t)(MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM) << 32 : 0;
+	word[3] = (uint64_t)first << 48 | (uint64_t)htobe16(MLX5_INLINE_HEADER) << 32;
+	memcpy(&word[4], frame + sizeof(first), MLX5_INLINE_HEADER - sizeof(first));
+	word[6] = (uint64_t)htobe32(lkey) << 32 | htobe32(len - MLX5_INLINE_HEADER);
+	word[7] = htobe64(addr + MLX5_INLINE_HEADER);
 }
 
 #endif
