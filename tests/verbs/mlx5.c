@@ -4,7 +4,8 @@
  * when the doorbell records say so, sends and receives by the queue pair itself, and writes completions. So a library
  * that drives such rings is run over whole cards: with rules, with sleeping threads, with queues that end.
  *
- * The registers are memory that the thread looks at. Completion channels are eventfds: the card knows nothing of them.
+ * The registers are memory that the thread looks at. Completion channels are eventfds: the card knows nothing of them. And
+ * there are thread domains, which the library asks for before it drives a ring.
  * components/nic/test/mlx5_model.h is the strict one of the two; here a ring that makes no sense ends the program, too.
  */
 #include <dlfcn.h>
@@ -23,6 +24,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+#include "driver.h"
 
 #define EXPORT __attribute__((visibility("default")))
 #define FRAME_MAX 9216
@@ -37,7 +39,8 @@
 struct ring_cq {
 	struct ibv_cq *cq;
 	char *entries;
-	uint32_t count, produced;
+	uint32_t count;
+	_Atomic uint32_t produced;
 	_Atomic uint32_t *record;
 };
 
@@ -54,7 +57,9 @@ struct rings {
 	char *sq, *rq, *uar, *cq_uar;
 	_Atomic uint32_t *records;
 	uint32_t sq_blocks, rq_count, rq_stride;
-	uint32_t sq_index, rq_index, rq_done; /* rq_done: completed */
+	uint32_t sq_index;
+	uint32_t rq_index, rq_done; /* under lock; rq_done: completed */
+	pthread_mutex_t lock;
 	struct ring_sent *sent;
 	uint32_t sent_from, sent_to;
 	char *frames; /* registered: one for each send that is on its way */
@@ -163,6 +168,49 @@ static uint32_t sq_frame(struct rings *rings, char *frame, uint32_t *len, bool *
 	return (segs + 3) / 4;
 }
 
+/* ---- posts ---- */
+
+static bool take_posts(struct rings *rings)
+{
+	uint32_t record, end;
+	bool any = false;
+
+	pthread_mutex_lock(&rings->lock);
+	record = be32toh(atomic_load(&rings->records[MLX5_RCV_DBR]));
+	end = rings->rq_index + ((record - rings->rq_index) & 0xffff);
+	MUST(end - rings->rq_done <= rings->rq_count);
+	for (; rings->rq_index != end; rings->rq_index++) {
+		const struct mlx5_wqe_data_seg *seg =
+		        (const void *)(rings->rq +
+		                       (size_t)(rings->rq_index & (rings->rq_count - 1)) * rings->rq_stride);
+		struct ibv_sge sge[16];
+		struct ibv_recv_wr wr = {.sg_list = sge}, *bad;
+
+		for (; (uint32_t)wr.num_sge < rings->rq_stride / 16; wr.num_sge++, seg++) {
+			if (be32toh(seg->lkey) == MLX5_INVALID_LKEY)
+				break;
+			sge[wr.num_sge] =
+			        (struct ibv_sge){be64toh(seg->addr), be32toh(seg->byte_count), be32toh(seg->lkey)};
+		}
+		if (ibv_post_recv(rings->qp, &wr, &bad) != 0)
+			break;
+		any = true;
+	}
+	pthread_mutex_unlock(&rings->lock);
+	return any;
+}
+
+/* A card that receives looks for receives then. So what is posted in this process is, before anything is sent. */
+static void take_all_posts(void)
+{
+	pthread_mutex_lock(&rings_lock);
+	for (struct rings *rings = all_rings; rings != NULL; rings = rings->next)
+		take_posts(rings);
+	pthread_mutex_unlock(&rings_lock);
+}
+
+/* ---- sends that wait ---- */
+
 static bool take_sends(struct rings *rings)
 {
 	const uint32_t record = be32toh(atomic_load(&rings->records[MLX5_SND_DBR]));
@@ -170,6 +218,8 @@ static bool take_sends(struct rings *rings)
 	bool any = false;
 
 	MUST(end - rings->sq_index <= rings->sq_blocks);
+	if (rings->sq_index != end)
+		take_all_posts();
 	while (rings->sq_index != end) {
 		const uint32_t place = rings->sent_to % rings->cap.max_send_wr;
 		char *frame = rings->frames + (size_t)place * FRAME_MAX;
@@ -211,38 +261,13 @@ static bool take_sent(struct rings *rings)
 
 /* ---- receives ---- */
 
-static bool take_posts(struct rings *rings)
-{
-	const uint32_t record = be32toh(atomic_load(&rings->records[MLX5_RCV_DBR]));
-	const uint32_t end = rings->rq_index + ((record - rings->rq_index) & 0xffff);
-	bool any = false;
-
-	MUST(end - rings->rq_done <= rings->rq_count);
-	for (; rings->rq_index != end; rings->rq_index++) {
-		const struct mlx5_wqe_data_seg *seg =
-		        (const void *)(rings->rq +
-		                       (size_t)(rings->rq_index & (rings->rq_count - 1)) * rings->rq_stride);
-		struct ibv_sge sge[16];
-		struct ibv_recv_wr wr = {.sg_list = sge}, *bad;
-
-		for (; (uint32_t)wr.num_sge < rings->rq_stride / 16; wr.num_sge++, seg++) {
-			if (be32toh(seg->lkey) == MLX5_INVALID_LKEY)
-				break;
-			sge[wr.num_sge] =
-			        (struct ibv_sge){be64toh(seg->addr), be32toh(seg->byte_count), be32toh(seg->lkey)};
-		}
-		if (ibv_post_recv(rings->qp, &wr, &bad) != 0)
-			break;
-		any = true;
-	}
-	return any;
-}
-
 static bool take_received(struct rings *rings)
 {
 	struct ibv_wc wc[16];
-	const int n = ibv_poll_cq(rings->rx.cq, 16, wc);
+	int n;
 
+	pthread_mutex_lock(&rings->lock);
+	n = ibv_poll_cq(rings->rx.cq, 16, wc);
 	for (int i = 0; i < n; i++) {
 		struct mlx5_cqe64 *cqe = ring_cqe(&rings->rx);
 		const uint16_t counter = (uint16_t)rings->rq_done++;
@@ -257,6 +282,7 @@ static bool take_received(struct rings *rings)
 		cqe->wqe_counter = htobe16(counter);
 		ring_complete(&rings->rx, MLX5_CQE_RESP_SEND);
 	}
+	pthread_mutex_unlock(&rings->lock);
 	return n > 0;
 }
 
@@ -328,6 +354,7 @@ static struct rings *rings_make(struct ibv_qp *qp)
 	MUST(rings != NULL && ibv_query_qp(qp, &attr, IBV_QP_CAP, &init) == 0);
 	rings->qp = qp;
 	rings->cap = init.cap;
+	pthread_mutex_init(&rings->lock, NULL);
 	listed = 16 + 160 + 16 * init.cap.max_send_sge;
 	in_line = 48 + ((4 + init.cap.max_inline_data + 15) & ~15u);
 	rings->sq_blocks = power_of_2(init.cap.max_send_wr * (((listed > in_line ? listed : in_line) + 63) / 64));
@@ -445,6 +472,93 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *qp)
 	free(rings->sent);
 	free(rings);
 	return rc;
+}
+
+static struct ibv_td *ring_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr)
+{
+	struct ibv_td *td = calloc(1, sizeof(*td));
+
+	(void)attr;
+	if (td != NULL)
+		td->context = context;
+	return td;
+}
+
+static int ring_dealloc_td(struct ibv_td *td)
+{
+	free(td);
+	return 0;
+}
+
+static struct soft_pd *domains[64];
+
+/* The same domain once more, as the driver knows it. */
+static struct ibv_pd *ring_alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr)
+{
+	struct soft_pd *pd = malloc(sizeof(*pd));
+
+	(void)context;
+	MUST(pd != NULL);
+	*pd = *(const struct soft_pd *)attr->pd;
+	pthread_mutex_lock(&rings_lock);
+	for (size_t i = 0; i < sizeof(domains) / sizeof(domains[0]); i++)
+		if (domains[i] == NULL) {
+			domains[i] = pd;
+			pthread_mutex_unlock(&rings_lock);
+			return &pd->pd;
+		}
+	MUST(!"room for another domain");
+	return NULL;
+}
+
+EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
+{
+	int (*next)(struct ibv_pd *) = (int (*)(struct ibv_pd *))dlsym(RTLD_NEXT, "ibv_dealloc_pd");
+	bool ours = false;
+
+	pthread_mutex_lock(&rings_lock);
+	for (size_t i = 0; i < sizeof(domains) / sizeof(domains[0]) && !ours; i++)
+		if ((void *)domains[i] == (void *)pd) {
+			ours = true;
+			domains[i] = NULL;
+		}
+	pthread_mutex_unlock(&rings_lock);
+	if (!ours)
+		return next(pd);
+	free(pd);
+	return 0;
+}
+
+static int (*next_destroy_flow)(struct ibv_flow *flow);
+
+/* What a card has steered by a rule is in its ring when the rule has ended. */
+static int ring_destroy_flow(struct ibv_flow *flow)
+{
+	const int rc = next_destroy_flow(flow);
+
+	pthread_mutex_lock(&rings_lock);
+	for (struct rings *rings = all_rings; rings != NULL; rings = rings->next)
+		while (take_received(rings))
+			;
+	pthread_mutex_unlock(&rings_lock);
+	return rc;
+}
+
+EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
+{
+	struct ibv_context *(*next)(struct ibv_device *) =
+	        (struct ibv_context * (*)(struct ibv_device *)) dlsym(RTLD_NEXT, "ibv_open_device");
+	struct ibv_context *context = next(device);
+	struct verbs_context *extended = context != NULL ? verbs_get_ctx(context) : NULL;
+
+	if (extended != NULL) {
+		next_destroy_flow = extended->ibv_destroy_flow;
+		extended->ibv_destroy_flow = ring_destroy_flow;
+		extended->alloc_td = ring_alloc_td;
+		extended->dealloc_td = ring_dealloc_td;
+		extended->alloc_parent_domain = ring_alloc_parent_domain;
+	}
+	return context;
 }
 
 EXPORT struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *context)
