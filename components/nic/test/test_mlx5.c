@@ -116,7 +116,7 @@ static void test_a_packet_is_one_block_that_is_rung_for_at_the_kick(void **state
 	assert_int_equal(model.blueflames, 1);
 	assert_int_equal(last_sent()->len, 64);
 	assert_true(last_sent()->checksum);
-	assert_false(last_sent()->is_inline);
+	assert_false(last_sent()->segment_is_inline);
 	assert_true(holds(last_sent(), 0, &seg));
 	assert_int_equal(vma_nic_kick(&qp->base), 0);
 	assert_int_equal(model_take_sends(), 0);
@@ -168,12 +168,12 @@ static void test_inline_packets_keep_no_buffer_and_go_round_the_end_of_the_ring(
 		assert_int_equal(atomic_load(&seg.buf->refs), 0);
 		assert_int_equal(model_take_sends(), 1);
 		assert_true(holds(last_sent(), 0, &seg) && last_sent()->len == seg.len);
-		assert_int_equal(last_sent()->is_inline, seg.len > 18);
+		assert_int_equal(last_sent()->segment_is_inline, seg.len > 18);
 		model_complete(0);
 		assert_int_equal(reap_all(), 0);
 	}
 	send_one(205);
-	assert_false(last_sent()->is_inline);
+	assert_false(last_sent()->segment_is_inline);
 }
 
 static void test_a_packet_of_pieces_is_one_work_request(void **state)
@@ -403,7 +403,7 @@ static void test_no_more_is_posted_than_the_ring_holds(void **state)
 	assert_int_equal(model_posted(), qp->base.rx_depth);
 }
 
-static struct vma_buf *stamped(enum verbs_stamps stamps, uint64_t ticks)
+static struct vma_buf *stamped(enum verbs_timestamp_kind stamps, uint64_t ticks)
 {
 	struct vma_buf *buf = NULL;
 
@@ -749,7 +749,7 @@ static void test_a_child_does_nothing_with_its_parents_rings(void **state)
 	leave_work();
 	pid = fork();
 	if (pid == 0) {
-		if (!fake.is_wiped) { /* by the kernel: as child_give_up does it then */
+		if (!fake.is_wiped) { /* by the kernel: as verbs_nic_close_in_child does it then */
 			memset(qp->sent, 0, FAKE_DEPTH * sizeof(struct verbs_send_segment));
 			memset((void *)fake.lkeys, 0, FAKE_LKEYS_BYTES);
 		}

@@ -36,7 +36,7 @@ static inline void data_keeps(struct verbs_qp *qp, bool keeps)
 	atomic_store_explicit(&qp->rx_keeps, keeps, memory_order_release);
 }
 
-static inline enum verbs_stamps data_stamps_of(const struct verbs_qp *qp)
+static inline enum verbs_timestamp_kind data_stamps_of(const struct verbs_qp *qp)
 {
 	return atomic_load_explicit(&qp->rx_stamps, memory_order_relaxed);
 }

@@ -104,7 +104,7 @@ unsigned mlx5_post_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n
 static __attribute__((noinline)) uint64_t cqe_stamp(struct verbs_qp *qp, const struct mlx5_cqe64 *cqe)
 {
 	const struct verbs_mlx5 *mlx5 = qp->queue.mlx5;
-	const enum verbs_stamps stamps = data_stamps_of(qp);
+	const enum verbs_timestamp_kind stamps = data_stamps_of(qp);
 	const uint64_t ticks = be64toh(cqe->timestamp);
 	struct mlx5dv_clock_info info;
 
