@@ -155,35 +155,68 @@ static void unlink_steering(struct vma_ring *ring, const struct ring_steering *s
 	*place = steering->next;
 }
 
-/* The NIC has said rc. */
+/* The NIC has a rule of this key, which was asked for by a call whose flow is gone. Whether nobody else has a use for it. */
+static bool rule_is_unwanted(struct vma_ring *ring, const struct vma_flow_key *key)
+{
+	const struct flow_entry *entry = ring_entry_of(ring, key);
+	struct ring_steering *other = steering_of(ring, key);
+
+	if (entry != NULL && entry->steered)
+		return false;
+	if (other != NULL)
+		other->inherited = true;
+	return other == NULL;
+}
+
+/* The NIC has said rc. *unwanted: it has a rule for nobody, see end_unwanted. */
 static int flow_steering_end(struct vma_ring *ring, struct ring_steering *steering, int rc,
-                             struct ring_stale_rule **memory)
+                             struct ring_stale_rule **memory, bool *unwanted)
 {
 	struct flow_entry *entry = ring_entry_of(ring, &steering->key);
-	struct ring_steering *other;
 
 	unlink_steering(ring, steering);
-	other = steering_of(ring, &steering->key);
+	*unwanted = false;
 	if (rc == -EEXIST || (rc != 0 && steering->inherited))
 		rc = 0;
 	if (rc == 0 && steering->flow != NULL) {
 		entry->steered = true;
 		entry->inherited = false;
 		ring_stale_rule_reserve(ring, entry, memory);
-	} else if (rc == 0 && (entry == NULL || !entry->steered) && other != NULL)
-		other->inherited = true;
-	else if (rc == 0 && (entry == NULL || !entry->steered))
-		vma_nic_flow_del(ring->qp, &steering->key);
+	} else if (rc == 0) {
+		*unwanted = rule_is_unwanted(ring, &steering->key);
+	}
 	return steering->flow != NULL ? rc : -EINVAL;
 }
 
+/*
+ * Releases the flag. An unwanted rule is given back without it, as a flow of the control path gives its own back
+ * (ring_leave.c). While this thread waits for its turn, somebody else may come to want the rule.
+ */
+static void end_unwanted(struct vma_ring *ring, const struct vma_flow_key *key, bool unwanted)
+{
+	for (; unwanted; unwanted = rule_is_unwanted(ring, key)) {
+		if (ring_rule_leave(ring, key)) {
+			ring_rx_release(ring, drive_tid());
+			vma_nic_flow_del(ring->qp, key);
+			drive_acquire(&ring->rx);
+			ring_rule_left(ring);
+			return;
+		}
+		ring_rx_release(ring, drive_tid());
+		ring_rule_await(ring);
+		drive_acquire(&ring->rx);
+	}
+	ring_rx_release(ring, drive_tid());
+}
+
 /* A refusal ends what flow_attach_begin has begun. */
-static int flow_attach_end(struct vma_ring *ring, struct vma_flow *flow, struct ring_steering *steering, int rc)
+static int flow_attach_end(struct vma_ring *ring, struct vma_flow *flow, struct ring_steering *steering, int rc,
+                           bool *unwanted)
 {
 	const bool is_attached = steering->flow != NULL;
 	struct ring_stale_rule *none = NULL;
 
-	rc = flow_steering_end(ring, steering, rc, &none);
+	rc = flow_steering_end(ring, steering, rc, &none, unwanted);
 	if (rc != 0 && is_attached)
 		ring_detach_held(ring, flow, false);
 	return rc;
@@ -194,7 +227,7 @@ int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow)
 	struct ring_steering steering;
 	struct vma_flow_rule rule;
 	int rc = check_flow(flow);
-	bool acquired;
+	bool acquired, unwanted;
 
 	if (rc != 0)
 		return rc;
@@ -204,7 +237,7 @@ int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow)
 		if (rc > 0)
 			rule = flow_nic_rule_of(flow);
 		if (rc > 0 && !acquired)
-			return flow_attach_end(ring, flow, &steering, vma_nic_flow_add(ring->qp, &rule));
+			return flow_attach_end(ring, flow, &steering, vma_nic_flow_add(ring->qp, &rule), &unwanted);
 		if (acquired)
 			ring_rx_release(ring, drive_tid());
 		if (rc != -EAGAIN || !acquired)
@@ -215,8 +248,8 @@ int vma_ring_attach(struct vma_ring *ring, struct vma_flow *flow)
 		return rc;
 	rc = vma_nic_flow_add(ring->qp, &rule);
 	drive_acquire(&ring->rx);
-	rc = flow_attach_end(ring, flow, &steering, rc);
-	ring_rx_release(ring, drive_tid());
+	rc = flow_attach_end(ring, flow, &steering, rc, &unwanted);
+	end_unwanted(ring, &rule.key, unwanted);
 	return rc;
 }
 
@@ -225,6 +258,7 @@ int vma_ring_steer(struct vma_ring *ring, struct vma_flow *flow)
 	struct ring_steering steering;
 	struct ring_stale_rule *stale;
 	struct vma_flow_rule rule;
+	bool unwanted;
 	int rc;
 
 	do {
@@ -242,8 +276,8 @@ int vma_ring_steer(struct vma_ring *ring, struct vma_flow *flow)
 	stale = malloc(sizeof(*stale)); /* without one, its end has to ask the NIC at once */
 	rc = vma_nic_flow_add(ring->qp, &rule);
 	drive_acquire(&ring->rx);
-	rc = flow_steering_end(ring, &steering, rc, &stale);
-	ring_rx_release(ring, drive_tid());
+	rc = flow_steering_end(ring, &steering, rc, &stale, &unwanted);
+	end_unwanted(ring, &rule.key, unwanted);
 	free(stale);
 	return rc;
 }
@@ -309,23 +343,31 @@ static bool flow_is_only_nic_member(struct vma_ring *ring, const struct vma_flow
 	return entry != NULL && entry->head == flow && flow->next == NULL && entry->steered;
 }
 
+static void detach_with(struct vma_ring *ring, struct vma_flow *flow, bool given_back, void (*with)(void *), void *arg)
+{
+	ring_detach_held(ring, flow, given_back);
+	if (with != NULL)
+		with(arg);
+}
+
 /*
- * The rule goes first or last: without `drained` the flow leaves the table before the NIC is asked; with it, it takes
- * what has come until the NIC has answered. While the queue is emptied, its own sink may detach it.
+ * The rule goes first or last: without `drained` the flow leaves the table before the NIC is asked; with it, it takes what
+ * has come until the NIC has answered. While the queue is emptied, its own sink may detach it. `with` (NULL: nothing) is
+ * called with the flag, when the flow has just left the table.
  */
-static void detach_flow(struct vma_ring *ring, struct vma_flow *flow, bool drained)
+static void detach_flow(struct vma_ring *ring, struct vma_flow *flow, bool drained, void (*with)(void *), void *arg)
 {
 	const struct vma_flow_key key = flow->key;
 
 	for (;;) {
 		if (!drive_acquire(&ring->rx)) {
-			ring_detach_held(ring, flow, false);
+			detach_with(ring, flow, false, with, arg);
 			return;
 		}
 		if (drained && flow->ring == ring)
 			ring_rx_drain(ring);
 		if (flow->ring != ring || !flow_is_only_nic_member(ring, flow)) {
-			ring_detach_held(ring, flow, false);
+			detach_with(ring, flow, false, with, arg);
 			ring_rx_release(ring, drive_tid());
 			return;
 		}
@@ -337,23 +379,28 @@ static void detach_flow(struct vma_ring *ring, struct vma_flow *flow, bool drain
 	if (drained)
 		ring_entry_of(ring, &key)->steered = false; /* who wants it again waits for the NIC's answer */
 	else
-		ring_detach_held(ring, flow, true);
+		detach_with(ring, flow, true, with, arg);
 	ring_rx_release(ring, drive_tid());
 	vma_nic_flow_del(ring->qp, &key); /* -ENOENT: it was revoked, or the owner that knew it has gone */
 	drive_acquire(&ring->rx);
 	if (drained) {
 		ring_rx_drain(ring);
-		ring_detach_held(ring, flow, true);
+		detach_with(ring, flow, true, with, arg);
 	}
 	ring_rule_left(ring);
 }
 
 void vma_ring_detach(struct vma_ring *ring, struct vma_flow *flow)
 {
-	detach_flow(ring, flow, false);
+	detach_flow(ring, flow, false, NULL, NULL);
 }
 
 void vma_ring_detach_drained(struct vma_ring *ring, struct vma_flow *flow)
 {
-	detach_flow(ring, flow, true);
+	detach_flow(ring, flow, true, NULL, NULL);
+}
+
+void vma_ring_detach_with(struct vma_ring *ring, struct vma_flow *flow, void (*with)(void *arg), void *arg)
+{
+	detach_flow(ring, flow, false, with, arg);
 }

@@ -766,18 +766,16 @@ static void listener_close_sole_process(struct vma_tcp_listener *listener)
 	}
 }
 
-/* Others serve it: with the rule they get what nobody here has accepted. */
+static void end_all_half_open(void *listener)
+{
+	listener_end_half_open_conns(listener, true);
+}
+
+/* Others serve it: with the rule they get what nobody here has accepted. The NIC is told without the flag. */
 static void listener_close_shared(struct vma_tcp_listener *listener)
 {
-	struct vma_tcp *tcp = listener->tcp;
-	bool acquired;
-
 	listener_steer_covered_conns(listener, true);
-	acquired = vma_ring_acquire(tcp->ring);
-	vma_ring_detach(tcp->ring, &listener->flow);
-	listener_end_half_open_conns(listener, true);
-	if (acquired)
-		vma_ring_release(tcp->ring);
+	vma_ring_detach_with(listener->tcp->ring, &listener->flow, end_all_half_open, listener);
 }
 
 void vma_tcp_listener_close(struct vma_tcp_listener *listener)

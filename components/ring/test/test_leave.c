@@ -252,6 +252,93 @@ static void test_a_ring_ends_with_rules_that_wait(void **state)
 	device.count = 0; /* as with the queue pair */
 }
 
+/* ---- who waits for the NIC does not hold the flag meanwhile ---- */
+
+static unsigned asked_to_delete, asked_with_flag;
+
+static bool flag_is_mine(void)
+{
+	const bool acquired = vma_ring_acquire(ring);
+
+	if (acquired)
+		vma_ring_release(ring);
+	return !acquired;
+}
+
+static int watched_del(struct fake_nic *nic, const struct vma_flow_key *key)
+{
+	asked_to_delete++;
+	asked_with_flag += flag_is_mine();
+	return device_del(nic, key);
+}
+
+static void watch_deletes(void)
+{
+	asked_to_delete = asked_with_flag = 0;
+	fake.in_flow_del = watched_del;
+}
+
+static void detach_conn(void)
+{
+	vma_ring_detach(ring, &conn.flow);
+}
+
+static void test_a_rule_that_comes_too_late_for_its_flow_goes_without_the_flag(void **state)
+{
+	(void)state;
+	watch_deletes();
+	assert_int_equal(leave_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	device.after_add = detach_conn;
+	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+	assert_int_equal(asked_to_delete, 1);
+	device.after_add = detach_conn;
+	assert_int_equal(leave_attach(&conn, 1000, 0), -EINVAL);
+	assert_int_equal(asked_to_delete, 2);
+	assert_int_equal(asked_with_flag, 0);
+	assert_int_equal(device.count, 0);
+}
+
+static void attach_other_to_the_rule(void)
+{
+	detach_conn();
+	assert_int_equal(leave_attach(&other, 1000, 0), 0);
+}
+
+static void test_a_rule_that_comes_too_late_stays_for_a_flow_that_has_it_now(void **state)
+{
+	(void)state;
+	watch_deletes();
+	assert_int_equal(leave_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
+	device.after_add = attach_other_to_the_rule;
+	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
+	assert_int_equal(asked_to_delete, 0);
+	assert_true(device_has(&other.flow.key));
+	vma_ring_detach(ring, &other.flow);
+	assert_int_equal(asked_with_flag, 0);
+}
+
+static void note_detached(void *arg)
+{
+	assert_true(flag_is_mine());
+	assert_null(vma_ring_flow(ring, arg));
+	assert_true(device_has(arg));
+	asked_with_flag += 100;
+}
+
+static void test_what_is_done_with_a_detach_is_done_with_the_flag_and_the_nic_is_asked_without(void **state)
+{
+	struct vma_flow_key key;
+
+	(void)state;
+	attach_steered(&conn, 1000);
+	key = conn.flow.key;
+	watch_deletes();
+	vma_ring_detach_with(ring, &conn.flow, note_detached, &key);
+	assert_int_equal(asked_to_delete, 1);
+	assert_int_equal(asked_with_flag, 100);
+	assert_int_equal(device.count, 0);
+}
+
 /* ---- a NIC that takes its time ---- */
 
 static int slow_del(struct fake_nic *nic, const struct vma_flow_key *key)
@@ -327,6 +414,9 @@ static void test_a_rule_that_is_being_deleted_is_added_again_only_after_that(voi
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 static const struct CMUnitTest tests[] = {
         CASE(test_a_flow_leaves_without_a_word_to_the_nic_and_its_rule_is_deleted_later),
+        CASE(test_a_rule_that_comes_too_late_for_its_flow_goes_without_the_flag),
+        CASE(test_a_rule_that_comes_too_late_stays_for_a_flow_that_has_it_now),
+        CASE(test_what_is_done_with_a_detach_is_done_with_the_flag_and_the_nic_is_asked_without),
         CASE(test_the_oldest_rules_go_first_and_as_many_as_wanted),
         cmocka_unit_test_setup_teardown(test_each_rule_stays_its_own_time_where_what_comes_late_would_be_the_kernels,
                                         setup_to_kernel, teardown),

@@ -134,6 +134,9 @@ bool vma_ring_has_ports(const struct vma_ring *ring); /* any thread: it has bloc
  * relies on one. Who attaches such a flow asks vma_ring_ports after that (once more), so none is forgotten.
  */
 void vma_ring_ports_release(struct vma_ring *ring, bool (*unused)(void *arg), void *arg);
+/* As detach; `with` is called in the same hold of the receive flag as takes the flow out of the table. The NIC is asked
+ * afterwards, without the flag. */
+void vma_ring_detach_with(struct vma_ring *ring, struct vma_flow *flow, void (*with)(void *arg), void *arg);
 /*
  * As detach, but what the NIC had received for the flow by then is delivered first: the NIC gives the flow back, then
  * the queue is emptied, by the caller, in whom sinks (also of other flows) run now; then the flow is detached. No sink
