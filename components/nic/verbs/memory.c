@@ -49,16 +49,28 @@ void verbs_wipeonfork_free(void *memory, size_t bytes)
 		munmap(memory, bytes);
 }
 
-/* generation 0: it is registered no more. */
+static void set_generation(struct nic_verbs *nic, const struct verbs_registered_memory *window, uint32_t generation)
+{
+	const uint32_t end = (window->first + window->count - 1) >> VERBS_UNIT_SHIFT;
+
+	for (uint32_t unit = window->first >> VERBS_UNIT_SHIFT; unit <= end; unit++)
+		atomic_store_explicit(&nic->lkeys[unit].generation, generation, memory_order_relaxed);
+}
+
 static void set_lkeys(struct nic_verbs *nic, const struct verbs_registered_memory *window, uint32_t generation,
                       uint32_t key)
 {
 	const uint32_t end = (window->first + window->count - 1) >> VERBS_UNIT_SHIFT;
 
-	for (uint32_t unit = window->first >> VERBS_UNIT_SHIFT; unit <= end; unit++) {
+	for (uint32_t unit = window->first >> VERBS_UNIT_SHIFT; unit <= end; unit++)
 		atomic_store_explicit(&nic->lkeys[unit].key, key, memory_order_relaxed);
-		atomic_store_explicit(&nic->lkeys[unit].generation, generation, memory_order_relaxed);
-	}
+	set_generation(nic, window, generation);
+}
+
+/* It is registered no more. The keys stay: verbs_lkey says why. */
+static void forget_lkeys(struct nic_verbs *nic, const struct verbs_registered_memory *window)
+{
+	set_generation(nic, window, 0);
 }
 
 static int map_shared_frames(struct vma_bufarena *arena, uint32_t count, uint32_t *first)
@@ -104,7 +116,7 @@ static int pool_add_registered_memory(struct nic_verbs *nic, const struct verbs_
 	nic->frames += count;
 	return 0;
 fail_mr:
-	set_lkeys(nic, window, 0, 0);
+	forget_lkeys(nic, window);
 	device->lib->ibv_dereg_mr(window->mr);
 fail_map:
 	vma_bufarena_unmap(pool->arena, window->first, count);
@@ -194,7 +206,7 @@ void verbs_pool_deregister_and_retire(struct nic_verbs *nic, const struct verbs_
 	if (pool == NULL)
 		return;
 	for (struct verbs_registered_memory *window = pool->windows; window != NULL; window = window->next) {
-		set_lkeys(nic, window, 0, 0);
+		forget_lkeys(nic, window);
 		device->lib->ibv_dereg_mr(window->mr);
 		window->mr = NULL;
 		nic->frames -= window->count;

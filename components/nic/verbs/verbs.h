@@ -320,8 +320,13 @@ static inline bool verbs_opened_by_this_process(const struct nic_verbs *nic)
  * The local key of a buffer. False: it is in no window of this binding's device; or the queue pair is lost, or this is
  * a forked child.
  *
- * Relaxed, and in two halves: an entry is written before its window's buffers reach anybody through a pool, and again
- * only when the device has lost the window. A buffer of before finds either generation, and neither is this binding's.
+ * Relaxed, in two loads, in either order:
+ * - An entry gets its key before its window's buffers reach anybody through a pool, which orders the two. It gets another
+ *   key only as part of a later window, when all buffers of this one have come home, so nobody asks about one of them.
+ *   So whoever asks about a buffer finds the key of that buffer's window, and no half of another.
+ * - When a window ends, its generation alone becomes 0. If the buffer is of this queue pair's memory, both halves were
+ *   held then, and whoever asks later sees it. If it is of another queue pair's, it may be seen late: then the key is one
+ *   that the device does not know any more, as if the packet had been queued a moment before. Its send fails.
  */
 static inline bool verbs_lkey(const struct verbs_qp *qp, const struct vma_buf *buf, uint32_t *lkey)
 {
