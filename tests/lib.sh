@@ -49,7 +49,7 @@ _namespaces=() _count=0 _failed=0
 LIBRARY=$BUILD/libvma.so
 NIC=${NIC:-xdp}
 if [ "$NIC" = verbs ]; then
-	export VMA_NIC=verbs VERBS_CARD=$BUILD/tests/verbs/card BUILD
+	export VMA_NIC=verbs VERBS_CARD=$BUILD/tests/verbs/card BUILD VMA_TSO=${VMA_TSO:-1}
 	# shellcheck disable=SC2034 # for the scripts
 	LIBRARY="$BUILD/tests/verbs/libvmasoft-channel.so $LIBRARY"
 fi

@@ -214,8 +214,6 @@ static void conf_warn_no_effect(const struct conf_param *param, const char *name
 {
 	if (param->class == CONF_NO_MEANING || param->class == CONF_SUPERSEDED)
 		vma_log_once(VMA_LOG_INFO, "%s is set, and has no effect here: %s", name, param->text);
-	else if (param->class == CONF_LATER)
-		vma_log_once(VMA_LOG_INFO, "%s is set, and has no effect here", name);
 }
 
 static void conf_load_param(struct load *load, const struct conf_param *param)

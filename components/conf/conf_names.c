@@ -131,8 +131,6 @@ const char *conf_class_note(enum conf_class class)
 		return "no meaning here";
 	case CONF_SUPERSEDED:
 		return "superseded";
-	case CONF_LATER:
-		return "no effect here";
 	}
 	return NULL;
 }

@@ -34,7 +34,7 @@ struct conf_form {
 	bool (*understands)(const char *text); /* of a TEXT; NULL: anything goes */
 };
 
-enum conf_class { CONF_EFFECT, CONF_NO_MEANING, CONF_SUPERSEDED, CONF_LATER }; /* conf_params.h */
+enum conf_class { CONF_EFFECT, CONF_NO_MEANING, CONF_SUPERSEDED }; /* conf_params.h */
 enum conf_type { CONF_INT, CONF_BOOL, CONF_ENUM, CONF_TEXT };
 
 struct conf_param {

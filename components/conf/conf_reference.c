@@ -65,8 +65,6 @@ static const char *reference_note(enum conf_class class)
 		return "**No meaning here.** If it is set, the log says so. ";
 	case CONF_SUPERSEDED:
 		return "**Superseded.** If it is set, the log says so. ";
-	case CONF_LATER:
-		return "**No effect here yet.** If it is set, the log says so. What it is for: ";
 	}
 	return "";
 }

@@ -336,6 +336,11 @@ struct vma_cq *vma_ring_cq(struct vma_ring *ring)
 	return ring->cq;
 }
 
+uint32_t vma_ring_segs_max(const struct vma_ring *ring)
+{
+	return ring->segs_max;
+}
+
 struct vma_stats_ring *vma_ring_stats(struct vma_ring *ring)
 {
 	return ring->stats;

@@ -32,6 +32,13 @@ static void put_segs(struct vma_ring *ring, const struct vma_nic_seg *segs, unsi
 		vma_buf_put(ring->rules.arena, segs[i].buf);
 }
 
+/* One that the NIC is to cut; len bytes with its headers. */
+static bool tso_is_possible(const struct vma_ring *ring, const struct vma_nic_seg *packet, unsigned k, uint64_t len)
+{
+	return k <= ring->segs_max && packet->mss != 0 && packet->hdr_len >= VMA_PKT_ETH_HLEN &&
+	       packet->hdr_len < packet->len && len - packet->hdr_len <= vma_nic_info(ring->nic)->tso_max_bytes;
+}
+
 enum tx_check { TX_CHECK_SEND, TX_CHECK_TOO_LONG, TX_CHECK_BAD };
 
 /*
@@ -54,8 +61,9 @@ static enum tx_check tx_packet_validate(const struct vma_ring *ring, const struc
 	tagged = frame[12] == 0x81 && frame[13] == 0x00;
 	if (k > TX_BURST)
 		return TX_CHECK_TOO_LONG;
-	if (len > atomic_load_explicit(&ring->frame_max, memory_order_relaxed) + (tagged ? VMA_PKT_VLAN_HLEN : 0u) &&
-	    !(packet->flags & VMA_NIC_SEG_TSO))
+	if (packet->flags & VMA_NIC_SEG_TSO)
+		return tso_is_possible(ring, packet, k, len) ? TX_CHECK_SEND : TX_CHECK_BAD;
+	if (len > atomic_load_explicit(&ring->frame_max, memory_order_relaxed) + (tagged ? VMA_PKT_VLAN_HLEN : 0u))
 		return TX_CHECK_TOO_LONG;
 	return TX_CHECK_SEND;
 }

@@ -6,6 +6,7 @@
 
 #include "small_mss_quota.h"
 #include "lwip/port.h"
+#include "tx/tso.h"
 
 #define MIN_SND_MSS 48 /* the least that tcp_min_snd_mss of the kernel may be */
 #define RETRY_NS TCP_NS_PER_MS
@@ -464,6 +465,7 @@ static void stack_after_queue_pair_recovery(struct vma_ring_proto_ops *proto_ops
 	struct vma_tcp *tcp = (struct vma_tcp *)proto_ops;
 
 	tcp_update_now(tcp);
+	tso_settle(tcp, !tcp->attr.no_tso);
 	for (struct vma_tcp_conn *conn = tcp->all; conn != NULL; conn = conn->next_all) {
 		conn->todo |= TCP_WORK_KEEPALIVE;
 		conn_enqueue_ready(conn);
@@ -489,6 +491,8 @@ static void stack_settle_attr(struct vma_tcp *tcp, const struct vma_tcp_attr *at
 	tcp->attr.time_wait_max = attr->time_wait_max != 0 ? attr->time_wait_max : 262144;
 	tcp->attr.min_snd_mss = attr->min_snd_mss > MIN_SND_MSS ? attr->min_snd_mss : MIN_SND_MSS;
 	tcp->nic = vma_nic_info(vma_ring_nic(attr->ring));
+	tso_settle(tcp, !attr->no_tso);
+	tcp->attr.no_tso = tcp->tso_bytes == 0;
 	tcp->ready_tail = &tcp->ready;
 	tcp_update_now(tcp);
 	tcp->retry_timer.kind = TCP_TIMER_RETRY;

@@ -240,6 +240,9 @@ struct vma_tcp {
 	unsigned frames_count;
 	uint32_t acked_since_kick; /* bytes that have been acknowledged since the last kick: peers send as many */
 	bool output_deferred;      /* there was a kick in this run, and what has come since should be read first */
+	uint32_t plain_mss_min;    /* connections with a smaller MSS are not fed by the plain loop: tx/output.c */
+	uint32_t tso_bytes,
+	        tso_segs; /* of a packet that the NIC cuts: payload, pieces; tx/tso.h. 0 bytes: it does not */
 	struct tcp_timewait_table *timewait; /* timewait.c */
 	struct vma_tcp_conn *retry;          /* conn_enqueue_retry */
 	struct tcp_timer_node retry_timer;

@@ -59,19 +59,22 @@ struct card_qp {
 	struct card_cq *send_cq, *recv_cq;
 	struct card_qp_head *head;
 	uint64_t bytes;
-	uint32_t sq_depth, rq_depth, max_send_sge, max_recv_sge, max_inline;
+	uint32_t sq_depth, rq_depth, max_send_sge, max_recv_sge, max_inline, max_tso_header;
 	bool signals_all;
 	enum ibv_qp_state state;
 	uint32_t sq_taken, rq_taken;
 	uint32_t rate_kbps; /* 0: as fast as it can */
 	uint64_t send_due_ns;
+	struct card_cut *cut; /* of the packet that is being cut; NULL: none is */
 };
 
 /* What the card counts: `card --control SOCKET show` prints them. */
 #define CARD_COUNTS                                                                                                    \
 	X(tx_frames, "frames that queue pairs have sent")                                                              \
+	X(tx_cut, "packets that were cut into several of these frames")                                                \
 	X(tx_tap, "frames that the kernel has sent")                                                                   \
 	X(tx_lost, "frames that were sent while nothing was plugged in, or the port was down")                         \
+	X(tx_dropped, "frames that the wire has lost, as a fault says")                                                \
 	X(rx_frames, "frames that the wire has brought")                                                               \
 	X(rx_tap, "received frames that no rule took, and the kernel got")                                             \
 	X(rx_tap_lost, "of these, those that the kernel's interface did not take")                                     \
@@ -97,6 +100,7 @@ struct card_faults {
 	int registration_error;
 	uint32_t cq_us; /* completions come so much later */
 	uint32_t sends_to_fail, receives_to_fail;
+	uint32_t loss_ppm; /* of the frames that leave by the wire */
 	bool is_removed, is_down;
 };
 

@@ -10,6 +10,7 @@
 #include <infiniband/verbs.h>
 #include <net/ethernet.h>
 #include <netinet/ip.h>
+#include <netinet/tcp.h>
 #include <netinet/udp.h>
 #include <poll.h>
 #include <stdbool.h>
@@ -185,7 +186,8 @@ static uint32_t frame_make(uint8_t *at, uint16_t port, uint16_t bytes)
 	return (uint32_t)sizeof(*headers) + bytes;
 }
 
-static struct ibv_flow *rule_new(struct ibv_qp *qp, uint16_t port, uint16_t priority)
+static struct ibv_flow *flow_nic_rule_of(struct ibv_qp *qp, enum ibv_flow_spec_type type, uint16_t port,
+                                         uint16_t priority)
 {
 	struct {
 		struct ibv_flow_attr attr;
@@ -206,15 +208,17 @@ static struct ibv_flow *rule_new(struct ibv_qp *qp, uint16_t port, uint16_t prio
 	               .size = sizeof(rule.ip),
 	               .val.dst_ip = inet_addr("10.9.0.2"),
 	               .mask.dst_ip = 0xffffffff},
-	        .udp = {.type = IBV_FLOW_SPEC_UDP,
-	                .size = sizeof(rule.udp),
-	                .val.dst_port = htons(port),
-	                .mask.dst_port = 0xffff},
+	        .udp = {.type = type, .size = sizeof(rule.udp), .val.dst_port = htons(port), .mask.dst_port = 0xffff},
 	};
 
 	memcpy(rule.eth.val.dst_mac, b.mac, 6);
 	memset(rule.eth.mask.dst_mac, 0xff, 6);
 	return ibv_create_flow(qp, &rule.attr);
+}
+
+static struct ibv_flow *rule_new(struct ibv_qp *qp, uint16_t port, uint16_t priority)
+{
+	return flow_nic_rule_of(qp, IBV_FLOW_SPEC_UDP, port, priority);
 }
 
 static int post_receive(struct side *side, struct ibv_qp *qp, int i, uint32_t length)
@@ -960,6 +964,222 @@ static void break_no_right(void)
 	ibv_poll_cq(a.cq, 1, &(struct ibv_wc){0});
 }
 
+/* ---- segmentation offload ---- */
+
+enum { TSO_MSS = 1000, TSO_BYTES = 2500, TSO_SEQ = 0xfffffe00, TSO_ID = 0xffff };
+
+struct tcp_headers {
+	struct ether_header eth;
+	struct iphdr ip;
+	struct tcphdr tcp;
+	uint8_t options[12];
+} __attribute__((packed));
+
+/* A queue pair of a for it. */
+static struct ibv_qp *tso_qp(uint32_t max_header)
+{
+	struct ibv_qp_init_attr_ex attr = {
+	        .send_cq = a.cq,
+	        .recv_cq = a.cq,
+	        .cap = {.max_send_wr = DEPTH, .max_recv_wr = 1, .max_send_sge = 4, .max_recv_sge = 1},
+	        .qp_type = IBV_QPT_RAW_PACKET,
+	        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS | IBV_QP_INIT_ATTR_MAX_TSO_HEADER,
+	        .pd = a.pd,
+	        .max_tso_header = (uint16_t)max_header,
+	        .send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_TSO,
+	};
+	struct ibv_qp *qp = ibv_create_qp_ex(a.context, &attr);
+
+	EXPECT(qp);
+	qp_to(qp, IBV_QPS_RTS);
+	return qp;
+}
+
+/* Numbers that go round within it, each flag that is not every segment's, no sums. */
+static struct tcp_headers tso_headers(void)
+{
+	struct tcp_headers headers = {
+	        .eth = {.ether_type = htons(ETHERTYPE_IP)},
+	        .ip = {.version = 4,
+	               .ihl = 5,
+	               .id = htons(TSO_ID),
+	               .ttl = 64,
+	               .protocol = IPPROTO_TCP,
+	               .tot_len = htons(20 + 32 + TSO_BYTES),
+	               .saddr = inet_addr("10.9.0.1"),
+	               .daddr = inet_addr("10.9.0.2")},
+	        .tcp = {.source = htons(4000),
+	                .dest = htons(PORT),
+	                .seq = htonl(TSO_SEQ),
+	                .ack_seq = htonl(77),
+	                .doff = 8,
+	                .ack = 1,
+	                .psh = 1,
+	                .fin = 1,
+	                .window = htons(1234)},
+	        .options = {1, 1, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8},
+	};
+
+	((uint8_t *)&headers.tcp)[13] |= 0x80; /* CWR */
+	memcpy(headers.eth.ether_dhost, b.mac, 6);
+	memcpy(headers.eth.ether_shost, a.mac, 6);
+	return headers;
+}
+
+/* The payload of TSO_BYTES in two pieces, in two places. */
+static void tso_pieces(struct ibv_sge list[2])
+{
+	for (int i = 0; i < TSO_BYTES; i++)
+		place(&a, i < 1300 ? 0 : 1)[i < 1300 ? i : i - 1300] = (uint8_t)(i * 7 + (i >> 8));
+	list[0] = piece(&a, place(&a, 0), 1300);
+	list[1] = piece(&a, place(&a, 1), TSO_BYTES - 1300);
+}
+
+static int tso_post(struct ibv_qp *qp, struct tcp_headers *headers, size_t header_bytes, uint16_t mss,
+                    unsigned int flags)
+{
+	struct ibv_sge list[2];
+	struct ibv_send_wr wr = {.wr_id = 7,
+	                         .sg_list = list,
+	                         .num_sge = 2,
+	                         .opcode = IBV_WR_TSO,
+	                         .send_flags = IBV_SEND_SIGNALED | flags,
+	                         .tso = {.hdr = headers, .hdr_sz = (uint16_t)header_bytes, .mss = mss}};
+	struct ibv_send_wr *bad;
+
+	tso_pieces(list);
+	return ibv_post_send(qp, &wr, &bad);
+}
+
+static void tso_expect_segment(uint32_t at)
+{
+	const uint32_t n = TSO_BYTES - at < TSO_MSS ? TSO_BYTES - at : TSO_MSS;
+	const struct tcp_headers *got;
+	const uint8_t *bytes;
+	struct ibv_wc wc = await(&b);
+	const bool is_last = at + n == TSO_BYTES;
+
+	EXPECT(wc.status == IBV_WC_SUCCESS && wc.byte_len == sizeof(*got) + n && wc.wc_flags & IBV_WC_IP_CSUM_OK);
+	bytes = place(&b, (int)wc.wr_id - 100 + DEPTH);
+	got = (const struct tcp_headers *)bytes;
+	EXPECT(got->ip.tot_len == htons((uint16_t)(52 + n)) && got->ip.id == htons((uint16_t)(TSO_ID + at / TSO_MSS)));
+	EXPECT(got->tcp.seq == htonl(TSO_SEQ + at) && got->tcp.ack_seq == htonl(77) && got->tcp.ack);
+	EXPECT(got->tcp.psh == is_last && got->tcp.fin == is_last);
+	EXPECT((((const uint8_t *)&got->tcp)[13] & 0x80) == (at == 0 ? 0x80 : 0));
+	EXPECT(got->options[4] == 1 && got->options[11] == 8);
+	for (uint32_t i = 0; i < n; i++)
+		EXPECT(bytes[sizeof(*got) + i] == (uint8_t)((at + i) * 7 + ((at + i) >> 8)));
+}
+
+static void tso_cuts(void)
+{
+	struct tcp_headers headers;
+	struct ibv_sge list[2];
+	struct ibv_flow *rule;
+	struct ibv_qp_ex *ex;
+	struct ibv_qp *qp;
+
+	sides_open();
+	headers = tso_headers();
+	qp = tso_qp(sizeof(headers));
+	rule = flow_nic_rule_of(b.qp, IBV_FLOW_SPEC_TCP, PORT, 0);
+	EXPECT(rule);
+	for (int i = 0; i < 6; i++)
+		EXPECT(post_receive(&b, b.qp, i, ROOM) == 0);
+	EXPECT(tso_post(qp, &headers, sizeof(headers), TSO_MSS, IBV_SEND_IP_CSUM) == 0);
+	EXPECT(await(&a).status == IBV_WC_SUCCESS);
+	for (uint32_t at = 0; at < TSO_BYTES; at += TSO_MSS)
+		tso_expect_segment(at);
+	tso_pieces(list);
+	ex = ibv_qp_to_qp_ex(qp);
+	ibv_wr_start(ex);
+	ex->wr_id = 8, ex->wr_flags = IBV_SEND_SIGNALED | IBV_SEND_IP_CSUM;
+	ibv_wr_send_tso(ex, &headers, sizeof(headers), TSO_MSS);
+	ibv_wr_set_sge_list(ex, 2, list);
+	EXPECT(ibv_wr_complete(ex) == 0);
+	EXPECT(await(&a).wr_id == 8);
+	for (uint32_t at = 0; at < TSO_BYTES; at += TSO_MSS)
+		tso_expect_segment(at);
+	nothing_more(&b);
+	EXPECT(ibv_destroy_flow(rule) == 0 && ibv_destroy_qp(qp) == 0);
+	sides_close();
+}
+
+/* Whatever the card finds comes with the next call. */
+static void tso_break(uint32_t max_header, struct tcp_headers *headers, size_t header_bytes, uint16_t mss,
+                      unsigned int flags)
+{
+	if (tso_post(max_header != 0 ? tso_qp(max_header) : a.qp, headers, header_bytes, mss, flags) == 0) {
+		await(&a);
+		await(&a);
+	}
+}
+
+static void break_tso_unmade(void)
+{
+	struct tcp_headers headers;
+
+	sides_open();
+	headers = tso_headers();
+	tso_break(0, &headers, sizeof(headers), TSO_MSS, IBV_SEND_IP_CSUM);
+}
+
+static void break_tso_long_header(void)
+{
+	struct tcp_headers headers;
+
+	sides_open();
+	headers = tso_headers();
+	tso_break(64, &headers, sizeof(headers), TSO_MSS, IBV_SEND_IP_CSUM);
+}
+
+static void break_tso_without_sums(void)
+{
+	struct tcp_headers headers;
+
+	sides_open();
+	headers = tso_headers();
+	tso_break(128, &headers, sizeof(headers), TSO_MSS, 0);
+}
+
+static void break_tso_short_header(void)
+{
+	struct tcp_headers headers;
+
+	sides_open();
+	headers = tso_headers();
+	tso_break(128, &headers, sizeof(headers) - 12, TSO_MSS, IBV_SEND_IP_CSUM);
+}
+
+static void break_tso_length(void)
+{
+	struct tcp_headers headers;
+
+	sides_open();
+	headers = tso_headers();
+	headers.ip.tot_len = htons(1500);
+	tso_break(128, &headers, sizeof(headers), TSO_MSS, IBV_SEND_IP_CSUM);
+}
+
+static void break_tso_mss(void)
+{
+	struct tcp_headers headers;
+
+	sides_open();
+	headers = tso_headers();
+	tso_break(128, &headers, sizeof(headers), 1449, IBV_SEND_IP_CSUM);
+}
+
+static void break_tso_urgent(void)
+{
+	struct tcp_headers headers;
+
+	sides_open();
+	headers = tso_headers();
+	headers.tcp.urg = 1;
+	tso_break(128, &headers, sizeof(headers), TSO_MSS, IBV_SEND_IP_CSUM);
+}
+
 #define CASES                                                                                                          \
 	X(frame_in_pieces, "a frame of three pieces arrives whole in two, with the sums that the card made")           \
 	X(wrong_sum_is_told, "a wrong checksum is not told as right")                                                  \
@@ -968,6 +1188,7 @@ static void break_no_right(void)
 	X(only_signalled_sends_complete, "only signalled sends complete")                                              \
 	X(many_rounds, "queues go round many times")                                                                   \
 	X(wr_calls, "ibv_wr_*: lists and inline data are sent, what is aborted is not")                                \
+	X(tso_cuts, "a large packet of TCP is cut into segments, by ibv_post_send and by ibv_wr_*")                    \
 	X(same_rules_copy, "the same rule of two queue pairs gives each a copy")                                       \
 	X(lower_priority_number_wins, "the rule with the lower priority number gets the frame, alone")                 \
 	X(fragment_has_no_port, "a rule with a port takes no fragment")                                                \
@@ -998,6 +1219,13 @@ static void break_no_right(void)
 	X(break_small_receive, "a frame of 142 bytes came, and 64 were posted")                                        \
 	X(break_read_only_receive, "registered without IBV_ACCESS_LOCAL_WRITE")                                        \
 	X(break_long_frame, "a frame of 1642 bytes is sent")                                                           \
+	X(break_tso_unmade, "it was not made for segmentation offload")                                                \
+	X(break_tso_long_header, "a header of 66 bytes to be repeated, it was made for 64")                            \
+	X(break_tso_without_sums, "segmentation offload without checksums")                                            \
+	X(break_tso_short_header, "the header does not end where TCP's does")                                          \
+	X(break_tso_length, "the length in the header is not that of the packet")                                      \
+	X(break_tso_mss, "its segments are longer than the interface's MTU")                                           \
+	X(break_tso_urgent, "SYN, RST or URG cannot be repeated")                                                      \
 	X(break_used_by_child, "uses a context that process .* has opened")                                            \
 	X(break_no_right, "takes CAP_NET_RAW")                                                                         \
 	X(last_device_is_removed, "a removed device says so, makes nothing new, and lets go")

@@ -78,6 +78,8 @@ int control_run(const char *command, char *answer, size_t size)
 		return control_set_error(&faults->registration_error, word, name);
 	else if (strcmp(what, "completions") == 0 && strcmp(word, "slow") == 0)
 		faults->cq_us = number;
+	else if (strcmp(what, "wire") == 0 && strcmp(word, "loses") == 0)
+		faults->loss_ppm = number;
 	else if (strcmp(what, "sends") == 0 && strcmp(word, "fail") == 0)
 		faults->sends_to_fail = number;
 	else if (strcmp(what, "receives") == 0 && strcmp(word, "fail") == 0)

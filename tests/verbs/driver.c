@@ -211,6 +211,7 @@ static int soft_query_device_ex(struct ibv_context *context, const struct ibv_qu
 	full.packet_pacing_caps = (struct ibv_packet_pacing_caps){.qp_rate_limit_min = CARD_RATE_MIN_KBPS,
 	                                                          .qp_rate_limit_max = CARD_RATE_MAX_KBPS,
 	                                                          .supported_qpts = 1u << IBV_QPT_RAW_PACKET};
+	full.tso_caps = (struct ibv_tso_caps){.max_tso = CARD_MAX_TSO, .supported_qpts = 1u << IBV_QPT_RAW_PACKET};
 	full.device_cap_flags_ex = device->device_cap_flags;
 	full.raw_packet_caps = IBV_RAW_PACKET_CAP_IP_CSUM;
 	full.phys_port_cnt_ex = 1;

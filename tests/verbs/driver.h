@@ -69,6 +69,7 @@ struct soft_qp {
 	struct card_qp_head *head;
 	uint64_t bytes;
 	struct ibv_qp_cap cap;
+	uint32_t max_tso_header; /* 0: it was not made for IBV_WR_TSO */
 	bool signals_all;
 	/* the send queue */
 	pthread_mutex_t sq_lock;

@@ -68,6 +68,30 @@ static int wqe_add_inline(struct soft_qp *qp, struct card_wqe *wqe, const void *
 	return 0;
 }
 
+/* A packet that is to be cut. The header is copied; the list has the rest. */
+static int wqe_set_tso(struct soft_qp *qp, struct card_wqe *wqe, const void *header, size_t header_bytes, unsigned mss)
+{
+	struct soft_context *context = soft_context(qp->vqp.qp.context);
+
+	if (qp->max_tso_header == 0)
+		return soft_broken(context, "queue pair 0x%x: it was not made for segmentation offload",
+		                   qp->vqp.qp.qp_num);
+	if (header_bytes == 0 || header_bytes > qp->max_tso_header)
+		return soft_broken(context, "queue pair 0x%x: a header of %zu bytes to be repeated, it was made for %u",
+		                   qp->vqp.qp.qp_num, header_bytes, qp->max_tso_header);
+	if (mss == 0 || mss > UINT16_MAX)
+		return soft_broken(context, "queue pair 0x%x: segments of %u bytes", qp->vqp.qp.qp_num, mss);
+	if (!(wqe->flags & IBV_SEND_IP_CSUM))
+		return soft_broken(context, "queue pair 0x%x: segmentation offload without checksums",
+		                   qp->vqp.qp.qp_num);
+	if (wqe->flags & IBV_SEND_INLINE)
+		return soft_broken(context, "queue pair 0x%x: segmentation offload of inline data", qp->vqp.qp.qp_num);
+	memcpy(wqe->header, header, header_bytes);
+	wqe->header_bytes = (uint16_t)header_bytes;
+	wqe->mss = (uint16_t)mss;
+	return 0;
+}
+
 static int sq_write(struct soft_qp *qp, uint32_t at, const struct ibv_send_wr *wr)
 {
 	struct card_wqe *wqe;
@@ -75,7 +99,7 @@ static int sq_write(struct soft_qp *qp, uint32_t at, const struct ibv_send_wr *w
 
 	if (!error)
 		error = sq_check_flags(qp, wr->send_flags);
-	if (!error && wr->opcode != IBV_WR_SEND)
+	if (!error && wr->opcode != IBV_WR_SEND && wr->opcode != IBV_WR_TSO)
 		error = soft_broken(soft_context(qp->vqp.qp.context), "queue pair 0x%x: operation %d on raw frames",
 		                    qp->vqp.qp.qp_num, wr->opcode);
 	if (error)
@@ -84,6 +108,11 @@ static int sq_write(struct soft_qp *qp, uint32_t at, const struct ibv_send_wr *w
 	wqe->wr_id = wr->wr_id;
 	wqe->flags = wr->send_flags;
 	wqe->num_sge = wqe->inline_bytes = 0;
+	wqe->mss = wqe->header_bytes = 0;
+	if (wr->opcode == IBV_WR_TSO)
+		error = wqe_set_tso(qp, wqe, wr->tso.hdr, wr->tso.hdr_sz, wr->tso.mss);
+	if (error)
+		return error;
 	if (!(wr->send_flags & IBV_SEND_INLINE))
 		error = wqe_set_list(qp, wqe, wr->sg_list, (size_t)wr->num_sge, qp->cap.max_send_sge);
 	else
@@ -201,7 +230,8 @@ static void wr_start(struct ibv_qp_ex *ex)
 	qp->is_building = true;
 }
 
-static void wr_send(struct ibv_qp_ex *ex)
+/* A new entry; NULL: none, and the error is noted. */
+static struct card_wqe *wr_begin(struct ibv_qp_ex *ex)
 {
 	struct soft_qp *qp = qp_of_ex(ex);
 	struct card_wqe *wqe;
@@ -209,20 +239,35 @@ static void wr_send(struct ibv_qp_ex *ex)
 	if (!qp->is_building) {
 		soft_broken(soft_context(ex->qp_base.context), "queue pair 0x%x: ibv_wr_send without ibv_wr_start",
 		            ex->qp_base.qp_num);
-		return;
+		return NULL;
 	}
 	if (!qp->build_error)
 		qp->build_error = sq_check_room(qp, qp->sq_posted, qp->sq_signals_at);
 	if (!qp->build_error)
 		qp->build_error = sq_check_flags(qp, ex->wr_flags);
 	if (qp->build_error)
-		return;
+		return NULL;
 	wqe = sq_entry(qp, qp->sq_posted++);
 	wqe->wr_id = ex->wr_id;
 	wqe->flags = ex->wr_flags & ~(unsigned int)IBV_SEND_INLINE;
 	wqe->num_sge = wqe->inline_bytes = 0;
+	wqe->mss = wqe->header_bytes = 0;
 	if (qp->signals_all || ex->wr_flags & IBV_SEND_SIGNALED)
 		qp->sq_signals_at = qp->sq_posted;
+	return wqe;
+}
+
+static void wr_send(struct ibv_qp_ex *ex)
+{
+	wr_begin(ex);
+}
+
+static void wr_send_tso(struct ibv_qp_ex *ex, void *header, uint16_t header_bytes, uint16_t mss)
+{
+	struct card_wqe *wqe = wr_begin(ex);
+
+	if (wqe)
+		qp_of_ex(ex)->build_error = wqe_set_tso(qp_of_ex(ex), wqe, header, header_bytes, mss);
 }
 
 static void wr_set_sge_list(struct ibv_qp_ex *ex, size_t num_sge, const struct ibv_sge *list)
@@ -248,6 +293,10 @@ static void wr_set_inline_data_list(struct ibv_qp_ex *ex, size_t num_buf, const 
 
 	if (!wqe)
 		return;
+	if (wqe->mss)
+		qp->build_error =
+		        soft_broken(soft_context(ex->qp_base.context),
+		                    "queue pair 0x%x: segmentation offload of inline data", ex->qp_base.qp_num);
 	wqe->flags |= IBV_SEND_INLINE;
 	for (size_t i = 0; i < num_buf && !qp->build_error; i++)
 		qp->build_error = wqe_add_inline(qp, wqe, list[i].addr, list[i].length);
@@ -303,6 +352,7 @@ void soft_wr_fill(struct ibv_qp_ex *ex)
 {
 	ex->wr_start = wr_start;
 	ex->wr_send = wr_send;
+	ex->wr_send_tso = wr_send_tso;
 	ex->wr_set_sge = wr_set_sge;
 	ex->wr_set_sge_list = wr_set_sge_list;
 	ex->wr_set_inline_data = wr_set_inline_data;

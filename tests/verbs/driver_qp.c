@@ -13,6 +13,11 @@ static bool cap_fits(const struct ibv_qp_cap *cap)
 }
 
 /* The queues are exactly as deep as was asked for: a real card gives more, and hides who counts wrong. */
+static uint32_t tso_header_of(const struct ibv_qp_init_attr_ex *attr)
+{
+	return attr->comp_mask & IBV_QP_INIT_ATTR_MAX_TSO_HEADER ? attr->max_tso_header : 0;
+}
+
 static int qp_ask_card(struct soft_context *context, struct soft_qp *qp, const struct ibv_qp_init_attr_ex *attr)
 {
 	struct card_request request = {.type = CARD_QP_CREATE};
@@ -28,6 +33,7 @@ static int qp_ask_card(struct soft_context *context, struct soft_qp *qp, const s
 	request.qp.max_send_sge = attr->cap.max_send_sge;
 	request.qp.max_recv_sge = attr->cap.max_recv_sge;
 	request.qp.max_inline = attr->cap.max_inline_data;
+	request.qp.max_tso_header = tso_header_of(attr);
 	request.qp.signals_all = attr->sq_sig_all != 0;
 	error = soft_ask(context, &request, &reply, &fd);
 	if (error)
@@ -44,15 +50,19 @@ static int qp_ask_card(struct soft_context *context, struct soft_qp *qp, const s
 
 static int qp_check_attr(struct soft_context *context, const struct ibv_qp_init_attr_ex *attr)
 {
-	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+	const uint32_t known = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS |
+	                       IBV_QP_INIT_ATTR_MAX_TSO_HEADER;
+	const uint64_t known_ops = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_TSO;
 	int error;
 
 	if (attr->qp_type != IBV_QPT_RAW_PACKET || attr->srq || attr->comp_mask & ~known)
 		return EOPNOTSUPP;
 	if (attr->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && attr->create_flags & ~IBV_QP_CREATE_BLOCK_SELF_MCAST_LB)
 		return EOPNOTSUPP;
-	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS && attr->send_ops_flags & ~(uint64_t)IBV_QP_EX_WITH_SEND)
+	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS && attr->send_ops_flags & ~known_ops)
 		return EOPNOTSUPP;
+	if (tso_header_of(attr) > CARD_MAX_TSO_HEADER)
+		return EINVAL;
 	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->pd || !attr->send_cq || !attr->recv_cq ||
 	    !cap_fits(&attr->cap))
 		return EINVAL;
@@ -82,6 +92,7 @@ struct ibv_qp *soft_create_qp_ex(struct ibv_context *ibv_context, struct ibv_qp_
 		return NULL;
 	}
 	qp->cap = attr->cap;
+	qp->max_tso_header = tso_header_of(attr);
 	qp->signals_all = attr->sq_sig_all;
 	pthread_mutex_init(&qp->sq_lock, NULL);
 	pthread_mutex_init(&qp->rq_lock, NULL);

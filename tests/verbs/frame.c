@@ -179,3 +179,72 @@ void frame_write_sums(uint8_t *frame, size_t len)
 	/* RFC 768: a computed 0 is sent as all ones. */
 	write_sum(packet.l4 + sum_at, sum == 0 && packet.proto == IPPROTO_UDP ? 0xffff : sum);
 }
+
+/* ---- segmentation offload ---- */
+
+enum {
+	FLAG_FIN = 0x01,
+	FLAG_SYN = 0x02,
+	FLAG_RST = 0x04,
+	FLAG_PSH = 0x08,
+	FLAG_URG = 0x20,
+	FLAG_CWR = 0x80,
+};
+
+static void write_u16(uint8_t *at, size_t value)
+{
+	write_sum(at, (uint16_t)value);
+}
+
+static uint32_t read_u32(const uint8_t *at)
+{
+	return (uint32_t)read_u16(at) << 16 | read_u16(at + 2);
+}
+
+const char *frame_cut_fault(const uint8_t *header, size_t header_bytes, size_t bytes, size_t mss, size_t mtu)
+{
+	uint16_t type;
+	size_t at = frame_network(header, header_bytes, &type), ip_bytes;
+	const uint8_t *ip = header + at;
+
+	if (at == 0 || type != ETHERTYPE_V4 || header_bytes < at + 20 || ip[0] >> 4 != 4)
+		return "the header is not IPv4";
+	ip_bytes = (ip[0] & 15) * 4u;
+	if (ip_bytes < 20 || header_bytes < at + ip_bytes + 20 || ip[9] != IPPROTO_TCP)
+		return "the header is not TCP";
+	if (read_u16(ip + 6) & 0x3fff)
+		return "it is a fragment";
+	if (header_bytes != at + ip_bytes + (ip[ip_bytes + 12] >> 4) * 4u)
+		return "the header does not end where TCP's does";
+	if (bytes == 0)
+		return "there is nothing to cut";
+	if (read_u16(ip + 2) != header_bytes - at + bytes)
+		return "the length in the header is not that of the packet";
+	if (header_bytes - at + mss > mtu)
+		return "its segments are longer than the interface's MTU";
+	return ip[ip_bytes + 13] & (FLAG_SYN | FLAG_RST | FLAG_URG) ? "SYN, RST or URG cannot be repeated" : NULL;
+}
+
+size_t frame_cut(const uint8_t *header, size_t header_bytes, const uint8_t *payload, size_t bytes, size_t mss,
+                 size_t at, uint8_t frame[FRAME_MAX])
+{
+	size_t n = bytes - at < mss ? bytes - at : mss;
+	uint16_t type;
+	uint8_t *ip = frame + frame_network(header, header_bytes, &type), *tcp;
+	uint32_t seq;
+
+	memcpy(frame, header, header_bytes);
+	memcpy(frame + header_bytes, payload + at, n);
+	tcp = ip + (ip[0] & 15) * 4;
+	write_u16(ip + 2, (size_t)(frame + header_bytes - ip) + n);
+	write_u16(ip + 4, read_u16(ip + 4) + at / mss);
+	seq = read_u32(tcp + 4) + (uint32_t)at;
+	write_u16(tcp + 4, seq >> 16);
+	write_u16(tcp + 6, seq);
+	if (at + n < bytes)
+		tcp[13] &= (uint8_t) ~(FLAG_FIN | FLAG_PSH);
+	if (at > 0)
+		tcp[13] &= (uint8_t)~FLAG_CWR;
+	frame_write_sums(frame, header_bytes + n);
+	return header_bytes + n;
+}

@@ -92,6 +92,15 @@ static int wire_put(const uint8_t *frame, size_t len)
 	return 0;
 }
 
+/* By chance, of a generator that begins anew with each card. */
+static bool wire_loses(void)
+{
+	static uint64_t state = 1;
+
+	state = state * 6364136223846793005u + 1442695040888963407u;
+	return (state >> 33) % 1000000 < card.faults.loss_ppm;
+}
+
 /* Whoever sends has asked port_can_send. */
 void port_send(const uint8_t *frame, size_t len)
 {
@@ -99,6 +108,10 @@ void port_send(const uint8_t *frame, size_t len)
 
 	if (!port_is_up()) {
 		card.counts.tx_lost++;
+		return;
+	}
+	if (card.faults.loss_ppm != 0 && wire_loses()) {
+		card.counts.tx_dropped++;
 		return;
 	}
 	if (port.is_plug)

@@ -17,13 +17,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define CARD_PROTO 1
+#define CARD_PROTO 2
 
 enum {
 	CARD_MAX_SGE = 16,
 	CARD_RATE_MIN_KBPS = 100,
 	CARD_RATE_MAX_KBPS = 10000000,
 	CARD_MAX_INLINE = 256, /* bytes: as much as the entries of a list take */
+	CARD_MAX_TSO = 131072, /* bytes of a packet that is cut, without its header */
+	CARD_MAX_TSO_HEADER = 128,
 	CARD_MAX_QPS = 1024,
 	CARD_MAX_CQS = 1024,
 	CARD_MAX_WR = 16384,
@@ -56,13 +58,16 @@ struct card_wqe {
 	uint32_t flags; /* IBV_SEND_* */
 	uint32_t num_sge;
 	uint32_t inline_bytes;
-	uint32_t reserved;
+	uint16_t mss; /* not 0: the list is cut into so many bytes each, behind the header */
+	uint16_t header_bytes;
 	union {
 		struct card_sge sge[CARD_MAX_SGE];
 		uint8_t data[CARD_MAX_INLINE];
 	};
+	uint8_t header[CARD_MAX_TSO_HEADER];
 };
-static_assert(sizeof(struct card_wqe) == 24 + CARD_MAX_INLINE, "list and inline data share their place");
+static_assert(sizeof(struct card_wqe) == 24 + CARD_MAX_INLINE + CARD_MAX_TSO_HEADER,
+              "list and inline data share their place");
 
 /* The head of a queue pair's memory. The send queue's entries follow, then those of the receive queue. */
 struct card_qp_head {
@@ -177,6 +182,7 @@ struct card_request {
 			uint64_t handle;
 			uint32_t pd, send_cq, recv_cq;
 			uint32_t sq_depth, rq_depth, max_send_sge, max_recv_sge, max_inline;
+			uint32_t max_tso_header; /* 0: it cuts nothing */
 			uint32_t signals_all;
 		} qp;
 		struct {

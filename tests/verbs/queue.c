@@ -1,6 +1,7 @@
 /* Queue pairs and completion queues: takes entries, moves frames, completes. */
 #include "card.h"
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -10,6 +11,13 @@ enum {
 	QUEUE_BURST = 64,              /* entries of one queue before the others get their turn */
 	QUEUE_DELAYED = 8192,          /* completions that a fault holds back */
 	QUEUE_PACE_BURST_NS = 2000000, /* of a paced queue: the loop sleeps in milliseconds */
+};
+
+/* A packet that is cut: some of its frames may have left, when the wire was full or the pace had to be kept. */
+struct card_cut {
+	struct card_wqe wqe;
+	size_t bytes, at;
+	uint8_t payload[CARD_MAX_TSO];
 };
 
 struct delayed {
@@ -192,8 +200,16 @@ bool qp_uses_pd(const struct card_client *client, uint32_t pd)
 	return false;
 }
 
+static void qp_drop_cut(struct card_qp *qp)
+{
+	free(qp->cut);
+	qp->cut = NULL;
+}
+
 static void qp_set_state(struct card_qp *qp, enum ibv_qp_state state)
 {
+	if (state != IBV_QPS_RTS)
+		qp_drop_cut(qp);
 	qp->state = state;
 	atomic_store(&qp->head->state, state);
 }
@@ -209,7 +225,7 @@ int qp_create(struct card_client *client, const struct card_request *request, st
 		return EINVAL;
 	if (request->qp.sq_depth > CARD_MAX_WR || request->qp.rq_depth > CARD_MAX_WR ||
 	    request->qp.max_send_sge > CARD_MAX_SGE || request->qp.max_recv_sge > CARD_MAX_SGE ||
-	    request->qp.max_inline > CARD_MAX_INLINE)
+	    request->qp.max_inline > CARD_MAX_INLINE || request->qp.max_tso_header > CARD_MAX_TSO_HEADER)
 		return EINVAL;
 	while (card.qps[next_qp_number % CARD_MAX_QPS].number && ++tries < CARD_MAX_QPS)
 		next_qp_number++;
@@ -227,6 +243,7 @@ int qp_create(struct card_client *client, const struct card_request *request, st
 	        .max_send_sge = request->qp.max_send_sge,
 	        .max_recv_sge = request->qp.max_recv_sge,
 	        .max_inline = request->qp.max_inline,
+	        .max_tso_header = request->qp.max_tso_header,
 	        .signals_all = request->qp.signals_all,
 	        .bytes = card_qp_bytes(request->qp.sq_depth, request->qp.rq_depth),
 	};
@@ -251,6 +268,7 @@ static void qp_drop_delayed(const struct card_qp *qp)
 
 static void qp_free(struct card_qp *qp)
 {
+	qp_drop_cut(qp);
 	qp_drop_delayed(qp);
 	qp->send_cq->users--;
 	qp->recv_cq->users--;
@@ -294,6 +312,7 @@ static bool qp_next(struct card_qp *qp, bool is_send, struct card_wqe *wqe)
 	*wqe = card_qp_entries(qp->head)[is_send ? taken % depth : qp->sq_depth + taken % depth];
 	wqe->num_sge = min_u32(wqe->num_sge, is_send ? qp->max_send_sge : qp->max_recv_sge);
 	wqe->inline_bytes = min_u32(wqe->inline_bytes, qp->max_inline);
+	wqe->header_bytes = (uint16_t)min_u32(wqe->header_bytes, qp->max_tso_header);
 	return true;
 }
 
@@ -450,6 +469,71 @@ static int qp_send(struct card_qp *qp, const struct card_wqe *wqe)
 	return 0;
 }
 
+/* ---- segmentation offload ---- */
+
+/* The packet is read from the program's memory, as a whole; a status. */
+static int qp_begin_cut(struct card_qp *qp, const struct card_wqe *wqe)
+{
+	const char *fault;
+	int status;
+
+	qp->cut = malloc(sizeof(*qp->cut));
+	if (!qp->cut)
+		return IBV_WC_GENERAL_ERR;
+	qp->cut->wqe = *wqe;
+	qp->cut->at = 0;
+	status = memory_gather(qp, wqe, qp->cut->payload, sizeof(qp->cut->payload), &qp->cut->bytes);
+	if (status)
+		return status;
+	fault = qp->cut->bytes > sizeof(qp->cut->payload)
+	                ? "it is more than the card can"
+	                : frame_cut_fault(wqe->header, wqe->header_bytes, qp->cut->bytes, wqe->mss, card.mtu);
+	if (fault) {
+		client_violation(qp->client, "queue pair 0x%x: a packet of %zu bytes to be cut by %u: %s", qp->number,
+		                 qp->cut->bytes, wqe->mss, fault);
+		return IBV_WC_LOC_LEN_ERR;
+	}
+	if (card.faults.sends_to_fail) {
+		card.faults.sends_to_fail--;
+		return IBV_WC_GENERAL_ERR;
+	}
+	card.counts.tx_cut++;
+	return 0;
+}
+
+/* Its next frame. True: that was the last one. */
+static bool qp_send_cut(struct card_qp *qp)
+{
+	struct card_cut *cut = qp->cut;
+	uint8_t frame[FRAME_MAX];
+	size_t len = frame_cut(cut->wqe.header, cut->wqe.header_bytes, cut->payload, cut->bytes, cut->wqe.mss, cut->at,
+	                       frame);
+
+	for (; len < FRAME_MIN; len++)
+		frame[len] = 0;
+	card.counts.tx_frames++;
+	qp_pace(qp, len);
+	port_send(frame, len);
+	cut->at += cut->wqe.mss;
+	return cut->at >= cut->bytes;
+}
+
+/* The entry that is at hand is done; false: there is more of it. */
+static bool qp_run_entry(struct card_qp *qp, const struct card_wqe *wqe, int *status)
+{
+	*status = 0;
+	if (wqe->mss == 0) {
+		*status = qp_send(qp, wqe);
+		return true;
+	}
+	if (!qp->cut)
+		*status = qp_begin_cut(qp, wqe);
+	if (*status == 0 && !qp_send_cut(qp))
+		return false;
+	qp_drop_cut(qp);
+	return true;
+}
+
 static bool qp_run_sends(struct card_qp *qp)
 {
 	struct card_wqe wqe;
@@ -457,10 +541,12 @@ static bool qp_run_sends(struct card_qp *qp)
 
 	while (done < QUEUE_BURST && qp->state == IBV_QPS_RTS && port_can_send() && qp_may_send(qp) &&
 	       qp_next(qp, true, &wqe)) {
-		int status = qp_send(qp, &wqe);
+		int status;
 
-		qp_took(qp, true);
 		done++;
+		if (!qp_run_entry(qp, &wqe, &status))
+			continue;
+		qp_took(qp, true);
 		if (status) {
 			qp_fail(qp, true, &wqe, status);
 		} else if (qp->signals_all || (wqe.flags & IBV_SEND_SIGNALED)) {

@@ -322,14 +322,12 @@ static void test_each_class_says_why_a_value_has_no_effect(void **state)
 	static struct vma_conf conf;
 
 	(void)state;
-	load_names(&conf, ENV("VMA_BF=0", "XLIO_FORK=0", "VMA_TSO=1"), false, VMA_LOG_INFO);
+	load_names(&conf, ENV("VMA_BF=0", "XLIO_FORK=0"), false, VMA_LOG_INFO);
 	assert_int_equal(times_heard("VMA_BF is set, and has no effect here: Whether small packets"), 1);
 	assert_int_equal(times_heard("XLIO_FORK is set, and has no effect here: Sockets always work in parent"), 1);
-	assert_int_equal(times_heard("VMA_TSO is set, and has no effect here\n"), 1);
 	load_names(&conf, ENV(NULL), true, VMA_LOG_DETAILS);
 	assert_int_equal(times_heard("BF (Blue Flame)                no meaning here            [VMA_BF]\n"), 1);
 	assert_int_equal(times_heard("fork() support                 superseded                 [VMA_FORK]\n"), 1);
-	assert_int_equal(times_heard("TSO                            no effect here             [VMA_TSO]\n"), 1);
 }
 
 /* Such a parameter has no default among its values: unset, the kernel's way holds, and each value changes it. */

@@ -44,7 +44,7 @@ enum {
 struct model_frame {
 	uint32_t len;
 	uint16_t mss, header; /* of one to be cut; else 0 */
-	bool checksum, segment_is_inline;
+	bool checksum, is_inline;
 	uint8_t *bytes;
 };
 
@@ -378,7 +378,7 @@ static inline void model_read_data(struct model_reader *reader, struct model_fra
 			model_read(reader, model.scratch + frame->len, word);
 			reader->at = (reader->at + 15) & ~15u;
 			MUST(reader->at == reader->end); /* it is the last one */
-			frame->segment_is_inline = true;
+			frame->is_inline = true;
 		} else {
 			model_read(reader, &lkey, sizeof(lkey));
 			model_read(reader, &addr, sizeof(addr));

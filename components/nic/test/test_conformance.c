@@ -14,6 +14,7 @@
  * case is skipped, and says which.
  */
 #include <fcntl.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <vma/log.h>
@@ -34,7 +35,8 @@ struct make {
 
 static struct make makes[4] = {
         {.name = "pair"},
-        {.name = "jumbo pair", .pair = {.mtu = 9000, .checksum_offload = true, .memory_link = true}},
+        {.name = "jumbo pair",
+         .pair = {.mtu = 9000, .checksum_offload = true, .segmentation_offload = true, .memory_link = true}},
         {.name = "file"},
 };
 static char file_spec[64], specs[2][256], netns[2][256];
@@ -204,6 +206,86 @@ static void test_segments_become_one_packet(void **state)
 	assert_int_equal(vma_nic_tx(w->qp[0][0], segs, 3), 3);
 	vma_nic_kick(w->qp[0][0]);
 	fixture_assert_receives(w, 1, 0, spec);
+}
+
+/* A packet of TCP in three buffers, each as full as it can be, to be cut; number is its first sequence number's. */
+static void tso_packet(struct fixture *w, const struct frame_spec *spec, struct vma_nic_seg segs[3])
+{
+	static uint8_t bytes[FRAME_MAX];
+	const uint32_t room = (1U << w->arena->frame_shift) - w->qp[0][0]->tx_headroom;
+
+	frame_build(bytes, spec);
+	memcpy(bytes + 14 + 4, "\xff\xff", 2);         /* IP id */
+	memcpy(bytes + 34 + 4, "\xff\xff\xff\x00", 4); /* sequence number */
+	for (uint32_t i = 0, at = 0; i < 3; i++) {
+		const uint32_t len = spec->len - at < room ? spec->len - at : room;
+
+		segs[i] = (struct vma_nic_seg){.buf = fixture_tx_buf(w->qp[0][0]), .off = w->qp[0][0]->tx_headroom};
+		memcpy(vma_buf_frame(w->arena, segs[i].buf) + segs[i].off, bytes + at, len);
+		segs[i].len = len;
+		segs[i].flags = i < 2 ? VMA_NIC_SEG_MORE : 0;
+		at += len;
+	}
+	segs[0].flags |= VMA_NIC_SEG_TSO | VMA_NIC_SEG_CSUM;
+	segs[0].mss = 1000;
+	segs[0].hdr_len = FRAME_TCP_HEADERS;
+}
+
+/* The n-th frame of it, of `frames`. */
+static void assert_cut(const struct fixture *w, const struct packet *packet, struct frame_spec spec, uint32_t n,
+                       uint32_t frames)
+{
+	static uint8_t whole[FRAME_MAX], expected[FRAME_MAX];
+	const uint32_t left = spec.len - FRAME_TCP_HEADERS - 1000 * n, bytes = left < 1000 ? left : 1000;
+	const uint32_t seq = htonl(0xffffff00 + 1000 * n);
+
+	assert_int_equal(packet->len, FRAME_TCP_HEADERS + bytes);
+	assert_true(packet->flags & VMA_BUF_RX_L3_CSUM_OK && packet->flags & VMA_BUF_RX_L4_CSUM_OK);
+	frame_build(whole, &spec);
+	memcpy(expected, whole, FRAME_TCP_HEADERS);
+	memcpy(expected + FRAME_TCP_HEADERS, whole + FRAME_TCP_HEADERS + 1000 * n, bytes);
+	frame_put16(expected + 16, 40 + bytes);
+	frame_put16(expected + 18, (uint16_t)(0xffff + n));
+	memcpy(expected + 38, &seq, 4);
+	if (n + 1 < frames)
+		expected[47] &= (uint8_t) ~(TH_PUSH | TH_FIN);
+	if (n > 0)
+		expected[47] &= 0x7f;
+	memcpy(expected + 24, packet->bytes + 24, 2);
+	memcpy(expected + 50, packet->bytes + 50, 2);
+	assert_memory_equal(packet->bytes, expected, packet->len);
+	(void)w;
+}
+
+static void test_a_large_packet_of_tcp_is_cut_into_segments(void **state)
+{
+	struct fixture *w = *state;
+	const uint32_t frame = 1U << w->arena->frame_shift, room = frame - w->qp[0][0]->tx_headroom;
+	struct frame_spec spec = tcp(PEER_PORT, PORT, TH_ACK | TH_PUSH | TH_FIN | 0x80, 1);
+	const uint32_t frames = (3 * room - 100 - FRAME_TCP_HEADERS + 999) / 1000;
+	struct vma_nic_seg segs[3];
+	struct packet *packet;
+
+	NEEDS(w, VMA_NIC_CAP_TSO);
+	packet = malloc(sizeof(*packet));
+	fixture_flow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT, 0);
+	spec.len = 3 * room - 100;
+	spec.no_checksum = true;
+	spec.src_mac = w->mac[0];
+	spec.dst_mac = w->mac[1];
+	for (int round = 0; round < 20; round++) {
+		tso_packet(w, &spec, segs);
+		assert_int_equal(vma_nic_tx(w->qp[0][0], segs, 2), 0); /* not whole */
+		assert_int_equal(vma_nic_tx(w->qp[0][0], segs, 3), 3);
+		vma_nic_kick(w->qp[0][0]);
+		fixture_reap(w->qp[0][0]);
+		for (uint32_t n = 0; n < frames; n++) {
+			assert_true(fixture_recv(w->qp[1][0], packet, FIXTURE_TIMEOUT_NS));
+			assert_cut(w, packet, spec, n, frames);
+		}
+	}
+	assert_no_packet_arrives(w, 1, 0);
+	free(packet);
 }
 
 static void test_a_frame_above_one_buffer_arrives_in_several(void **state)
@@ -960,6 +1042,7 @@ static const struct {
         CASE(test_order_is_kept),
         CASE(test_checksum_is_filled_in_and_checked),
         CASE(test_segments_become_one_packet),
+        CASE(test_a_large_packet_of_tcp_is_cut_into_segments),
         CASE(test_a_frame_above_one_buffer_arrives_in_several),
         CASE(test_a_frame_above_the_mtu_is_refused),
         CASE(test_a_full_transmit_queue_takes_less_and_recovers),

@@ -116,7 +116,7 @@ static void test_a_packet_is_one_block_that_is_rung_for_at_the_kick(void **state
 	assert_int_equal(model.blueflames, 1);
 	assert_int_equal(last_sent()->len, 64);
 	assert_true(last_sent()->checksum);
-	assert_false(last_sent()->segment_is_inline);
+	assert_false(last_sent()->is_inline);
 	assert_true(holds(last_sent(), 0, &seg));
 	assert_int_equal(vma_nic_kick(&qp->base), 0);
 	assert_int_equal(model_take_sends(), 0);
@@ -168,12 +168,12 @@ static void test_inline_packets_keep_no_buffer_and_go_round_the_end_of_the_ring(
 		assert_int_equal(atomic_load(&seg.buf->refs), 0);
 		assert_int_equal(model_take_sends(), 1);
 		assert_true(holds(last_sent(), 0, &seg) && last_sent()->len == seg.len);
-		assert_int_equal(last_sent()->segment_is_inline, seg.len > 18);
+		assert_int_equal(last_sent()->is_inline, seg.len > 18);
 		model_complete(0);
 		assert_int_equal(reap_all(), 0);
 	}
 	send_one(205);
-	assert_false(last_sent()->segment_is_inline);
+	assert_false(last_sent()->is_inline);
 }
 
 static void test_a_packet_of_pieces_is_one_work_request(void **state)

@@ -141,6 +141,8 @@ static void test_pieces_and_long_packets_are_one_send(void **state)
 	assert_int_equal(fake.hdr_len, 54);
 	assert_int_equal(fake.mss, 50);
 	assert_int_equal(fake.length, 200 - 54);
+	assert_int_equal(vma_stats_read(&qp->stats->tx_frames), 2);
+	assert_int_equal(vma_stats_read(&qp->stats->tx_tso), 1);
 	for (unsigned i = 0; i < 14; i++) {
 		segs[0] = make_tx_segment(64);
 		assert_int_equal(vma_nic_tx(&qp->base, segs, 1), 1);

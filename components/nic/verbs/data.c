@@ -587,7 +587,7 @@ static void queue_send_segment(struct verbs_qp *qp, const struct vma_nic_seg *se
 static __attribute__((noinline)) unsigned verbs_tx_slow(struct verbs_qp *qp, const struct vma_nic_seg *segs, unsigned n)
 {
 	struct vma_nic_qp *base = &qp->base;
-	uint64_t frames = 0;
+	uint64_t frames = 0, cut = 0;
 	unsigned done = 0, count = 0;
 
 	while (done < n) {
@@ -604,11 +604,13 @@ static __attribute__((noinline)) unsigned verbs_tx_slow(struct verbs_qp *qp, con
 		}
 		if (qp->sent_end - qp->sent_queued < count)
 			break;
+		cut += (segs[done].flags & VMA_NIC_SEG_TSO) != 0;
 		for (unsigned i = 0; i < count; i++)
 			queue_send_segment(qp, &segs[done++]);
 		frames++;
 	}
 	vma_stats_add(&qp->stats->tx_frames, frames);
+	vma_stats_add(&qp->stats->tx_tso, cut);
 	return done;
 }
 

@@ -98,16 +98,30 @@ static int read_limits(struct verbs_device *device)
 	return 0;
 }
 
+/* Segmentation offload is used if the driver also makes queue pairs for it. */
+static int open_probe(struct verbs_device *device, struct verbs_queue *queue, const char **what)
+{
+	struct verbs_queue_attr attr = {.rx_packets = PROBE_PACKETS,
+	                                .rx_sges = 1,
+	                                .tx_packets = PROBE_PACKETS,
+	                                .tx_sges = 1,
+	                                .tso = device->limits.tso_max != 0,
+	                                .rx_stamps = VERBS_STAMPS_WALL};
+	int rc = verbs_queue_open(device, &attr, queue, what);
+
+	if (rc == 0 || rc == -EPERM || !attr.tso || queue->tx_cq == NULL || queue->qp != NULL)
+		return rc;
+	verbs_queue_close(queue);
+	attr.tso = false;
+	device->limits.tso_max = 0;
+	return verbs_queue_open(device, &attr, queue, what);
+}
+
 /* 0; -errno and what was in vain. */
 static int probe_device_queues(struct verbs_device *device, const char **what)
 {
-	const struct verbs_queue_attr attr = {.rx_packets = PROBE_PACKETS,
-	                                      .rx_sges = 1,
-	                                      .tx_packets = PROBE_PACKETS,
-	                                      .tx_sges = 1,
-	                                      .rx_stamps = VERBS_STAMPS_WALL};
 	struct verbs_queue queue = {0};
-	int rc = verbs_queue_open(device, &attr, &queue, what);
+	int rc = open_probe(device, &queue, what);
 
 	device->limits.has_wall = rc == 0 && queue.rx_stamps == VERBS_STAMPS_WALL;
 	if (rc == 0) {

@@ -3,7 +3,7 @@
  *
  *   thread domain       or the device's domain, with the provider's own locks
  *   completion queue    extended and for a single thread; extended; plain
- *   queue pair          extended (ibv_wr_*); plain (ibv_post_send)
+ *   queue pair          extended (ibv_wr_*); plain (ibv_post_send). With segmentation offload, if it is asked for
  */
 #include <errno.h>
 #include <string.h>
@@ -86,25 +86,26 @@ static struct ibv_cq *open_cq(struct verbs_queue *queue, uint32_t entries, struc
 	return queue->device->lib->ibv_create_cq(context, (int)entries, NULL, channel, 0);
 }
 
-static struct ibv_qp *open_qp_ex(struct verbs_queue *queue, const struct ibv_qp_init_attr *plain, bool tso)
+/* posts: by ibv_wr_*; else by ibv_post_send, as which mlx4 has segmentation offload. */
+static struct ibv_qp *open_qp_ex(struct verbs_queue *queue, const struct ibv_qp_init_attr *plain, bool tso, bool posts)
 {
 	struct ibv_qp_init_attr_ex attr = {
 	        .send_cq = plain->send_cq,
 	        .recv_cq = plain->recv_cq,
 	        .cap = plain->cap,
 	        .qp_type = plain->qp_type,
-	        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS |
+	        .comp_mask = IBV_QP_INIT_ATTR_PD | (posts ? IBV_QP_INIT_ATTR_SEND_OPS_FLAGS : 0) |
 	                     (tso ? IBV_QP_INIT_ATTR_MAX_TSO_HEADER : 0),
 	        .pd = queue->domain != NULL ? queue->domain : queue->device->pd,
 	        .max_tso_header = tso ? TSO_HEADER_MAX : 0,
-	        .send_ops_flags = IBV_QP_EX_WITH_SEND | (tso ? IBV_QP_EX_WITH_TSO : 0),
+	        .send_ops_flags = posts ? IBV_QP_EX_WITH_SEND | (tso ? IBV_QP_EX_WITH_TSO : 0) : 0,
 	};
 	struct verbs_context *extended = verbs_get_ctx_op(queue->device->context, create_qp_ex);
 	struct ibv_qp *qp = extended != NULL ? extended->create_qp_ex(queue->device->context, &attr) : NULL;
 
 	if (qp == NULL)
 		return NULL;
-	queue->qp_ex = queue->device->lib->ibv_qp_to_qp_ex(qp);
+	queue->qp_ex = posts ? queue->device->lib->ibv_qp_to_qp_ex(qp) : NULL;
 	queue->inline_max = attr.cap.max_inline_data;
 	return qp;
 }
@@ -127,8 +128,10 @@ static int open_qp(struct verbs_queue *queue, const struct verbs_queue_attr *wan
 		struct ibv_qp_init_attr plain = attr;
 
 		plain.cap.max_inline_data = inline_bytes;
-		queue->qp = open_qp_ex(queue, &plain, wanted->tso);
-		if (queue->qp == NULL && errno != EPERM) {
+		queue->qp = open_qp_ex(queue, &plain, wanted->tso, true);
+		if (queue->qp == NULL && errno != EPERM && wanted->tso) {
+			queue->qp = open_qp_ex(queue, &plain, true, false);
+		} else if (queue->qp == NULL && errno != EPERM) {
 			queue->qp = queue->device->lib->ibv_create_qp(queue->device->pd, &plain);
 			queue->inline_max = plain.cap.max_inline_data;
 		}

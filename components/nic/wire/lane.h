@@ -122,11 +122,12 @@ static inline bool wire_producer_read_consumed(struct wire_producer *p)
 	p->consumed_cached = (uint32_t)word;
 	return true;
 }
-static inline bool wire_producer_full(const struct wire_producer *p)
+/* For so many frames, at least one. */
+static inline bool wire_producer_has_room(const struct wire_producer *p, uint32_t frames)
 {
-	return p->produced - p->consumed_cached >= p->bound;
+	return p->produced - p->consumed_cached + frames <= p->bound;
 }
-/* The slot to fill next; call only when not full. */
+/* The slot to fill next; call only when there is room. */
 static inline struct wire_slot *wire_producer_slot(struct wire_producer *p)
 {
 	return wire_slot_at(p->slots, p->produced, p->mask, p->slot_bytes);

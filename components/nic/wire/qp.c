@@ -39,18 +39,28 @@ static void qp_restart_on_new_link(struct wire_qp *qp, uint32_t nonce)
 
 /* The number of segments of the packet that starts at segs[0], its length in *len; 0: it can never be sent. */
 static unsigned packet_segments_and_length(const struct wire_qp *qp, const struct vma_nic_seg *segs, unsigned n,
-                                           uint32_t *len)
+                                           uint32_t *len, struct wire_cut *cut)
 {
 	uint32_t lane_space = 1U << qp->qp.arena->frame_shift;
-	uint16_t refused = VMA_NIC_SEG_TSO | VMA_NIC_SEG_DUMMY | (qp->end->checksum_offload ? 0 : VMA_NIC_SEG_CSUM);
+	uint16_t refused = VMA_NIC_SEG_DUMMY | (qp->end->checksum_offload ? 0 : VMA_NIC_SEG_CSUM) |
+	                   (qp->end->segmentation_offload ? 0 : VMA_NIC_SEG_TSO);
 
 	*len = 0;
+	cut->frames = 1;
 	for (unsigned i = 0; i < n && i < SEGS_MAX; i++) {
 		if (segs[i].off > lane_space || segs[i].len > lane_space - segs[i].off ||
 		    (segs[i].flags & refused) != 0)
 			return 0;
 		*len += segs[i].len;
-		if ((segs[i].flags & VMA_NIC_SEG_MORE) == 0)
+		if ((segs[i].flags & VMA_NIC_SEG_MORE) != 0)
+			continue;
+		if ((segs[0].flags & VMA_NIC_SEG_TSO) != 0)
+			return wire_cut_plan(qp->qp.arena, segs, i + 1, qp->end->layout.frame_max, cut) &&
+			                       cut->bytes <= qp->end->nic.info.tso_max_bytes &&
+			                       cut->frames <= qp->tx.bound
+			               ? i + 1
+			               : 0;
+		else
 			return *len >= WIRE_FRAME_MIN && *len <= qp->end->layout.frame_max ? i + 1 : 0;
 	}
 	return 0;
@@ -72,16 +82,17 @@ static bool frame_exceeds_mtu(const struct wire_qp *qp, const char *frame, uint3
 
 enum lane_space { LANE_HAS_SPACE, LANE_FULL, LANE_CLOSED };
 
-static enum lane_space lane_space_state(struct wire_qp *qp)
+/* For so many frames. */
+static enum lane_space lane_space_state(struct wire_qp *qp, uint32_t frames)
 {
 	struct wire_producer *tx = &qp->tx;
 	uint32_t seen = tx->consumed_cached;
 
-	if (!wire_producer_full(tx))
+	if (wire_producer_has_room(tx, frames))
 		return LANE_HAS_SPACE;
 	if (!wire_producer_read_consumed(tx))
 		vma_stats_add(&qp->count_bad, 1);
-	if (!wire_producer_full(tx)) {
+	if (wire_producer_has_room(tx, frames)) {
 		qp->full_since_ns = 0;
 		return LANE_HAS_SPACE;
 	}
@@ -93,39 +104,64 @@ static enum lane_space lane_space_state(struct wire_qp *qp)
 	return now - qp->full_since_ns < WIRE_STUCK_NS ? LANE_FULL : LANE_CLOSED;
 }
 
-static bool wire_send_one(struct wire_qp *qp, const struct vma_nic_seg *segs, unsigned n, uint32_t len)
+static void push_frame(struct wire_qp *qp, struct wire_slot *slot, uint32_t len)
 {
 	struct wire_producer *tx = &qp->tx;
-	struct wire_slot *slot = wire_producer_slot(tx);
+	struct wire_end *other = wire_other_end(qp->end);
+
+	if (other != NULL && other->engine.delay.active)
+		qp->end->sent_ns[qp->lane][tx->produced & tx->mask] = wire_now_ns(qp->end);
+	wire_producer_push(tx, slot, len);
+}
+
+static bool wire_send_one(struct wire_qp *qp, const struct vma_nic_seg *segs, unsigned n, uint32_t len)
+{
+	struct wire_slot *slot = wire_producer_slot(&qp->tx);
 
 	wire_gather(qp, segs, n, slot->bytes);
 	if (frame_exceeds_mtu(qp, slot->bytes, len))
 		return false;
 	if ((segs[0].flags & VMA_NIC_SEG_CSUM) != 0)
 		wire_checksum_fill(slot->bytes, len);
-	struct wire_end *other = wire_other_end(qp->end);
-	if (other != NULL && other->engine.delay.active)
-		qp->end->sent_ns[qp->lane][tx->produced & tx->mask] = wire_now_ns(qp->end);
-	wire_producer_push(tx, slot, len);
+	push_frame(qp, slot, len);
 	vma_stats_add(&qp->stats->tx_frames, 1);
 	vma_stats_add(&qp->stats->tx_bytes, len);
 	return true;
+}
+
+static void wire_send_cut(struct wire_qp *qp, const struct vma_nic_seg *segs, const struct wire_cut *cut)
+{
+	for (uint32_t i = 0; i < cut->frames; i++) {
+		struct wire_slot *slot = wire_producer_slot(&qp->tx);
+		const uint32_t len = wire_cut_frame(qp->qp.arena, segs, cut, i, slot->bytes);
+
+		wire_checksum_fill(slot->bytes, len);
+		push_frame(qp, slot, len);
+	}
+	vma_stats_add(&qp->stats->tx_frames, 1);
+	vma_stats_add(&qp->stats->tx_tso, 1);
+	vma_stats_add(&qp->stats->tx_bytes, cut->hdr_len + cut->bytes);
 }
 
 unsigned wire_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsigned n)
 {
 	struct wire_qp *qp = wire_qp_of(base);
 	uint32_t nonce = atomic_load_explicit(&qp->end->nonce, memory_order_acquire), len;
+	struct wire_cut cut;
 	unsigned taken = 0, nsegs;
 
 	if (qp->tx.nonce != nonce)
 		qp_restart_on_new_link(qp, nonce);
-	while (taken < n && (nsegs = packet_segments_and_length(qp, segs + taken, n - taken, &len)) != 0) {
+	while (taken < n && (nsegs = packet_segments_and_length(qp, segs + taken, n - taken, &len, &cut)) != 0) {
 		if (qp->sent_queued - qp->sent_reaped + nsegs > qp->qp.tx_depth)
 			break;
-		enum lane_space lane_space = nonce == 0 ? LANE_CLOSED : lane_space_state(qp);
-		if (lane_space == LANE_FULL ||
-		    (lane_space == LANE_HAS_SPACE && !wire_send_one(qp, segs + taken, nsegs, len)))
+		enum lane_space lane_space = nonce == 0 ? LANE_CLOSED : lane_space_state(qp, cut.frames);
+		const bool is_tso = (segs[taken].flags & VMA_NIC_SEG_TSO) != 0;
+
+		if (lane_space == LANE_HAS_SPACE && is_tso)
+			wire_send_cut(qp, segs + taken, &cut);
+		else if (lane_space == LANE_FULL ||
+		         (lane_space == LANE_HAS_SPACE && !wire_send_one(qp, segs + taken, nsegs, len)))
 			break;
 		if (lane_space == LANE_CLOSED)
 			vma_stats_add(nonce == 0 ? &qp->count_lost : &qp->count_full, 1);

@@ -14,6 +14,8 @@
 
 #define QUEUE_FRAMES_DEFAULT 1024
 #define MTU_DEFAULT 1500
+#define TSO_MAX 65536 /* as most cards */
+#define TSO_MSS 500
 
 uint64_t wire_now_ns(const struct wire_end *end)
 {
@@ -133,8 +135,13 @@ static int pair_end_init(struct wire_pair *pair, int side, char *memory, const s
 	end->virtual_now_ns = attr->virtual_now_ns;
 	end->memory_link = attr->memory_link;
 	end->checksum_offload = attr->checksum_offload;
+	end->segmentation_offload = attr->checksum_offload && attr->segmentation_offload;
 	end->nic.info.caps |= VMA_NIC_CAP_MODERATION | (attr->memory_link ? VMA_NIC_CAP_MEMORY_LINK : 0) |
-	                      (attr->checksum_offload ? VMA_NIC_CAP_TX_CSUM | VMA_NIC_CAP_RX_CSUM : 0);
+	                      (attr->checksum_offload ? VMA_NIC_CAP_TX_CSUM | VMA_NIC_CAP_RX_CSUM : 0) |
+	                      (end->segmentation_offload ? VMA_NIC_CAP_TSO : 0);
+	/* A lane has room for a packet's frames, unless they are very small. */
+	if (end->segmentation_offload)
+		end->nic.info.tso_max_bytes = bound < TSO_MAX / TSO_MSS ? bound * TSO_MSS : TSO_MAX;
 	snprintf(end->nic.info.name, sizeof(end->nic.info.name), "wire-pair.%d", side);
 	wire_end_set_link(end, 1);
 	return rc;

@@ -5,6 +5,7 @@
  *   qp.c     transmit and receive half of a queue pair      engine.c  the receiving end, arming
  *   steer.c  header parse, flow table, checksums            faults.c  fault plan and delay line
  *   wire.c   ends: open, close, the pair                    file.c    the two-process form
+ *   cut.c    packets that are cut into several frames
  *
  * The engine of an end is everything that its receiving device would do: the lanes' consumer side, flow table, delay
  * line, table of queue pairs.
@@ -86,6 +87,16 @@ bool wire_parse(const char *snap, uint32_t snap_len, uint32_t len, struct wire_h
 const struct wire_flow *wire_flows_find(const struct wire_flows *flows, const struct wire_headers *headers);
 /* Checksum offload, of a whole frame in one piece: fills both in; which of VMA_BUF_RX_*_CSUM_* hold. */
 void wire_checksum_fill(char *frame, uint32_t len);
+/* cut.c: segmentation offload. */
+struct wire_cut {
+	uint32_t frames, hdr_len, mss, bytes; /* bytes: of payload */
+};
+/* How a packet of n segments, checked as any other, is cut; false: it cannot be. */
+bool wire_cut_plan(struct vma_bufarena *arena, const struct vma_nic_seg *segs, unsigned n, uint32_t frame_max,
+                   struct wire_cut *out);
+/* The i-th frame of it, without checksums, in `to`; returns its length. */
+uint32_t wire_cut_frame(struct vma_bufarena *arena, const struct vma_nic_seg *segs, const struct wire_cut *cut,
+                        uint32_t i, char *to);
 uint16_t wire_checksum_flags(const char *frame, uint32_t len, bool memory_link);
 
 /* faults.c */
@@ -155,7 +166,7 @@ struct wire_end {
 	_Atomic uint32_t nonce; /* of the link at present, 0: no other end */
 	uint32_t index_start;   /* first index of every link */
 	uint32_t lanes_in_use;  /* own ones, ever; what own page says */
-	bool memory_link, checksum_offload;
+	bool memory_link, checksum_offload, segmentation_offload;
 	struct vma_stats *stats;
 	const uint64_t *virtual_now_ns;
 	struct wire_producer idle_lanes[WIRE_LANES]; /* where the lane of a destroyed queue pair stopped */

@@ -249,6 +249,65 @@ static void test_what_the_nic_can_never_send_stops_nobody(void **state)
 	}
 }
 
+static int setup_tso(void **state)
+{
+	(void)state;
+	fake_init(&fake, VMA_NIC_CAP_SG | VMA_NIC_CAP_TX_CSUM | VMA_NIC_CAP_TSO);
+	fake.nic.info.tso_max_bytes = 5000;
+	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	return 0;
+}
+
+static void tso_segs(struct vma_nic_seg segs[3])
+{
+	for (int i = 0; i < 3; i++)
+		segs[i] = frame_seg(1600, (uint8_t)i);
+	segs[0].flags = VMA_NIC_SEG_TSO | VMA_NIC_SEG_CSUM | VMA_NIC_SEG_MORE;
+	segs[0].mss = 1448;
+	segs[0].hdr_len = 66;
+	segs[1].flags = VMA_NIC_SEG_MORE;
+}
+
+static void test_a_packet_that_the_nic_cuts_goes_to_it_whole(void **state)
+{
+	struct vma_nic_seg segs[4];
+
+	(void)state;
+	assert_int_equal(vma_ring_segs_max(ring), 32);
+	tso_segs(segs);
+	segs[3] = frame_seg(60, 9);
+	assert_int_equal(vma_ring_send(ring, segs, 4, 0), 4);
+	assert_int_equal(fake.sent_count, 2);
+	assert_int_equal(fake.sent[0].len, 4800);
+	assert_int_equal(fake.sent[0].segs, 3);
+	assert_true(fake.sent[0].flags & VMA_NIC_SEG_TSO);
+	assert_int_equal(fake.sent[1].len, 60);
+	assert_int_equal(fake.kicks, 1);
+	assert_int_equal(COUNT(tx_packets), 2);
+}
+
+static void test_a_packet_that_cannot_be_cut_stops_nobody(void **state)
+{
+	static const struct {
+		uint16_t mss, hdr_len;
+		uint32_t last;
+	} bad[] = {{0, 66, 1600}, {1448, 13, 1600}, {1448, 1600, 1600}, {1448, 66, 1867}};
+	struct vma_nic_seg segs[4];
+
+	(void)state;
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		tso_segs(segs);
+		segs[0].mss = bad[i].mss;
+		segs[0].hdr_len = bad[i].hdr_len;
+		segs[2].len = bad[i].last;
+		segs[3] = frame_seg(60, 9);
+		assert_int_equal(vma_ring_send(ring, segs, 4, 0), 4);
+		assert_int_equal(fake.sent_count, i + 1);
+		assert_int_equal(fake.sent[i].len, 60);
+		assert_int_equal(COUNT(tx_drop_bad), i + 1);
+	}
+}
+
 static void test_segments_are_gathered_for_a_nic_that_takes_one(void **state)
 {
 	struct vma_nic_seg segs[5];
@@ -504,6 +563,8 @@ static const struct CMUnitTest tests[] = {
         CASE(test_segments_together_must_fit_the_mtu),
         CASE(test_packet_without_end_is_dropped_not_sent),
         CASE(test_what_the_nic_can_never_send_stops_nobody),
+        cmocka_unit_test_setup_teardown(test_a_packet_that_the_nic_cuts_goes_to_it_whole, setup_tso, teardown),
+        cmocka_unit_test_setup_teardown(test_a_packet_that_cannot_be_cut_stops_nobody, setup_tso, teardown),
         CASE_WITHOUT_SG(test_segments_are_gathered_for_a_nic_that_takes_one),
         CASE(test_more_segments_than_the_nic_takes_are_gathered),
         CASE(test_queued_segments_beyond_what_the_nic_takes_are_gathered_too),

@@ -8,8 +8,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/ethtool.h>
+#include <linux/sockios.h>
+#include <net/if.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -63,6 +67,26 @@ static uint32_t sysctl_read_limit(const char *name)
 	if (!read_sysctl(name, text) || sscanf(text, "%" SCNu32, &value) != 1)
 		return 0;
 	return value != 0 ? value : 1;
+}
+
+/* auto: as the interface says that it cuts what the kernel sends (ethtool -K IF tso). */
+static bool wants_tso(const struct vma_conf *conf, const struct vma_nic_info *info)
+{
+	struct ethtool_value value = {.cmd = ETHTOOL_GTSO};
+	struct ifreq request = {.ifr_data = (void *)&value};
+	bool is_on = true;
+	int fd;
+
+	if (conf->tso != VMA_CONF_AUTO || !(info->caps & VMA_NIC_CAP_TSO))
+		return conf->tso != VMA_CONF_OFF;
+	fd = (int)syscall(SYS_socket, AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return true;
+	if (if_indextoname(info->ifindex, request.ifr_name) != NULL &&
+	    syscall(SYS_ioctl, fd, SIOCETHTOOL, &request) == 0)
+		is_on = value.data != 0;
+	syscall(SYS_close, fd);
+	return is_on;
 }
 
 static bool wants_timestamps(const struct vma_conf *conf)
@@ -125,6 +149,7 @@ static int ring_ctx_tcp_create(struct vma_ring_ctx *ring_ctx, struct vma_tcp **o
 	                 .idle = tcp_housekeeping_idle,
 	                 .control = engine->conf.tcp_ctl_thread != 0 ? tcp_housekeeping_control : NULL,
 	                 .arg = ring_ctx},
+	        .no_tso = !wants_tso(&engine->conf, vma_nic_info(ring_ctx->device->nic)),
 	        .no_timestamps = !wants_timestamps(&engine->conf),
 	        .no_sack = !sysctl_is_on("tcp_sack"),
 	        .no_window_scaling = !sysctl_is_on("tcp_window_scaling"),

@@ -54,6 +54,8 @@ static struct vma_tcp_listener *fixture_listener;
 static struct app *fixture_accepted[APPS];
 static unsigned fixture_accepted_count;
 static bool fixture_admits, fixture_accepts;
+static bool fixture_offloads,
+        fixture_no_tso; /* of what is opened next: the wire sums and cuts; stacks do not ask it to */
 
 static uint64_t fixture_clock(void *arg)
 {
@@ -177,6 +179,7 @@ static void side_open(struct side *s, int i, const struct vma_tcp_attr *requests
 
 	assert_int_equal(vma_ring_create(&attr, &s->ring), 0);
 	tcp.ring = s->ring;
+	tcp.no_tso = fixture_no_tso;
 	tcp.arena = fixture_arena;
 	tcp.host = (struct vma_tcp_host_ops){.now_ns = fixture_clock,
 	                                     .alloc = fixture_alloc,
@@ -194,7 +197,10 @@ static inline void fixture_open_with(const struct vma_tcp_attr *requests, uint32
 	const bool jumbo = mtu > 1500;
 	struct vma_bufarena_attr arena = {.capacity = jumbo ? 1 << 13 : 1 << 16, .frame_size = jumbo ? 16384 : 2048};
 	struct vma_bufpool_attr spill = {.name = "spill", .max_bufs = 1 << 14};
-	struct vma_wire_pair_attr wire = {.virtual_now_ns = &fixture_now_ns, .mtu = mtu};
+	struct vma_wire_pair_attr wire = {.virtual_now_ns = &fixture_now_ns,
+	                                  .mtu = mtu,
+	                                  .checksum_offload = fixture_offloads,
+	                                  .segmentation_offload = fixture_offloads};
 	struct vma_nic *nics[2];
 
 	fixture_now_ns = 1000 * SEC;

@@ -14,8 +14,8 @@
  *   phase_tcp_bulk_out_N  64 KB: reserve, copy, commit; ACKs that come and what they let go. Per segment
  *   phase_tcp_bulk_in_N   their receipt, and the ACKs for them. Per segment
  *
- * "zcopy" receives without copying: pieces are taken, looked at and given back. bench/instr.sh holds its bulk_in
- * against that of "1".
+ * With "sums" the NIC finishes checksums, with "tso" it also cuts large packets into segments. "zcopy" receives without copying: pieces are taken, looked at and given back. bench/instr.sh holds its bulk_in against
+ * that of "1".
  */
 #include <netinet/in.h>
 #include <stdio.h>
@@ -127,6 +127,8 @@ static inline __attribute__((always_inline)) size_t send_bulk_bytes(struct side 
 	X(100, 100, receive_bytes)                                                                                     \
 	X(10000, 10000, receive_bytes)                                                                                 \
 	X(bbr, 1, receive_bytes)                                                                                       \
+	X(sums, 1, receive_bytes)                                                                                      \
+	X(tso, 1, receive_bytes)                                                                                       \
 	X(zcopy, 1, receive_pieces)
 #define PHASE __attribute__((noinline))
 #define X(n, connections, receives)                                                                                    \
@@ -278,9 +280,11 @@ static void tcp_open_side(int number, struct vma_nic *nic, bool no_timestamps)
 	tcp_must(vma_tcp_create(&attr, &s->tcp), "stack");
 }
 
-static void open_sides(bool no_timestamps)
+static void open_sides(const char *group)
 {
-	struct vma_wire_pair_attr wire = {0};
+	const bool no_timestamps = strcmp(group, "bbr") == 0, tso = strcmp(group, "tso") == 0;
+	struct vma_wire_pair_attr wire = {.checksum_offload = tso || strcmp(group, "sums") == 0,
+	                                  .segmentation_offload = tso};
 	struct vma_nic *nic[2];
 
 	for (int i = 0; i < 2; i++) {
@@ -368,7 +372,7 @@ int main(int argc, char **argv)
 	options.quickack = 0; /* the steady state of a conversation, from the beginning */
 	if (is_bbr)
 		options.congestion = VMA_TCP_CC_BBR;
-	open_sides(is_bbr);
+	open_sides(p->name);
 	tcp_open_listener(&options);
 	for (unsigned i = 0; i < p->connections; i++)
 		connect_one(i, &options);

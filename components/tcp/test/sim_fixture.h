@@ -85,6 +85,7 @@ struct sim_side {
 	struct vma_tcp_conn *retired[SIM_RETIRED];
 	unsigned retired_count;
 	struct vma_nic_ops hooked; /* sim_watch.h */
+	uint64_t cut;              /* packets that the NIC was to cut */
 	uint64_t polled;           /* frames that have come out of the queue pair */
 };
 
@@ -108,7 +109,7 @@ struct sim_attr {
 	uint64_t seed, start_ns;
 	uint32_t mtu, frame_size, queue_frames, rx_wre, tx_wre;
 	struct vma_wire_faults faults[2];
-	bool memory_link, checksum_offload, no_timestamps[2];
+	bool memory_link, checksum_offload, segmentation_offload, no_timestamps[2];
 	uint32_t gro_streams_max, max_syn_rate, orphans_max, time_wait_max;
 	uint64_t laziness_ns[2];
 	void (*watch)(struct sim_side *side); /* sim_watch_install */
@@ -260,7 +261,8 @@ static void sim_start(struct sim *sim, const struct sim_attr *attr)
 	                                  .mtu = attr->mtu,
 	                                  .virtual_now_ns = &sim->now_ns,
 	                                  .memory_link = attr->memory_link,
-	                                  .checksum_offload = attr->checksum_offload};
+	                                  .checksum_offload = attr->checksum_offload,
+	                                  .segmentation_offload = attr->segmentation_offload};
 	struct vma_nic *nics[2];
 
 	*sim = (struct sim){.now_ns = attr->start_ns, .end_ns = UINT64_MAX, .mtu = attr->mtu};

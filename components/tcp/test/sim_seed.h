@@ -71,6 +71,7 @@ static void sim_plan_wire(struct sim_rng *chance, struct sim_scenario *s)
 	}
 	attr->memory_link = sim_rng_happens(chance, 15);
 	attr->checksum_offload = sim_rng_happens(chance, 40);
+	attr->segmentation_offload = attr->checksum_offload && attr->seed % 4 != 0;
 	if (attr->memory_link || attr->checksum_offload) /* what is turned on the way would go unnoticed */
 		attr->faults[0].corrupt_ppm = attr->faults[1].corrupt_ppm = 0;
 	attr->gro_streams_max = sim_rng_happens(chance, 75) ? 32 : (uint32_t)sim_rng_between(chance, 0, 2);

@@ -200,22 +200,55 @@ static void sim_watch_frame(struct sim_side *side, const uint8_t *frame, uint32_
 
 static struct sim_side *sim_watched[2];
 
+static void sim_watch_one(struct sim_side *side, const uint8_t *frame, uint32_t len)
+{
+	if (side->sim->frame != NULL)
+		side->sim->frame(side, frame + 14, len - 14);
+	else
+		sim_watch_frame(side, frame, len);
+}
+
+/* The segments of a packet that the NIC cuts, without sums. */
+static void sim_watch_cut(struct sim_side *side, const uint8_t *packet, uint32_t len, const struct vma_nic_seg *seg)
+{
+	static uint8_t frame[65536];
+	uint8_t *ip = frame + 14, *tcp = ip + 20;
+
+	side->cut++;
+	if ((uint32_t)packet[16] << 8 != ((len - 14) & 0xff00) || packet[17] != (uint8_t)(len - 14))
+		sim_fail(side->sim, "side %d: a packet of %u bytes to be cut says another length", side->number, len);
+	for (uint32_t at = seg->hdr_len; at < len; at += seg->mss) {
+		const uint32_t n = len - at < seg->mss ? len - at : seg->mss, total = seg->hdr_len - 14 + n;
+		const uint32_t number = sim_be32(packet + 38) + at - seg->hdr_len;
+
+		memcpy(frame, packet, seg->hdr_len);
+		memcpy(frame + seg->hdr_len, packet + at, n);
+		memcpy(ip + 2, (uint8_t[]){(uint8_t)(total >> 8), (uint8_t)total}, 2);
+		memcpy(tcp + 4,
+		       (uint8_t[]){(uint8_t)(number >> 24), (uint8_t)(number >> 16), (uint8_t)(number >> 8),
+		                   (uint8_t)number},
+		       4);
+		sim_watch_one(side, frame, seg->hdr_len + n);
+	}
+}
+
 static unsigned sim_watch_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n)
 {
 	struct sim_side *side = vma_ring_qp(sim_watched[0]->ring) == qp ? sim_watched[0] : sim_watched[1];
 	unsigned taken = qp->nic->ops->tx(qp, segs, n);
-	static uint8_t frame[65536];
-	uint32_t len = 0;
+	static uint8_t frame[65536 + 256];
+	uint32_t len = 0, first = 0;
 
 	for (unsigned i = 0; i < taken; i++) { /* copied by the wire, and not reaped yet */
+		first = len == 0 ? i : first;
 		memcpy(frame + len, vma_buf_frame(side->arena, segs[i].buf) + segs[i].off, segs[i].len);
 		len += segs[i].len;
 		if (segs[i].flags & VMA_NIC_SEG_MORE)
 			continue;
-		if (side->sim->frame != NULL)
-			side->sim->frame(side, frame + 14, len - 14);
+		if (segs[first].flags & VMA_NIC_SEG_TSO)
+			sim_watch_cut(side, frame, len, &segs[first]);
 		else
-			sim_watch_frame(side, frame, len);
+			sim_watch_one(side, frame, len);
 		len = 0;
 	}
 	return taken;

@@ -10,16 +10,23 @@
 #include "compose.h"
 #include "copy_sum.h"
 #include "frame.h"
+#include "tso.h"
 #include "../lwip/objects.h"
 
-/* No FIN is to go along, nothing waits before it, and there is a path to the peer. */
-static bool compose_fast_path_applies(const struct vma_tcp_conn *conn)
+/* Nothing waits before it, and there is a path to the peer. */
+static inline __attribute__((always_inline)) bool is_next(const struct vma_tcp_conn *conn)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 
 	return !conn->tcp->predicts_nothing && pcb->unsent == NULL &&
 	       (pcb->state == ESTABLISHED || pcb->state == CLOSE_WAIT) && pcb->snd_nxt == pcb->snd_lbb &&
-	       conn->path.len != 0 && !atomic_load_explicit(&conn->shut_wr, memory_order_relaxed);
+	       conn->path.len != 0;
+}
+
+/* And no FIN is to go along. */
+static bool compose_fast_path_applies(const struct vma_tcp_conn *conn)
+{
+	return is_next(conn) && !atomic_load_explicit(&conn->shut_wr, memory_order_relaxed);
 }
 
 /* The words of the header that are a segment's own, as they lie in memory; `flags` also has the length of it. */
@@ -163,6 +170,55 @@ struct tcp_seg *tcp_compose(struct vma_tcp_conn *conn, uint32_t n, bool push)
 		return NULL;
 	return conn->pcb->flags & TF_TIMESTAMP ? compose_segment(conn, n, true, push)
 	                                       : compose_segment(conn, n, false, push);
+}
+
+/* ---- several in a packet ---- */
+
+/* One more of a packet: the NIC makes its header of the first one's. What sends it again reads that of the segment. */
+static struct tcp_seg *append_segment(struct vma_tcp_conn *conn, struct tso_packet *packet, uint32_t n, bool push)
+{
+	const bool stamped = conn->pcb->flags & TF_TIMESTAMP;
+	struct iovec span = fifo_span(&conn->tx, conn->lwip_end);
+	struct compose_fields words;
+	struct tcp_seg *seg;
+
+	if (span.iov_len < n || !tso_has_room(conn->tcp, packet, n))
+		return NULL;
+	seg = memory_get_segment_of_bytes(conn->tcp, span.iov_base, (uint16_t)n, stamped ? LWIP_TCP_OPT_LEN_TS_OUT : 0);
+	if (seg == NULL)
+		return NULL;
+	if (!tso_append(conn, packet, span.iov_base, n, push)) {
+		memory_segment_free(conn->tcp, seg);
+		return NULL;
+	}
+	seg->flags = stamped ? TF_SEG_OPTS_TS : 0;
+	words = compose_words_of(conn, stamped, push);
+	compose_write_header((uint8_t *)seg->tcphdr, &words, stamped);
+	conn->lwip_end += n;
+	pcb_append_sent_segment(conn->pcb, seg, n);
+	return seg;
+}
+
+/* A FIN goes with the last bytes only: if there are more behind these, it does not matter that the application has shut
+ * the connection. */
+struct tcp_seg *tcp_compose_more(struct vma_tcp_conn *conn, struct tso_packet *packet, uint32_t n, bool push)
+{
+	struct tcp_seg *seg = NULL;
+
+	if (!is_next(conn) || (push && atomic_load_explicit(&conn->shut_wr, memory_order_relaxed))) {
+		tso_close(conn, packet);
+		return NULL;
+	}
+	if (packet->segments != 0)
+		seg = append_segment(conn, packet, n, push);
+	if (seg != NULL)
+		return seg;
+	tso_close(conn, packet);
+	seg = conn->pcb->flags & TF_TIMESTAMP ? compose_segment(conn, n, true, push)
+	                                      : compose_segment(conn, n, false, push);
+	if (seg != NULL && !push)
+		tso_open(conn, packet, n);
+	return seg;
 }
 
 /* ---- in two steps ---- */

@@ -13,6 +13,13 @@
 struct tcp_seg *tcp_compose(struct vma_tcp_conn *conn, uint32_t n, bool push);
 
 /*
+ * The same for a NIC that cuts packets: in the packet that is open, if there is one with room, or in a new one. NULL: as
+ * above, and the packet has been closed. Whoever feeds closes the last packet.
+ */
+struct tso_packet;
+struct tcp_seg *tcp_compose_more(struct vma_tcp_conn *conn, struct tso_packet *packet, uint32_t n, bool push);
+
+/*
  * The same in two steps, for the last bytes that there are, and where a segment is kept for it: first the frame, which
  * may leave then, and while it is on its way what the connection has to know of it. Nothing else is done to the
  * connection in between. lwIP has no part in it, so it need not be within lwip_enter. False: nothing has happened, nor

@@ -12,6 +12,7 @@
 #include "../loss/recovery.h"
 #include "../lwip/objects.h"
 #include "../small_mss_quota.h"
+#include "tso.h"
 
 #define FULL_BURST_MSS 512
 #define BURST_SEGMENTS_MIN 4
@@ -205,6 +206,17 @@ static inline __attribute__((always_inline)) bool feed_segment_fast_path(struct 
 	return true;
 }
 
+/* The same in a packet with what has left before it, if it can. A segment of lwIP's has a frame of its own. */
+static bool feed_tso(struct vma_tcp_conn *conn, struct tso_packet *packet, uint32_t n, uint64_t produced)
+{
+	struct tcp_seg *seg = tcp_compose_more(conn, packet, n, conn->lwip_end + n == produced);
+
+	if (seg == NULL)
+		return feed_segment_by_lwip(conn, n, produced);
+	account_composed_segment(conn, seg, n);
+	return true;
+}
+
 static bool segment_may_be_sent_now(const struct vma_tcp_conn *conn, uint32_t n)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
@@ -279,10 +291,15 @@ static inline uint32_t burst_segments_max(const struct vma_tcp_conn *conn)
 	return row < BURST_SEGMENTS_MIN ? BURST_SEGMENTS_MIN : row;
 }
 
-static void __attribute__((noinline)) feed_segments_in_burst(struct vma_tcp_conn *conn)
+/* How a connection's segments leave: as they are; by the quota of those with a small MSS; several in a packet that the
+ * NIC cuts. */
+enum feed { FEED_PLAIN, FEED_SMALL, FEED_TSO };
+
+/* feed: a constant of each caller. */
+static inline __attribute__((always_inline)) void feed_as(struct vma_tcp_conn *conn, enum feed feed)
 {
 	uint32_t most = segment_len_max(conn), row = burst_segments_max(conn);
-	const bool small = conn_has_small_mss(conn);
+	struct tso_packet packet = {.segments = 0};
 	uint64_t produced;
 
 	while ((produced = fifo_produced(&conn->tx)) != conn->lwip_end) {
@@ -291,14 +308,34 @@ static void __attribute__((noinline)) feed_segments_in_burst(struct vma_tcp_conn
 		pcb_set_snd_up(conn);
 		if (n < most && segment_waits_for_more(conn, produced))
 			break;
-		if (!segment_may_be_sent_now(conn, n) || (__builtin_expect(small, 0) && !small_mss_quota_take(conn)) ||
-		    !feed_segment_fast_path(conn, n, produced))
+		if (!segment_may_be_sent_now(conn, n) || (feed == FEED_SMALL && !small_mss_quota_take(conn)))
+			break;
+		if (feed == FEED_TSO ? !feed_tso(conn, &packet, n, produced)
+		                     : !feed_segment_fast_path(conn, n, produced))
 			break;
 		if (__builtin_expect(conn->tcp->output_deferred || (--row == 0 && conn->tcp->ready != NULL), 0)) {
 			conn_enqueue_ready(conn);
 			break;
 		}
 	}
+	if (feed == FEED_TSO)
+		tso_close(conn, &packet);
+}
+
+static void __attribute__((noinline)) feed_otherwise(struct vma_tcp_conn *conn)
+{
+	if (conn_has_small_mss(conn))
+		feed_as(conn, FEED_SMALL);
+	else
+		feed_as(conn, FEED_TSO);
+}
+
+static void __attribute__((noinline)) feed_segments_in_burst(struct vma_tcp_conn *conn)
+{
+	if (__builtin_expect(conn->mss < conn->tcp->plain_mss_min, 0))
+		feed_otherwise(conn);
+	else
+		feed_as(conn, FEED_PLAIN);
 }
 
 static inline void feed_fin_when_all_fed(struct vma_tcp_conn *conn)

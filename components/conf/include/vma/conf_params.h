@@ -9,7 +9,6 @@
  *
  *   NO_MEANING   no backend has what it is about, and its text says why; shown as "no meaning here"
  *   SUPERSEDED   the library always does more than any of its values says
- *   LATER        it has no effect yet; shown as "no effect here"
  *
  * `field` is NAME without VMA_, in lower case. `latency` and `multi_ring_latency` are the defaults under that VMA_SPEC;
  * SAME (of a TEXT: AS_IS) if the profile changes nothing. min and max bound INT only. `form` (conf_form.c) is the text
@@ -326,8 +325,9 @@
 	X(BOOL, mlx5_direct, "VMA_MLX5_DIRECT", "mlx5 direct", 0, SAME, SAME, 0, 1, SWITCH,                            \
 	  "The library drives the queues of an mlx5 card itself, without a call of libibverbs for each packet. It has "\
 	  "been tried on a model of such a card only (docs/verbs.md).")                                                \
-	Y(LATER, ENUM, tso, "VMA_TSO", "TSO", VMA_CONF_AUTO, SAME, SAME, 0, 0, AUTO,                                   \
-	  "A card cuts large sends of TCP into segments.")                                                             \
+	X(ENUM, tso, "VMA_TSO", "TSO", VMA_CONF_AUTO, SAME, SAME, 0, 0, AUTO,                                          \
+	  "A card cuts large sends of TCP into segments (verbs). 1: if it can. auto: if it can, and the interface does "\
+	  "the same for the kernel (ethtool -k IF, tcp-segmentation-offload).")                                                             \
 	Y(NO_MEANING, ENUM, lro, "VMA_LRO", "LRO", VMA_CONF_AUTO, SAME, SAME, 0, 0, AUTO,                              \
 	  "Queue pairs for raw packets get each segment as it came. Those of a connection that came together are "     \
 	  "taken as one by software (VMA_GRO_STREAMS_MAX).")                                                           \

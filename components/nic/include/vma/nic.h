@@ -196,7 +196,14 @@ enum vma_nic_seg_flags {
 	VMA_NIC_SEG_MORE = 1 << 0,
 	/* First segment: finish the checksum of UDP or TCP over IPv4, whose field holds the pseudo header's sum. */
 	VMA_NIC_SEG_CSUM = 1 << 1,
-	VMA_NIC_SEG_TSO = 1 << 2, /* first segment: cut into segments of mss after hdr_len bytes of headers */
+	/*
+	 * First segment, with VMA_NIC_SEG_CSUM: TCP over IPv4, hdr_len bytes of headers, from Ethernet's on, and some of
+	 * the payload at least. The device cuts the payload of all segments of the packet into frames of mss bytes, the
+	 * last may be shorter. Each frame has the headers with lengths and checksums of its own. Sequence numbers grow by
+	 * mss and IP ids by one; FIN and PSH are the last frame's, CWR is the first one's. The header's length is that of
+	 * the packet as a whole; at most info.tso_max_bytes of payload.
+	 */
+	VMA_NIC_SEG_TSO = 1 << 2,
 	VMA_NIC_SEG_DUMMY = 1 << 3,
 };
 struct vma_nic_seg {

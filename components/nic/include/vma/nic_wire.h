@@ -50,6 +50,7 @@ struct vma_wire_pair_attr {
 	struct vma_wire_faults faults[2]; /* of the direction that starts at end i */
 	bool memory_link;                 /* VMA_NIC_CAP_MEMORY_LINK */
 	bool checksum_offload;            /* VMA_NIC_CAP_TX_CSUM and VMA_NIC_CAP_RX_CSUM, done in software */
+	bool segmentation_offload;        /* VMA_NIC_CAP_TSO, the same; with checksum_offload */
 };
 
 /* Two nics, one end each. Close both. Several queue pairs per end (16); flows steer between them as on a device. */

@@ -313,6 +313,9 @@ struct vma_ring_proto_ops *vma_ring_proto_ops(const struct vma_ring *ring);
 /* A buffer of the ring's registered memory to build a frame in, data_off at the NIC's headroom; NULL: none now. */
 struct vma_buf *vma_ring_tx_buf(struct vma_ring *ring);
 
+/* Segments of one packet that go to the NIC as they are, at least 1. Constant. */
+uint32_t vma_ring_segs_max(const struct vma_ring *ring);
+
 enum vma_ring_send_flags {
 	VMA_RING_SEND_LATER = 1 << 0, /* no kick now: at most 8 frames wait for the thread's next call or flush */
 };
@@ -320,8 +323,8 @@ enum vma_ring_send_flags {
  * Sends packets, n segments in all as vma_nic_tx takes them; complete frames from the Ethernet header on. Returns how
  * many segments were accepted: sent, queued behind the thread that drives transmit, or refused for good (a packet
  * beyond the MTU, of more than 32 segments, or of more than the NIC takes that do not fit one buffer together:
- * tx_drop_too_long; less than an Ethernet header, a segment beyond its buffer, a flag without its capability:
- * tx_drop_bad). The references of those pass to the ring. Fewer than n, always at a packet's border, when the NIC and
+ * tx_drop_too_long; less than an Ethernet header, a segment beyond its buffer, a flag without its capability, a packet
+ * that the NIC cannot cut: tx_drop_bad). The references of those pass to the ring. Fewer than n, always at a packet's border, when the NIC and
  * the queue are full: the rest remains the caller's.
  */
 unsigned vma_ring_send(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, unsigned flags);

@@ -101,7 +101,8 @@
 	X(completions, "transmit completions")                                                                         \
 	X(kicks, "kicks")                                                                                              \
 	X(kick_errors, "kicks that failed")                                                                            \
-	X(tx_errors, "sends that the device ended with an error")
+	X(tx_errors, "sends that the device ended with an error")                                                      \
+	X(tx_tso, "of the frames, those that the device cuts into several (TSO)")
 
 /* Under the nic's lock. */
 #define VMA_STATS_NIC_CTL(X) X(rebinds, "times bound again after the owner had gone")

@@ -138,6 +138,7 @@ struct vma_tcp_attr {
 	bool no_window_scaling;   /* tcp_window_scaling, */
 	bool no_idle_restart;     /* tcp_slow_start_after_idle, */
 	bool no_rcvbuf_growth;    /* tcp_moderate_rcvbuf */
+	bool no_tso;              /* VMA_TSO: no packet of several segments, even if the NIC cuts them */
 	uint32_t gro_streams_max; /* VMA_GRO_STREAMS_MAX: connections whose segments of one burst are merged; 0: none */
 	bool quickack;            /* VMA_TCP_QUICKACK: no ACK is delayed, unless TCP_QUICKACK is set to 0 */
 	uint32_t

@@ -1,0 +1,469 @@
+/*
+ * Packets of several segments, which the NIC cuts: what arrives is what would arrive without them, segment for segment.
+ *
+ * A scenario is played twice, with and without them, and everything that the peer sees is compared: numbers, flags,
+ * windows, options, IP ids, bytes and times.
+ */
+#include "raw.h"
+#include "../tx/tso.h"
+
+enum { TSO_MSS = 1000 };
+
+/* ---- what goes to the NIC of side 0 ---- */
+
+static struct vma_nic_ops tso_ops;
+static unsigned tso_packets, tso_most_pieces, tso_plain;
+static uint32_t tso_most_bytes;
+
+static unsigned tso_watch(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n)
+{
+	const unsigned taken = qp->nic->ops->tx(qp, segs, n);
+
+	for (unsigned i = 0; i < taken; i++) {
+		const struct vma_nic_seg *first = &segs[i];
+		uint32_t bytes = 0;
+
+		for (;; i++) {
+			bytes += segs[i].len;
+			if (!(segs[i].flags & VMA_NIC_SEG_MORE))
+				break;
+			assert_true(i + 1 < taken);
+		}
+		if (!(first->flags & VMA_NIC_SEG_TSO)) {
+			assert_ptr_equal(first, &segs[i]);
+			tso_plain++;
+			continue;
+		}
+		bytes -= first->hdr_len;
+		assert_true(bytes > first->mss && bytes <= side[0].tcp->tso_bytes);
+		tso_packets++;
+		if (&segs[i] - first + 1 > (ptrdiff_t)tso_most_pieces)
+			tso_most_pieces = (unsigned)(&segs[i] - first + 1);
+		if (bytes > tso_most_bytes)
+			tso_most_bytes = bytes;
+	}
+	return taken;
+}
+
+static void tso_watch_side_0(void)
+{
+	struct vma_nic_qp *qp = vma_ring_qp(side[0].ring);
+
+	tso_packets = tso_most_pieces = tso_plain = tso_most_bytes = 0;
+	tso_ops = *qp->ops;
+	tso_ops.tx = tso_watch;
+	qp->ops = &tso_ops;
+}
+
+static int tso_start_as(void **state, bool offloads, bool no_tso)
+{
+	fixture_offloads = offloads;
+	fixture_no_tso = no_tso;
+	raw_open(state);
+	tso_watch_side_0();
+	return 0;
+}
+
+static int tso_start(void **state)
+{
+	return tso_start_as(state, true, false);
+}
+
+static int tso_close_all(void **state)
+{
+	const int rc = raw_close(state);
+
+	fixture_offloads = fixture_no_tso = false;
+	return rc;
+}
+
+/* ---- scenarios, by side 0 and the raw peer ---- */
+
+/* A connection that nothing limits but the peer's window, of 1 MB. */
+static struct app *tso_connect(void)
+{
+	struct app *app = raw_connect();
+
+	app->conn->cc.cwnd = UINT32_C(1) << 20;
+	app->conn->pcb->snd_scale = 4;
+	app->conn->pcb->snd_wnd = UINT32_C(1) << 20;
+	atomic_store(&app->conn->sndbuf, UINT32_C(1) << 20);
+	return app;
+}
+
+static void tso_send(struct app *app, size_t n)
+{
+	atomic_store(&app->conn->sndbuf, UINT32_C(1) << 20);
+	while (n != 0) {
+		const size_t sent = fixture_send_bytes(app, n);
+
+		assert_true(sent > 0);
+		n -= sent;
+	}
+	fixture_run_until_idle();
+}
+
+static void tso_ack(uint32_t theirs)
+{
+	raw_send(1, 1 + theirs, TCP_ACK, "", 0);
+}
+
+/* An acknowledgement with one SACK block, relative as the others. */
+static void tso_sack(uint32_t theirs, uint32_t left, uint32_t right)
+{
+	uint8_t options[12] = {1, 1, 5, 10};
+
+	raw_store_be(options + 4, raw.their_isn + left, 4);
+	raw_store_be(options + 8, raw.their_isn + right, 4);
+	raw_send_options(1, 1 + theirs, TCP_ACK, options, 12, 0, "", 0);
+}
+
+static void play_bulk(void)
+{
+	struct app *app = tso_connect();
+
+	tso_send(app, 100000);
+	for (uint32_t acked = 7000; acked < 100000; acked += 7000)
+		tso_ack(acked);
+	tso_ack(100000);
+	tso_send(app, 2500);
+	tso_send(app, 1001);
+	tso_send(app, 1000);
+	app_free(app);
+}
+
+static void play_stamps(void)
+{
+	struct app *app;
+
+	raw.ts = 77;
+	app = tso_connect();
+	tso_send(app, 20000);
+	fixture_run(10 * MS);
+	raw.ts = 99;
+	tso_ack(5000);
+	tso_send(app, 20500);
+	app_free(app);
+}
+
+/* As much as the congestion window lets go at a time; then a peer's window that ends within a segment. */
+static void play_windows(void)
+{
+	struct app *app = raw_connect();
+
+	tso_send(app, 60000);
+	for (uint32_t acked = 2000; acked <= 20000; acked += 2000)
+		tso_ack(acked);
+	raw.window = 2500;
+	tso_ack(22000);
+	for (uint32_t acked = 23000; acked < 60000; acked += 1700)
+		tso_ack(acked);
+	fixture_run(2 * SEC);
+	app_free(app);
+}
+
+/* A hole in a packet, another one in the next: single segments are sent again, and new ones beside them. */
+static void play_loss(void)
+{
+	struct app *app = raw_connect_sack();
+
+	app->conn->cc.cwnd = 40000;
+	tso_send(app, 80000);
+	for (uint32_t at = 3000; at <= 9000; at += 1000)
+		tso_sack(2000, 1 + 3000, 1 + at);
+	tso_sack(2000, 1 + 11000, 1 + 20000);
+	tso_ack(10000);
+	tso_ack(25000);
+	fixture_run(3 * SEC); /* a probe for the tail, then timeouts */
+	tso_ack(30000);
+	fixture_run(1 * SEC);
+	app_free(app);
+}
+
+static void play_shut(void)
+{
+	struct app *app = tso_connect();
+
+	assert_true(vma_ring_acquire(side[0].ring));
+	assert_int_equal(fixture_send_bytes(app, 30500), 30500);
+	vma_tcp_shutdown(app->conn, SHUT_WR);
+	vma_ring_release(side[0].ring);
+	fixture_run_until_idle();
+	tso_ack(30501);
+	app_free(app);
+}
+
+static void play_urgent(void)
+{
+	struct app *app = tso_connect();
+
+	assert_true(vma_ring_acquire(side[0].ring));
+	assert_int_equal(fixture_send_bytes(app, 10000), 10000);
+	assert_int_equal(send_flags(app, 500, VMA_TCP_TX_URGENT), 500);
+	assert_int_equal(fixture_send_bytes(app, 10000), 10000);
+	vma_ring_release(side[0].ring);
+	fixture_run_until_idle();
+	tso_ack(20500);
+	tso_send(app, 5000);
+	app_free(app);
+}
+
+static void play_cork(void)
+{
+	struct app *app = tso_connect();
+
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_CORK, 1);
+	tso_send(app, 4700);
+	tso_send(app, 4700);
+	tso_ack(9000);
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_CORK, 0);
+	fixture_run_until_idle();
+	tso_ack(9400);
+	app_free(app);
+}
+
+static void play_paced(void)
+{
+	struct app *app = raw_connect();
+	uint32_t acked = 0;
+
+	vma_tcp_set_option(app->conn, VMA_TCP_OPT_CONGESTION, VMA_TCP_CC_BBR);
+	tso_send(app, 60000);
+	for (int i = 0; i < 30; i++) {
+		fixture_run(2 * MS);
+		acked += acked < 60000 ? 2000 : 0;
+		tso_ack(acked);
+	}
+	app_free(app);
+}
+
+/* The path becomes narrower while segments are out: they are cut, and leave by themselves. */
+static void play_narrow(void)
+{
+	struct vma_tcp_path path = path_to(0, 800);
+	struct app *app = tso_connect();
+
+	tso_send(app, 20000);
+	vma_tcp_set_path(app->conn, &path);
+	fixture_run_until_idle();
+	fixture_run(2 * SEC);
+	tso_ack(10000);
+	tso_send(app, 10000);
+	app_free(app);
+}
+
+static const struct scenario {
+	const char *name;
+	void (*play)(void);
+	bool cuts; /* several segments leave together in it */
+} scenarios[] = {
+        {"bulk", play_bulk, true}, {"stamps", play_stamps, true}, {"windows", play_windows, true},
+        {"loss", play_loss, true}, {"shut", play_shut, true},     {"urgent", play_urgent, false},
+        {"cork", play_cork, true}, {"paced", play_paced, false},  {"narrow", play_narrow, true},
+};
+
+/* ---- tests ---- */
+
+/* What was seen, without what differs from run to run. */
+static struct raw_segment *tso_play(const struct scenario *s, bool no_tso, unsigned *count)
+{
+	struct raw_segment *seen = calloc(RAW_LOG, sizeof(*seen));
+	uint64_t start_ns;
+	void *state = NULL;
+
+	tso_start_as(&state, true, no_tso);
+	start_ns = fixture_now_ns;
+	s->play();
+	*count = raw.count;
+	memcpy(seen, raw.log, raw.count * sizeof(*seen));
+	for (unsigned i = *count; i-- > 0;) {
+		seen[i].ip_id = (uint16_t)(seen[i].ip_id - seen[0].ip_id);
+		seen[i].seq_absolute = 0;
+		seen[i].at_ns -= start_ns;
+	}
+	tso_close_all(&state);
+	return seen;
+}
+
+static void test_the_peer_sees_the_same_segments_as_without(void **state)
+{
+	(void)state;
+	for (unsigned i = 0; i < sizeof(scenarios) / sizeof(*scenarios); i++) {
+		unsigned count, count_cut;
+		struct raw_segment *single = tso_play(&scenarios[i], true, &count), *cut;
+
+		assert_int_equal(tso_packets, 0);
+		cut = tso_play(&scenarios[i], false, &count_cut);
+		assert_true(tso_packets > 0 || !scenarios[i].cuts);
+		for (unsigned k = 0; k < count && k < count_cut; k++)
+			if (memcmp(&single[k], &cut[k], sizeof(*cut)) != 0)
+				fail_msg("%s: segment %u differs: seq %u, %u; len %u, %u; flags %x, %x; id %u, %u; "
+				         "at %lu, %lu",
+				         scenarios[i].name, k, single[k].seq, cut[k].seq, single[k].len, cut[k].len,
+				         single[k].flags, cut[k].flags, single[k].ip_id, cut[k].ip_id,
+				         (unsigned long)single[k].at_ns, (unsigned long)cut[k].at_ns);
+		assert_int_equal(count, count_cut);
+		free(single);
+		free(cut);
+	}
+}
+
+static void test_bulk_leaves_in_packets_of_many_segments(void **state)
+{
+	struct app *app = tso_connect();
+
+	(void)state;
+	raw_forget_seen();
+	tso_send(app, 50000);
+	assert_int_equal(raw_unseen_count(), 50);
+	assert_in_range(tso_packets, 1, 2);
+	assert_in_range(tso_most_pieces, 20, 32);
+	assert_true(tso_most_bytes > 40000);
+	assert_in_range(counts_of(0).segments_out, 50, 53);
+	app_free(app);
+}
+
+static void test_a_packet_has_no_more_bytes_and_pieces_than_the_nic_takes(void **state)
+{
+	struct app *app = tso_connect();
+
+	(void)state;
+	side[0].tcp->tso_bytes = 7500;
+	tso_send(app, 50000);
+	assert_int_equal(tso_most_bytes, 7000);
+	assert_in_range(tso_packets, 7, 8);
+	tso_ack(50000);
+	side[0].tcp->tso_bytes = 60000;
+	side[0].tcp->tso_segs = 3;
+	tso_send(app, 50000);
+	assert_int_equal(tso_most_pieces, 4 /* of before */);
+	tso_ack(100000);
+	tso_most_pieces = 0;
+	tso_send(app, 50000);
+	assert_int_equal(tso_most_pieces, 3);
+	app_free(app);
+}
+
+static void test_what_is_sent_again_goes_by_single_segments(void **state)
+{
+	struct app *app = tso_connect();
+	unsigned packets;
+
+	(void)state;
+	tso_send(app, 20000);
+	packets = tso_packets;
+	assert_true(packets > 0);
+	raw_forget_seen();
+	fixture_run(5 * SEC);
+	assert_true(raw_unseen_count() > 0);
+	assert_int_equal(raw_next_segment()->len, TSO_MSS);
+	assert_int_equal(tso_packets, packets);
+	app_free(app);
+}
+
+/* A connection with small segments has its quota of frames, with such a NIC, too. */
+static void test_small_segments_leave_one_by_one(void **state)
+{
+	struct app *app = tso_connect();
+
+	(void)state;
+	app->conn->mss = 48;
+	tso_send(app, 480);
+	assert_int_equal(tso_packets, 0);
+	app_free(app);
+}
+
+static void test_buffers_that_run_out_end_a_packet(void **state)
+{
+	struct vma_bufpool *pool = atomic_load(&vma_ring_qp(side[0].ring)->tx_pool);
+	struct app *app = tso_connect();
+	struct vma_buf *held[4096];
+	unsigned n;
+
+	(void)state;
+	n = vma_bufpool_get(pool, held, 4096);
+	vma_buf_put_burst(fixture_arena, held + n - 10, 10);
+	tso_send(app, 60000);
+	vma_buf_put_burst(fixture_arena, held, n - 10);
+	fixture_run(100 * MS); /* tried again */
+	for (uint32_t i = 0, at = 1; at <= 60000; i++) {
+		const struct raw_segment *s = raw_next_segment();
+
+		assert_true(s->seq <= at);
+		for (uint32_t k = 0; k < s->len; k++)
+			assert_int_equal(s->data[k], fixture_byte_at(s->seq - 1 + k));
+		at = s->seq + s->len > at ? s->seq + s->len : at;
+	}
+	assert_true(tso_packets > 0);
+	app_free(app);
+}
+
+static int tso_start_without_nic(void **state)
+{
+	return tso_start_as(state, false, false);
+}
+
+static void test_a_nic_that_does_not_cut_gets_single_segments(void **state)
+{
+	struct app *app = tso_connect();
+
+	(void)state;
+	assert_int_equal(side[0].tcp->tso_bytes, 0);
+	tso_send(app, 50000);
+	assert_int_equal(tso_packets, 0);
+	assert_true(tso_plain >= 50);
+	app_free(app);
+}
+
+static int tso_start_pair(void **state)
+{
+	fixture_offloads = true;
+	fixture_open(state);
+	tso_watch_side_0();
+	return 0;
+}
+
+static int tso_close_pair(void **state)
+{
+	const int rc = fixture_close(state);
+
+	fixture_offloads = false;
+	return rc;
+}
+
+static void test_bytes_arrive_over_a_wire_that_loses_and_turns_round(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	for (uint32_t i = 0; i < 4; i++) {
+		wire_faults(0, (struct vma_wire_faults){.seed = i + 1,
+		                                        .loss_ppm = 5000 * i,
+		                                        .reorder_ppm = 2000 * i,
+		                                        .delay_ns = 20000,
+		                                        .jitter_ns = 3000 * i});
+		wire_faults(1, (struct vma_wire_faults){.seed = i + 9, .loss_ppm = 5000 * i, .delay_ns = 20000});
+		transfer(client, server, 2000000, 600 * SEC);
+		assert_true(tso_packets > 50);
+		tso_packets = 0;
+	}
+	assert_true(counts_of(0).retransmits > 0);
+	app_free(client);
+}
+
+#define TSO_CASE(f) cmocka_unit_test_setup_teardown(f, tso_start, tso_close_all)
+
+static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_peer_sees_the_same_segments_as_without),
+        TSO_CASE(test_bulk_leaves_in_packets_of_many_segments),
+        TSO_CASE(test_a_packet_has_no_more_bytes_and_pieces_than_the_nic_takes),
+        TSO_CASE(test_what_is_sent_again_goes_by_single_segments),
+        TSO_CASE(test_small_segments_leave_one_by_one),
+        TSO_CASE(test_buffers_that_run_out_end_a_packet),
+        cmocka_unit_test_setup_teardown(test_a_nic_that_does_not_cut_gets_single_segments, tso_start_without_nic,
+                                        tso_close_all),
+        cmocka_unit_test_setup_teardown(test_bytes_arrive_over_a_wire_that_loses_and_turns_round, tso_start_pair,
+                                        tso_close_pair),
+};
+VMA_TEST_MAIN(tests)
