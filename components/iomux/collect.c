@@ -49,7 +49,7 @@ static bool epoll_item_is_level_triggered(const struct epoll_item *item)
 /* What of an answer is told. */
 static uint32_t epoll_item_reported_events(const struct epoll_item *item, uint32_t mask)
 {
-	return mask & atomic_load_explicit(&item->wanted, memory_order_relaxed);
+	return mask & atomic_load_explicit(&item->wanted, memory_order_relaxed) & ~VMA_POLL_OWN_OUT;
 }
 
 static int store_epoll_event(struct epoll_event *to, uint32_t mask, const struct epoll_item *item)
@@ -83,7 +83,7 @@ static uint32_t epoll_item_own_events(struct epoll_set *set, struct epoll_item *
 	uint32_t all = iomux_file_poll(item->file);
 	struct pollfd shadow = {.fd = item->os_fd, .events = IOMUX_OUT};
 
-	if (__builtin_expect(item->out_unpolled && !(all & EPOLLOUT), 0) &&
+	if (__builtin_expect(item->out_unpolled && !(all & (EPOLLOUT | VMA_POLL_OWN_OUT)), 0) &&
 	    epoll_item_reported_events(item, IOMUX_OUT) != 0 && epoll_shadow_ctl(set, EPOLL_CTL_MOD, item) == 0 &&
 	    iomux_os_poll(&shadow, 1) > 0)
 		item->os_events |= (uint16_t)shadow.revents & IOMUX_OUT;

@@ -36,7 +36,8 @@ static uint32_t shadow_events(struct epoll_item *item)
 
 	if (atomic_load_explicit(&item->wanted, memory_order_relaxed) == 0)
 		return EPOLLONESHOT; /* shot */
-	return item->file->ops->poll(item->file) & EPOLLOUT ? events & ~(uint32_t)IOMUX_OUT : events;
+	return item->file->ops->poll(item->file) & (EPOLLOUT | VMA_POLL_OWN_OUT) ? events & ~(uint32_t)IOMUX_OUT
+	                                                                         : events;
 }
 
 /* The inner set is in S already, under another number of the application's. */

@@ -53,7 +53,7 @@ static void members_keep_file(struct members *members, uint32_t index, struct vm
 	members->rings |= iomux_file_rings(file);
 	if (ours->accept & IOMUX_IN)
 		members->accept_rings |= iomux_file_accept_rings(file);
-	if (now & EPOLLOUT)
+	if (now & (EPOLLOUT | VMA_POLL_OWN_OUT))
 		pfd->events &= (short)~IOMUX_OUT;
 	ours->own_poll = file->kind != VMA_FILE_EPOLL && atomic_load_explicit(&file->own_poll, memory_order_relaxed);
 	if (ours->own_poll)
@@ -268,9 +268,24 @@ static bool member_can_use_wakeup(const struct members_ours *ours)
 	return ours->accept & IOMUX_IN || atomic_load_explicit(&ours->file->own_poll, memory_order_relaxed);
 }
 
+/*
+ * Who waits for room that the shadow knows nothing of stands there, too. A wake-up by a datagram that has come to this
+ * thread is passed on, each time before it sleeps.
+ */
+static bool waits_for_own_room(const struct members_ours *ours)
+{
+	const uint32_t now = ours->accept & IOMUX_OUT ? iomux_file_poll(ours->file) : 0;
+
+	if (!(now & VMA_POLL_OWN_OUT))
+		return false;
+	if (now & IOMUX_IN)
+		vma_waitq_wake(&ours->file->waitq, false);
+	return true;
+}
+
 static void poll_member_join_waitq(struct members_ours *ours, struct vma_thread *self)
 {
-	if (!poll_member_is_unchanged(ours) || !member_can_use_wakeup(ours))
+	if (!poll_member_is_unchanged(ours) || (!member_can_use_wakeup(ours) && !waits_for_own_room(ours)))
 		return;
 	if (!ours->queued)
 		vma_file_get(ours->file);

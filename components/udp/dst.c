@@ -20,6 +20,7 @@
 
 #include "defaults.h"
 #include "dst.h"
+#include "pace.h"
 
 /* ---- retiring ---- */
 
@@ -147,16 +148,21 @@ struct vma_ring_ctx *udp_dst_ring_ctx(struct udp_sock *sock, uint32_t ifindex)
 }
 
 /*
- * dst_lock. A card paces queue pairs, so only what a socket has for itself can be paced. If it cannot be, the log says
- * so at level error, and the socket sends without a pace, as the predecessor's did.
+ * dst_lock. Where no card paces, software does. A card paces queue pairs, so only what a socket has for itself can be
+ * paced. If it cannot be, the log says so at level error, and the socket sends without a pace, as the predecessor's did.
  */
 static __attribute__((cold)) void pace_ring_ctx(struct udp_sock *sock, struct vma_ring_ctx *ring_ctx,
                                                 const struct vma_ring_requester *where)
 {
 	const struct vma_ring_key own = vma_ring_key(VMA_RING_LOGIC_PER_SOCKET, where);
-	const char *name = vma_nic_info(vma_ring_nic(ring_ctx->ring))->name;
+	const struct vma_nic_info *info = vma_nic_info(vma_ring_nic(ring_ctx->ring));
+	const char *name = info->name;
 	int rc;
 
+	if (!(info->caps & VMA_NIC_CAP_PACING)) {
+		udp_pace_set(sock, sock->pacing_rate);
+		return;
+	}
 	if (memcmp(&ring_ctx->key, &own, sizeof(own)) != 0) {
 		if (sock->pacing_rate != 0)
 			vma_log_once(VMA_LOG_ERROR,
@@ -167,8 +173,7 @@ static __attribute__((cold)) void pace_ring_ctx(struct udp_sock *sock, struct vm
 	}
 	rc = vma_nic_pace(vma_ring_qp(ring_ctx->ring), sock->pacing_rate, 0);
 	if (rc < 0 && sock->pacing_rate != 0)
-		vma_log_once(VMA_LOG_ERROR, "%s: SO_MAX_PACING_RATE: not paced: %s", name,
-		             rc == -EOPNOTSUPP ? "this device cannot" : strerror(-rc));
+		vma_log_once(VMA_LOG_ERROR, "%s: SO_MAX_PACING_RATE: not paced: %s", name, strerror(-rc));
 }
 
 void udp_dst_pace(struct udp_sock *sock, uint64_t bytes_per_sec)

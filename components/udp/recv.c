@@ -16,6 +16,7 @@
 #include "extra.h"
 #include "fork_shared.h"
 #include "fork_queue.h"
+#include "pace.h"
 #include "recv.h"
 #include "xtreme.h"
 
@@ -737,7 +738,18 @@ ssize_t udp_recvmsg_draining(struct vma_file *file, int fd, struct msghdr *msg, 
 
 /* ---- readiness ---- */
 
-/* What waits in the shadow, and its errors, are asked of the OS; a socket that can send offloaded always can. */
+/* Of a socket that sends offloaded: it always can, unless it is paced. Then the shadow, which has nothing to send, is no
+ * help either. */
+static uint32_t udp_poll_out(struct udp_sock *sock)
+{
+	const uint32_t out = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+
+	if (__builtin_expect(!udp_is_paced(sock), 1))
+		return out;
+	return VMA_POLL_OWN_OUT | (udp_pace_is_ready(sock) ? out : 0);
+}
+
+/* What waits in the shadow, and its errors, are asked of the OS. */
 uint32_t udp_poll(struct vma_file *file)
 {
 	const struct udp_sock *sock = udp_sock(file);
@@ -751,7 +763,7 @@ uint32_t udp_poll(struct vma_file *file)
 		return events;
 	}
 	if (!atomic_load_explicit(&sock->os_send, memory_order_relaxed))
-		events |= EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
+		events |= udp_poll_out(udp_sock(file));
 	if (shut_rd)
 		events |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
 	if (shut_rd && atomic_load_explicit(&sock->shut_wr, memory_order_relaxed))

@@ -17,13 +17,15 @@
 #include "os_sends.h"
 #include "deferred.h"
 #include "extra.h"
+#include "pace.h"
 
 enum {
 	/* What we do as the kernel does. MSG_CONFIRM is a hint to the neighbour table, which we leave as it is. */
 	SERVED_FLAGS = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM | MSG_EOR,
-	BURST_AFTER = 4,       /* sends in a row before kicks are shared */
-	BURST_GAP_NS = 5000,   /* between two of them */
-	CHECK_ONLY = 0x10,     /* the kernel's MSG_PROBE, a name that the C library does not have */
+	BURST_AFTER = 4,     /* sends in a row before kicks are shared */
+	BURST_GAP_NS = 5000, /* between two of them */
+	CHECK_ONLY = 0x10,   /* the kernel's MSG_PROBE, a name that the C library does not have */
+	PACED_SLEEP_NS = 50000000,
 	FULL_SLEEP_NS = 20000, /* queue full, and nobody in the way: the peer or the kernel has to come to it */
 };
 
@@ -217,6 +219,21 @@ struct send_wait {
 	uint32_t signals, interrupts, tries;
 };
 
+/* Outside, until a paced socket may send; it is looked at again now and then, as its pace may change. */
+static void send_idle_until(uint64_t until_ns, const struct send_wait *send_wait)
+{
+	const uint64_t now_ns = vma_now_ns();
+	uint64_t left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+	struct timespec nap;
+
+	if (send_wait->deadline_ns != UINT64_MAX && send_wait->deadline_ns < now_ns + left_ns)
+		left_ns = send_wait->deadline_ns > now_ns ? send_wait->deadline_ns - now_ns : 0;
+	if (left_ns > PACED_SLEEP_NS)
+		left_ns = PACED_SLEEP_NS;
+	nap = (struct timespec){.tv_nsec = (long)left_ns};
+	nanosleep(&nap, NULL);
+}
+
 /* Outside: first for who drives the ring, then for the NIC to take something. */
 static void send_wait_without_progress(struct vma_ring *ring, struct send_wait *send_wait)
 {
@@ -234,16 +251,18 @@ static void send_wait_without_progress(struct vma_ring *ring, struct send_wait *
 
 /*
  * VMA_TX_NONBLOCKED_EAGAINS=0, for programs that cannot live with EAGAIN: what a send that does not wait finds no room
- * for is said to be sent. What has been queued leaves, and if that makes no room, the datagram is dropped.
+ * for is said to be sent. What has been queued leaves, and if that makes no room, the datagram is dropped. So is one that
+ * is too early.
  */
-static ssize_t __attribute__((cold, noinline))
-send_or_drop(const struct udp_sock *sock, const struct udp_dst *dst, const struct vma_inet_iov_iter *iov_iter)
+static ssize_t __attribute__((cold, noinline)) send_or_drop(const struct udp_sock *sock, const struct udp_dst *dst,
+                                                            const struct vma_inet_iov_iter *iov_iter, bool early)
 {
-	ssize_t sent;
+	ssize_t sent = -EAGAIN;
 
 	vma_inet_flush_sends(vma_thread_self());
 	vma_ring_flush(dst->ring_ctx->ring);
-	sent = udp_transmit(sock, dst, iov_iter->iov, iov_iter->n, iov_iter->left);
+	if (!early)
+		sent = udp_transmit(sock, dst, iov_iter->iov, iov_iter->n, iov_iter->left);
 	if (sent != -EAGAIN)
 		return sent;
 	if (sock->stats != NULL)
@@ -257,9 +276,11 @@ static bool drops_when_full(const struct vma_conf *conf)
 	return conf->given[VMA_CONF_AT_tx_nonblocked_eagains] && !conf->tx_nonblocked_eagains;
 }
 
-/* 0: try again. As the kernel's wait for SO_SNDBUF: -EAGAIN, -EINTR. */
+/* until_ns: when its pace lets it send; 0: there is no room. 0: try again. As the kernel's wait for SO_SNDBUF: -EAGAIN,
+ * -EINTR. */
 static int __attribute__((cold, noinline))
-send_wait_for_space(struct udp_sock *sock, struct vma_ring_ctx *ring_ctx, bool nonblocking, struct send_wait *send_wait)
+send_wait_for_space(struct udp_sock *sock, struct vma_ring_ctx *ring_ctx, bool nonblocking, uint64_t until_ns,
+                    struct send_wait *send_wait)
 {
 	struct vma_thread *self = vma_thread_self();
 	uint64_t timeout_ns = atomic_load_explicit(&sock->sndtimeo_ns, memory_order_relaxed);
@@ -267,6 +288,8 @@ send_wait_for_space(struct udp_sock *sock, struct vma_ring_ctx *ring_ctx, bool n
 	if (nonblocking || timeout_ns == 0) {
 		if (sock->stats != NULL)
 			vma_stats_add(&sock->stats->tx_eagain, 1);
+		if (until_ns != 0)
+			udp_pace_is_ready(sock); /* who waits for EPOLLOUT is told of it */
 		return -EAGAIN;
 	}
 	if (send_wait->deadline_ns == 0) {
@@ -280,7 +303,10 @@ send_wait_for_space(struct udp_sock *sock, struct vma_ring_ctx *ring_ctx, bool n
 	 * */
 	atomic_fetch_add_explicit(&ring_ctx->refs, 1, memory_order_relaxed);
 	vma_leave(self);
-	send_wait_without_progress(ring_ctx->ring, send_wait);
+	if (until_ns != 0)
+		send_idle_until(until_ns, send_wait);
+	else
+		send_wait_without_progress(ring_ctx->ring, send_wait);
 	vma_enter();
 	vma_ring_ctx_put(ring_ctx);
 	if (self->signals != send_wait->signals &&
@@ -355,6 +381,24 @@ static inline bool has_local_members(const struct udp_dst *dst)
 	return dst->members_matter && udp_group_has_local_members(dst->to.sin_addr.s_addr, dst->ifindex);
 }
 
+/* A frame at its time, if this socket is paced here. -EAGAIN: no room now, or too early: *until_ns. */
+static ssize_t send_at_pace(struct udp_sock *sock, const struct udp_dst *dst, const struct vma_inet_iov_iter *iov_iter,
+                            uint64_t *until_ns)
+{
+	uint64_t taken_ns = 0;
+	ssize_t sent;
+
+	*until_ns = 0;
+	if (udp_is_paced(sock) && !(vma_nic_info(vma_ring_nic(dst->ring_ctx->ring))->caps & VMA_NIC_CAP_PACING))
+		*until_ns = udp_pace_take(sock, dst->headers_len + (uint32_t)iov_iter->left, &taken_ns);
+	if (*until_ns != 0)
+		return -EAGAIN;
+	sent = udp_transmit(sock, dst, iov_iter->iov, iov_iter->n, iov_iter->left);
+	if (sent < 0 && taken_ns != 0)
+		udp_pace_give_back(sock, taken_ns);
+	return sent;
+}
+
 /* With the socket held. -ENOTSUP: by the OS. */
 static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, int flags,
                               const struct vma_inet_iov_iter *iov_iter, const struct udp_tx_cmsgs *cmsgs)
@@ -362,7 +406,7 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 	bool nonblocking = flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed);
 	struct send_wait send_wait = {0};
 	struct udp_dst own;
-	uint64_t key;
+	uint64_t key, until_ns;
 
 	if (!address_key(sock, msg, &key))
 		return -ENOTSUP;
@@ -375,15 +419,15 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 			return -ENOTSUP;
 		if (dst->confirm)
 			udp_dst_probe(sock, dst);
-		sent = udp_transmit(sock, dst, iov_iter->iov, iov_iter->n, iov_iter->left);
+		sent = send_at_pace(sock, dst, iov_iter, &until_ns);
 		if (sent != -EAGAIN)
 			return sent;
 		/* Its owner has gone, and until there is a new one nothing makes room. */
 		if (vma_nic_qp_lost(vma_ring_qp(dst->ring_ctx->ring)))
 			return -ENOTSUP;
 		if (nonblocking && drops_when_full(&dst->engine->conf))
-			return send_or_drop(sock, dst, iov_iter);
-		sent = send_wait_for_space(sock, dst->ring_ctx, nonblocking, &send_wait);
+			return send_or_drop(sock, dst, iov_iter, until_ns != 0);
+		sent = send_wait_for_space(sock, dst->ring_ctx, nonblocking, until_ns, &send_wait);
 		if (sent != 0)
 			return sent;
 	}

@@ -10,6 +10,7 @@
 #include "flows.h"
 #include "groups.h"
 #include "fork_shared.h"
+#include "pace.h"
 #include "fork_queue.h"
 #include "members.h"
 #include "reinject.h"
@@ -243,6 +244,7 @@ static __attribute__((cold)) void udp_forked(struct vma_file *file)
 
 	pthread_mutex_init(&sock->reader, NULL);
 	udp_flows_forked(sock);
+	udp_pace_forked(sock);
 	udp_extra_forked(sock);
 	vma_xtreme_forked(sock->xtreme);
 	sock->stats = NULL;

@@ -160,6 +160,7 @@ enum udp_rx_opt { /* what recv has to produce beside the bytes; set by setsockop
 enum udp_send_slow_reasons {                      /* why a send is to look twice */
 	                     UDP_CORKED = 1 << 0, /* the shadow holds a datagram begun with MSG_MORE */
 	                     UDP_SHARED = 1 << 1, /* with other processes: fork_shared.h */
+	                     UDP_PACED = 1 << 2,  /* by software: pace.h */
 };
 
 struct udp_extra_api_state;
@@ -209,6 +210,9 @@ struct udp_sock {
 	struct udp_tx_ring_ctxs *_Atomic ring_ctxs; /* held, by interface; replaced under dst_lock */
 	pthread_mutex_t dst_lock;                   /* a leaf: who replaces dst, dst_more, tx and ring contexts */
 	uint64_t pacing_rate;                       /* SO_MAX_PACING_RATE, bytes per second, 0: none; dst_lock */
+	_Atomic uint64_t pace_rate, pace_next_ns;   /* pace.h; the rate with dst_lock */
+	struct vma_internal_task pace_task;         /* tells that there is room again */
+	_Atomic bool pace_scheduled;                /* the task is posted, and holds a reference */
 	struct vma_internal_task dst_task;          /* destinations made by the internal thread */
 	_Atomic bool dst_scheduled;                 /* the task is posted, and holds a reference */
 	_Atomic uint64_t dst_requested_tsc;

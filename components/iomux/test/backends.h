@@ -47,6 +47,7 @@ struct fake {
 	_Atomic uint64_t rings;
 	_Atomic uint32_t polls;
 	_Atomic uint32_t more; /* other bits of the answer */
+	_Atomic bool is_full;  /* not writable, and the shadow is not to be asked */
 };
 
 static inline struct fake *backends_fake_of(struct vma_file *file)
@@ -58,7 +59,8 @@ static uint32_t fake_poll(struct vma_file *file)
 	struct fake *fake = backends_fake_of(file);
 
 	atomic_fetch_add_explicit(&fake->polls, 1, memory_order_relaxed);
-	return EPOLLOUT | EPOLLWRBAND | (atomic_load(&fake->queued) > 0 ? EPOLLIN : 0) | atomic_load(&fake->more);
+	return (atomic_load(&fake->is_full) ? VMA_POLL_OWN_OUT : EPOLLOUT | EPOLLWRBAND) |
+	       (atomic_load(&fake->queued) > 0 ? EPOLLIN : 0) | atomic_load(&fake->more);
 }
 static uint64_t fake_rings(struct vma_file *file)
 {
@@ -93,6 +95,18 @@ static inline void fake_push(struct fake *fake)
 	if (atomic_load(&fake->file.own_poll))
 		vma_waitq_wake(&fake->file.waitq, true);
 	vma_file_ready(&fake->file, EPOLLIN);
+	vma_leave(self);
+}
+
+static inline void fake_set_full(struct fake *fake, bool is_full)
+{
+	struct vma_thread *self = vma_enter();
+
+	atomic_store(&fake->is_full, is_full);
+	if (!is_full) {
+		vma_waitq_wake(&fake->file.waitq, true);
+		vma_file_ready(&fake->file, EPOLLOUT);
+	}
 	vma_leave(self);
 }
 

@@ -566,6 +566,32 @@ static void test_everything_is_freed_in_the_end(void **state)
 	close(next);
 }
 
+/* By level and by edge. Its shadow, which has nothing to send, is writable all the time. */
+static void test_a_file_that_is_full_is_told_as_writable_when_it_has_room(void **state)
+{
+	(void)state;
+	for (int edge = 0; edge < 2; edge++) {
+		struct backend be = {.kind = OFFLOADED};
+		int ep = epoll_create1(0), fd = backend_socket(&be);
+		struct epoll_event events[4];
+
+		fake_set_full(fake_at(fd), edge);
+		assert_int_equal(backend_ctl(&be, ep, EPOLL_CTL_ADD, fd, EPOLLOUT | (edge ? EPOLLET : 0), 7), 0);
+		if (!edge) {
+			assert_int_equal(backend_wait(&be, ep, events, 4, 0), 1);
+			fake_set_full(fake_at(fd), true);
+		}
+		assert_int_equal(backend_wait(&be, ep, events, 4, 0), 0);
+		assert_int_equal(backend_wait(&be, ep, events, 4, 5), 0);
+		fake_set_full(fake_at(fd), false);
+		assert_int_equal(backend_wait(&be, ep, events, 4, 5), 1);
+		assert_int_equal(events[0].events, EPOLLOUT);
+		assert_int_equal(backend_wait(&be, ep, events, 4, 0), !edge);
+		backend_close(&be, fd);
+		backend_close(&be, ep);
+	}
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -587,6 +613,7 @@ int main(void)
 	        cmocka_unit_test(test_rings_of_a_set_are_those_of_its_members),
 	        cmocka_unit_test(test_a_shadow_that_is_not_the_file_is_not_asked),
 	        cmocka_unit_test(test_a_socket_that_is_kept_elsewhere_is_told_of_no_more),
+	        cmocka_unit_test(test_a_file_that_is_full_is_told_as_writable_when_it_has_room),
 	        cmocka_unit_test(test_everything_is_freed_in_the_end),
 	};
 

@@ -556,6 +556,46 @@ static void test_a_sleeper_goes_along_with_a_member_that_moves(void **state)
 	backend_close(&poller.be, poller.fd);
 }
 
+static void *make_room(void *arg)
+{
+	usleep(300000); /* longer than anybody spins */
+	fake_set_full(arg, false);
+	return NULL;
+}
+
+/* Its shadow, which has nothing to send, is. */
+static void test_a_file_that_is_full_is_not_writable_until_it_says_so(void **state)
+{
+	struct backend be = {.kind = OFFLOADED};
+	struct pollfd fds[1] = {{.fd = backend_socket(&be), .events = POLLIN | POLLOUT}};
+	struct fake *fake = fake_at(fds[0].fd);
+	struct timespec timeout = {.tv_nsec = 1000000};
+	uint64_t begun = msec_now();
+	struct vma_thread *self;
+	pthread_t thread;
+	fd_set set;
+
+	(void)state;
+	fake_set_full(fake, true);
+	assert_int_equal(backend_poll(&be, fds, 1, 0), 0);
+	assert_int_equal(backend_poll(&be, fds, 1, 5), 0);
+	fake_push(fake);
+	assert_int_equal(backend_poll(&be, fds, 1, 5), 1);
+	assert_int_equal(fds[0].revents & (POLLIN | POLLOUT), POLLIN);
+	FD_ZERO(&set);
+	FD_SET(fds[0].fd, &set);
+	self = vma_enter();
+	assert_int_equal(vma_iomux_select(fds[0].fd + 1, NULL, &set, NULL, &timeout, NULL, NULL), 0);
+	vma_leave(self);
+	fds[0].events = POLLOUT;
+	assert_int_equal(pthread_create(&thread, NULL, make_room, fake), 0);
+	assert_int_equal(backend_poll(&be, fds, 1, 10000), 1);
+	assert_int_equal(fds[0].revents & POLLOUT, POLLOUT);
+	pthread_join(thread, NULL);
+	assert_true(msec_now() - begun < 9000); /* it was woken */
+	backend_close(&be, fds[0].fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -576,6 +616,7 @@ int main(void)
 	        cmocka_unit_test(test_a_member_closed_by_another_thread_is_the_oss),
 	        cmocka_unit_test(test_a_shadow_that_is_not_the_file_is_not_asked),
 	        cmocka_unit_test(test_a_sleeper_goes_along_with_a_member_that_moves),
+	        cmocka_unit_test(test_a_file_that_is_full_is_not_writable_until_it_says_so),
 	};
 
 	return run_backends(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));

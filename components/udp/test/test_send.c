@@ -4,6 +4,7 @@
 
 #include "../../rules/test/rules_fixture.h"
 #include "fake_net.h"
+#include "../pace.h"
 
 enum { PORT = 9000, MAX = 1472 };
 
@@ -938,8 +939,144 @@ static void test_peer_of_a_connected_socket_is_no_destination_of_such_a_rule(voi
 #define CASE_RULES(name) cmocka_unit_test_setup_teardown(name, setup, teardown_rules)
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 
+/* ---- a pace ---- */
+
+enum { PACE = 1000000, PACE_FRAME = 1042 };
+
+static uint8_t pace_bytes[PACE_FRAME - 42];
+
+static ssize_t send_paced(int flags)
+{
+	return send_send_to(NULL, pace_bytes, sizeof(pace_bytes), flags);
+}
+
+/* The socket has sent before, and is paced from now on. */
+static void begin_pace(void)
+{
+	connect_it();
+	assert_int_equal(send_text("first"), 5);
+	assert_peer_gets("first");
+	udp_dst_pace(sock, PACE);
+}
+
+/* In so much time no more may have left, whenever it was that this thread ran: a millisecond's worth, and one frame. */
+static void assert_within_pace(unsigned frames, uint64_t begun_ns)
+{
+	const uint64_t ns = vma_now_ns() - begun_ns + 1000000;
+
+	assert_true((frames - 1) * (uint64_t)PACE_FRAME <= ns * PACE / 1000000000);
+}
+
+static void test_a_paced_socket_sends_no_faster_and_loses_nothing(void **state)
+{
+	uint64_t begun_ns;
+	unsigned n;
+
+	(void)state;
+	begin_pace();
+	begun_ns = vma_now_ns();
+	for (n = 0; n < 40; n++)
+		assert_int_equal(send_paced(0), sizeof(pace_bytes));
+	assert_within_pace(n, begun_ns);
+	assert_true(vma_now_ns() - begun_ns >= 38 * 1042000 - 1000000);
+	assert_int_equal(fixture_peer_receive(), 40);
+	assert_int_equal(sent(), 41);
+	assert_int_equal(sent_by_os(), 0);
+}
+
+static void test_a_paced_send_that_does_not_wait_finds_no_room(void **state)
+{
+	uint64_t begun_ns = vma_now_ns();
+	unsigned n = 0;
+
+	(void)state;
+	begin_pace();
+	while (send_paced(MSG_DONTWAIT) > 0)
+		n++;
+	assert_true(n >= 1);
+	assert_within_pace(n, begun_ns);
+	assert_int_equal(send_paced(MSG_DONTWAIT), -EAGAIN);
+	assert_true(vma_stats_read(&sock->stats->tx_eagain) >= 1);
+	usleep(3000);
+	assert_int_equal(send_paced(MSG_DONTWAIT), sizeof(pace_bytes));
+	assert_int_equal(fixture_peer_receive(), n + 1);
+}
+
+static void test_a_paced_send_waits_no_longer_than_its_time(void **state)
+{
+	ssize_t last = 0;
+
+	(void)state;
+	begin_pace();
+	udp_dst_pace(sock, 1000); /* a frame counts a second at most */
+	atomic_store(&sock->sndtimeo_ns, 20000000);
+	for (unsigned n = 0; n < 4 && last >= 0; n++)
+		last = send_paced(0);
+	assert_int_equal(last, -EAGAIN);
+	atomic_store(&sock->sndtimeo_ns, UINT64_MAX);
+}
+
+static void test_a_paced_socket_is_writable_when_it_may_send(void **state)
+{
+	struct vma_thread *self = vma_enter();
+	struct fixture_attached attached;
+
+	(void)state;
+	fixture_attach(&attached, sock, fixture_local);
+	assert_true(udp_poll(&sock->file) & EPOLLOUT);
+	assert_false(udp_poll(&sock->file) & VMA_POLL_OWN_OUT);
+	vma_leave(self);
+	begin_pace();
+	udp_dst_pace(sock, 10000); /* a frame in a tenth of a second */
+	while (send_paced(MSG_DONTWAIT) > 0)
+		;
+	self = vma_enter();
+	assert_int_equal(udp_poll(&sock->file) & (EPOLLOUT | VMA_POLL_OWN_OUT), VMA_POLL_OWN_OUT);
+	usleep(200000);
+	assert_int_equal(udp_poll(&sock->file) & (EPOLLOUT | VMA_POLL_OWN_OUT), EPOLLOUT | VMA_POLL_OWN_OUT);
+	vma_leave(self);
+	fixture_detach(&attached);
+}
+
+static void test_without_its_pace_a_socket_sends_as_before(void **state)
+{
+	(void)state;
+	begin_pace();
+	udp_dst_pace(sock, 1000);
+	while (send_paced(MSG_DONTWAIT) > 0)
+		;
+	udp_dst_pace(sock, 0);
+	assert_false(udp_is_paced(sock));
+	for (unsigned n = 0; n < 100; n++)
+		assert_int_equal(send_paced(MSG_DONTWAIT), sizeof(pace_bytes));
+}
+
+/* Who paces is the device, or nobody: never both. */
+static void test_a_device_that_paces_is_left_to_it(void **state)
+{
+	struct vma_nic_info *info =
+	        (struct vma_nic_info *)(uintptr_t)vma_nic_info(vma_ring_nic(fixture.ring_ctx->ring));
+
+	(void)state;
+	info->caps |= VMA_NIC_CAP_PACING;
+	connect_it();
+	assert_int_equal(send_text("first"), 5);
+	udp_dst_pace(sock, 1000);
+	assert_false(udp_is_paced(sock));
+	for (unsigned n = 0; n < 10; n++)
+		assert_int_equal(send_paced(MSG_DONTWAIT), sizeof(pace_bytes));
+	udp_dst_pace(sock, 0);
+	info->caps &= ~(uint32_t)VMA_NIC_CAP_PACING;
+}
+
 static const struct CMUnitTest tests[] = {
         CASE(test_connected_datagram_leaves_as_a_frame),
+        CASE(test_a_paced_socket_sends_no_faster_and_loses_nothing),
+        CASE(test_a_paced_send_that_does_not_wait_finds_no_room),
+        CASE(test_a_paced_send_waits_no_longer_than_its_time),
+        CASE(test_a_paced_socket_is_writable_when_it_may_send),
+        CASE(test_without_its_pace_a_socket_sends_as_before),
+        CASE(test_a_device_that_paces_is_left_to_it),
         CASE(test_every_length_up_to_the_mtu_leaves_whole),
         CASE(test_pieces_are_gathered),
         CASE(test_too_many_pieces_are_refused),

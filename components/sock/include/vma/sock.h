@@ -127,7 +127,8 @@ struct vma_file_ops {
 	int (*tx_ring_ctx)(struct vma_file *file, const struct sockaddr_in *to, struct vma_ring_ctx **out);
 	/*
 	 * The offloaded half of readiness as EPOLL* bits, without lock or system call. For sockets EPOLLOUT and what
-	 * else the shadow is not to be asked for is in `own`.
+	 * else the shadow is not to be asked for is in `own`. VMA_POLL_OWN_OUT: also if it is not writable, the shadow is
+	 * not to be asked whether it is. When it is, all in the wait queue are woken, and EPOLLOUT is told.
 	 */
 	uint32_t (*poll)(struct vma_file *file);
 	/* Rings that poll's answer may depend on. */
@@ -251,7 +252,8 @@ void vma_file_unwatch(struct vma_file *file, struct vma_watcher *watcher);
 
 /* Inside, without the file's lock. */
 void vma_file_set_own_poll(struct vma_file *file, bool own);
-#define VMA_FILE_READABLE 0x0041u /* EPOLLIN | EPOLLRDNORM */
+#define VMA_POLL_OWN_OUT (1u << 24) /* of ops->poll; no event of epoll's */
+#define VMA_FILE_READABLE 0x0041u   /* EPOLLIN | EPOLLRDNORM */
 void vma_file_wake_watchers(struct vma_file *file, struct vma_watchers *watchers, uint32_t events);
 /* After readiness has come: sleepers and epoll sets. events: what is new, EPOLL* bits. */
 static inline void vma_file_ready(struct vma_file *file, uint32_t events)
