@@ -1,0 +1,356 @@
+/*
+ * The rules and the registered windows of the verbs backend, on a provider that is a table of functions: a table that
+ * grows, moves that fail, flows that are given up, memory that runs out.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <vma/test.h>
+
+#include "fake_provider.h"
+
+static struct verbs_qp *qp, other;
+static unsigned rules, rules_made, refuse_from; /* refuse_from: of the rules that are made, 0: none */
+static int refusal;
+
+static struct ibv_flow *make_rule(struct ibv_qp *of, struct ibv_flow_attr *attr)
+{
+	struct ibv_flow *flow;
+
+	(void)attr;
+	if (refuse_from != 0 && rules_made + 1 >= refuse_from) {
+		errno = refusal;
+		return NULL;
+	}
+	rules++;
+	rules_made++;
+	flow = calloc(1, sizeof(*flow));
+	flow->context = of->context;
+	return flow;
+}
+
+static int end_rule(struct ibv_flow *flow)
+{
+	rules--;
+	free(flow);
+	return 0;
+}
+
+/* ---- memory ---- */
+
+static unsigned regions, regions_left;
+static size_t region_max; /* bytes of one */
+
+static struct ibv_mr *reg_mr(struct ibv_pd *pd, void *at, size_t bytes, int access)
+{
+	struct ibv_mr *mr;
+
+	(void)pd, (void)at, (void)access;
+	errno = ENOMEM;
+	if (regions_left == 0 || bytes > region_max)
+		return NULL;
+	regions_left--;
+	regions++;
+	mr = calloc(1, sizeof(*mr));
+	mr->lkey = 1000 + regions;
+	return mr;
+}
+
+static int dereg_mr(struct ibv_mr *mr)
+{
+	regions--;
+	free(mr);
+	return 0;
+}
+
+static int begin(void **state)
+{
+	(void)state;
+	qp = fake_provider_begin(16, 0);
+	fake.nic.wake_fd = -1;
+	fake.nic.diag_fd = -1;
+	fake.context.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
+	fake.context.sz = sizeof(fake.context);
+	fake.context.ibv_create_flow = make_rule;
+	fake.context.ibv_destroy_flow = end_rule;
+	fake.device.context = &fake.context.context;
+	fake.qp.context = &fake.context.context;
+	fake.lib.ibv_reg_mr = reg_mr;
+	fake.lib.ibv_dereg_mr = dereg_mr;
+	fake.device.generation = 1;
+	fake.nic.frames_max = 5000;
+	fake.nic.qps = qp;
+	other = (struct verbs_qp){.nic = &fake.nic, .fork_guard = qp->fork_guard, .queue = qp->queue};
+	other.base.nic = &fake.nic.base;
+	other.stats = vma_stats_block_alloc(NULL, VMA_STATS_TYPE_NIC, "other");
+	rules = rules_made = refuse_from = regions = 0;
+	regions_left = UINT32_MAX;
+	region_max = SIZE_MAX;
+	return 0;
+}
+
+static int end(void **state)
+{
+	(void)state;
+	verbs_flows_end_of_qp(qp);
+	verbs_flows_end_of_qp(&other);
+	verbs_flows_fini(&fake.nic);
+	assert_int_equal(rules, 0);
+	assert_int_equal(regions, 0);
+	vma_stats_block_free(NULL, other.stats);
+	fake_provider_end();
+	return 0;
+}
+
+static struct vma_flow_rule connection(uint16_t peer_port)
+{
+	return (struct vma_flow_rule){.key = {.family = AF_INET,
+	                                      .proto = IPPROTO_TCP,
+	                                      .local_port_be = htons(80),
+	                                      .peer_port_be = htons(peer_port),
+	                                      .local = {10, 0, 0, 1},
+	                                      .peer = {10, 0, 0, 2}}};
+}
+
+static int add(struct verbs_qp *to, uint16_t peer_port)
+{
+	const struct vma_flow_rule rule = connection(peer_port);
+
+	return verbs_flow_add(&to->base, &rule);
+}
+
+static int del(struct verbs_qp *of, uint16_t peer_port)
+{
+	const struct vma_flow_rule rule = connection(peer_port);
+
+	return verbs_flow_del(&of->base, &rule.key);
+}
+
+static int move(struct verbs_qp *to, uint16_t peer_port)
+{
+	const struct vma_flow_rule rule = connection(peer_port);
+
+	return verbs_flow_move(&qp->base, &to->base, &rule.key);
+}
+
+/* ---- flows ---- */
+
+static void test_a_thousand_flows_are_each_found_again(void **state)
+{
+	(void)state;
+	for (uint16_t i = 1; i <= 1000; i++)
+		assert_int_equal(add(i % 2 ? qp : &other, i), 0);
+	assert_int_equal(rules, 1000);
+	assert_int_equal(vma_stats_read(&qp->stats->flows), 500);
+	for (uint16_t i = 1; i <= 1000; i++) {
+		assert_int_equal(add(i % 2 ? qp : &other, i), -EEXIST);
+		assert_int_equal(add(i % 2 ? &other : qp, i), -EADDRINUSE);
+		assert_int_equal(del(i % 2 ? &other : qp, i), -ENOENT);
+	}
+	for (uint16_t i = 1; i <= 1000; i += 3)
+		assert_int_equal(del(i % 2 ? qp : &other, i), 0);
+	verbs_flows_end_of_qp(&other);
+	assert_int_equal(vma_stats_read(&qp->stats->flows), 333);
+	assert_int_equal(rules, 333);
+}
+
+static void test_a_full_card_refuses_and_forgets(void **state)
+{
+	(void)state;
+	assert_int_equal(add(qp, 1), 0);
+	refuse_from = 2;
+	refusal = ENOMEM;
+	assert_int_equal(add(qp, 2), -ENOSPC);
+	refusal = EINVAL;
+	assert_int_equal(add(qp, 2), -EINVAL);
+	refusal = 0;
+	assert_int_equal(add(qp, 2), -EIO);
+	refuse_from = 0;
+	assert_int_equal(add(qp, 2), 0);
+	assert_int_equal(rules, 2);
+}
+
+static void test_a_move_that_fails_changes_nothing(void **state)
+{
+	(void)state;
+	assert_int_equal(add(qp, 1), 0);
+	assert_int_equal(move(&other, 2), -ENOENT);
+	refuse_from = 2;
+	refusal = EBUSY; /* a card that takes a rule once, whatever its priority */
+	assert_int_equal(move(&other, 1), -EOPNOTSUPP);
+	refusal = EINVAL;
+	assert_int_equal(move(&other, 1), -EINVAL);
+	refuse_from = 0;
+	atomic_store(&other.base.lost, true);
+	assert_int_equal(move(&other, 1), -EPIPE);
+	assert_int_equal(add(&other, 3), -EPIPE);
+	atomic_store(&other.base.lost, false);
+	assert_int_equal(vma_stats_read(&qp->stats->flows), 1);
+	assert_int_equal(move(&other, 1), 0);
+	assert_int_equal(rules, 1);
+	assert_int_equal(vma_stats_read(&other.stats->flows), 1);
+	assert_int_equal(del(&other, 1), 0);
+}
+
+static void test_a_queue_pair_that_is_given_up_tells_of_each_flow(void **state)
+{
+	struct vma_flow_key key;
+	struct verbs_qp *of;
+	unsigned n = 0;
+
+	(void)state;
+	for (uint16_t i = 1; i <= 100; i++)
+		assert_int_equal(add(i % 4 ? qp : &other, i), 0);
+	verbs_flows_revoke(qp);
+	assert_int_equal(rules, 25);
+	while (verbs_flow_pop_revoked(&fake.nic, &of, &key)) {
+		assert_ptr_equal(of, qp);
+		assert_true(ntohs(key.peer_port_be) % 4 != 0);
+		n++;
+	}
+	assert_int_equal(n, 75);
+	assert_int_equal(add(qp, 1), 0); /* and each may be had again */
+}
+
+/* Its rules leave the card, and come back: but for those that it has no room for, which are revoked. */
+static void test_what_a_new_queue_cannot_have_is_revoked(void **state)
+{
+	struct vma_flow_key key;
+	struct verbs_qp *of;
+	unsigned n = 0;
+
+	(void)state;
+	for (uint16_t i = 1; i <= 10; i++)
+		assert_int_equal(add(qp, i), 0);
+	verbs_flows_destroy_rules(qp);
+	assert_int_equal(rules, 0);
+	refuse_from = rules_made + 7;
+	refusal = ENOMEM;
+	verbs_flows_restore(qp);
+	assert_int_equal(rules, 6);
+	assert_int_equal(vma_stats_read(&qp->stats->flows), 6);
+	while (verbs_flow_pop_revoked(&fake.nic, &of, &key))
+		n++;
+	assert_int_equal(n, 4);
+}
+
+/* ---- windows ---- */
+
+static uint32_t key_of(const struct verbs_registered_memory *window, uint32_t *generation)
+{
+	const struct verbs_lkey *entry = &fake.lkeys[window->first >> VERBS_UNIT_SHIFT];
+
+	*generation = atomic_load(&entry->generation);
+	return atomic_load(&entry->key);
+}
+
+static void test_a_pool_grows_to_what_it_wants_and_its_keys_end_with_it(void **state)
+{
+	struct verbs_registered_memory *last;
+	struct verbs_pool *pool;
+	uint32_t generation, key, first;
+
+	(void)state;
+	assert_int_equal(verbs_pool_create(&fake.nic, &fake.device, "pool", 4500, &pool), 0);
+	assert_int_equal(pool->frames, 4096);
+	assert_true(verbs_pool_grow(&fake.nic, &fake.device, pool));
+	assert_false(verbs_pool_grow(&fake.nic, &fake.device, pool));
+	assert_int_equal(fake.nic.frames, 4500);
+	assert_int_equal(regions, 2);
+	last = pool->windows;
+	first = last->first;
+	key = key_of(last, &generation);
+	assert_int_equal(key, last->mr->lkey);
+	assert_int_equal(generation, 1);
+	verbs_pool_deregister_and_retire(&fake.nic, &fake.device, pool);
+	assert_int_equal(fake.nic.frames, 0);
+	/* Who looks at this moment finds the window's own key, or that it has ended: never half of each. */
+	assert_int_equal(atomic_load(&fake.lkeys[first >> VERBS_UNIT_SHIFT].generation), 0);
+	assert_int_equal(atomic_load(&fake.lkeys[first >> VERBS_UNIT_SHIFT].key), key);
+}
+
+static void test_a_pool_makes_do_with_what_there_is(void **state)
+{
+	struct verbs_pool *pool, *second;
+
+	(void)state;
+	region_max = 1024u << fake.arena->frame_shift;
+	assert_int_equal(verbs_pool_create(&fake.nic, &fake.device, "pool", 4500, &pool), 0);
+	assert_int_equal(pool->frames, 1024);
+	regions_left = 0;
+	assert_false(verbs_pool_grow(&fake.nic, &fake.device, pool));
+	assert_int_equal(fake.nic.frames_max, 1024); /* it asks no more */
+	assert_int_equal(verbs_pool_create(&fake.nic, &fake.device, "second", 100, &second), -ENOMEM);
+	assert_int_equal(fake.nic.frames, 1024);
+	verbs_pool_deregister_and_retire(&fake.nic, &fake.device, pool);
+	verbs_pool_deregister_and_retire(&fake.nic, &fake.device, NULL);
+}
+
+static void test_a_pool_stops_at_the_limit_of_all(void **state)
+{
+	struct verbs_pool *pool;
+
+	(void)state;
+	fake.nic.frames_max = 4200;
+	assert_int_equal(verbs_pool_create(&fake.nic, &fake.device, "pool", 5000, &pool), 0);
+	assert_true(verbs_pool_grow(&fake.nic, &fake.device, pool));
+	assert_int_equal(pool->frames, 4200);
+	assert_false(verbs_pool_grow(&fake.nic, &fake.device, pool));
+	verbs_pool_deregister_and_retire(&fake.nic, &fake.device, pool);
+}
+
+/* ---- calls of the backend that need no device ---- */
+
+static struct ibv_modify_cq_attr moderated;
+
+static int modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
+{
+	(void)cq;
+	moderated = *attr;
+	return 0;
+}
+
+static void test_moderation_is_as_much_as_the_call_has_room_for(void **state)
+{
+	struct ibv_cq cq = {.context = &fake.context.context};
+
+	(void)state;
+	assert_int_equal(vma_nic_verbs_ops.moderate(&qp->base, 16, 50), -ENODEV);
+	fake.context.modify_cq = modify_cq;
+	qp->queue.rx_cq = &cq;
+	assert_int_equal(vma_nic_verbs_ops.moderate(&qp->base, 16, 50), 0);
+	assert_int_equal(moderated.moderate.cq_count, 16);
+	assert_int_equal(moderated.moderate.cq_period, 50);
+	assert_int_equal(vma_nic_verbs_ops.moderate(&qp->base, 100000, 70000), 0);
+	assert_int_equal(moderated.moderate.cq_count, UINT16_MAX);
+	assert_int_equal(moderated.moderate.cq_period, UINT16_MAX);
+}
+
+static void test_a_look_at_an_interface_without_device_finds_none(void **state)
+{
+	const struct vma_nic_attr attr = {.arena = fake.arena};
+	struct vma_nic *nic = NULL;
+
+	(void)state;
+	assert_int_equal(vma_nic_verbs_ops.look("lo", &attr), -ENODEV);
+	assert_int_equal(vma_nic_verbs_ops.look("a name that no interface has", &attr), -ENODEV);
+	assert_int_equal(vma_nic_verbs_ops.open("lo", &attr, &nic), -ENODEV);
+	assert_int_equal(vma_nic_verbs_ops.open("a name that no interface has", &attr, &nic), -ENODEV);
+	assert_null(nic);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+static const struct CMUnitTest tests[] = {
+        CASE(test_a_thousand_flows_are_each_found_again),
+        CASE(test_a_full_card_refuses_and_forgets),
+        CASE(test_a_move_that_fails_changes_nothing),
+        CASE(test_a_queue_pair_that_is_given_up_tells_of_each_flow),
+        CASE(test_what_a_new_queue_cannot_have_is_revoked),
+        CASE(test_a_pool_grows_to_what_it_wants_and_its_keys_end_with_it),
+        CASE(test_a_pool_makes_do_with_what_there_is),
+        CASE(test_a_pool_stops_at_the_limit_of_all),
+        CASE(test_moderation_is_as_much_as_the_call_has_room_for),
+        CASE(test_a_look_at_an_interface_without_device_finds_none),
+};
+VMA_TEST_MAIN(tests)
