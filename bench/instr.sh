@@ -9,7 +9,8 @@
 # backend (the phases verbs_*), those outside a provider that does nothing; of the phases mlx5_* all count. Phases that end
 # in "single" are with VMA_THREAD_MODE=0: they must cost less than without; those of a burst, whose packets share the
 # flags, no more. What a message or segment costs in TCP must not grow with the number of connections (the last number
-# of a phase's name; "bbr" is one without time stamps, with BBR).
+# of a phase's name; "bbr" is one without time stamps, with BBR; "sums" and "tso" have a NIC that finishes checksums, and one
+# that also cuts large packets).
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=${BUILD:-build}
@@ -25,7 +26,7 @@ phases="$phases $verbs:mlx5_is_empty"
 for phase in tcp_send tcp_receive tcp_bulk_out tcp_bulk_in; do
 	for group in 1 100 10000 bbr; do phases="$phases $tcp:${phase}_$group"; done
 done
-phases="$phases $tcp:tcp_bulk_in_zcopy"
+phases="$phases $tcp:tcp_bulk_in_zcopy $tcp:tcp_bulk_out_sums $tcp:tcp_bulk_out_tso"
 for phase in "$ring:send_one" "$ring:send_burst" "$ring:receive_one" "$ring:receive_burst" "$udp:send" "$udp:receive_driven" \
 	"$tcp:tcp_send_1" "$tcp:tcp_receive_1"; do
 	phases="$phases $phase:single"
@@ -91,6 +92,10 @@ awk '/_single / {
 
 awk '$1 == "tcp_bulk_in_1" { copied = $3 } $1 == "tcp_bulk_in_zcopy" { left = $3 }
 	END { if (left > copied * 0.7) { print "bench-instr: zero-copy receive: " left " instructions, " copied " with a copy"; exit 1 } }' \
+	"$scratch/now" || exit 1
+
+awk '$1 == "tcp_bulk_out_sums" { single = $3 } $1 == "tcp_bulk_out_tso" { cut = $3 }
+	END { if (cut > single) { print "bench-instr: packets that are cut: " cut " instructions a segment, " single " for single ones"; exit 1 } }' \
 	"$scratch/now" || exit 1
 
 # What is above the ring: a poll of SocketXtreme and what gives back its packets, beside recv of as many datagrams.

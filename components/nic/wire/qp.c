@@ -39,31 +39,41 @@ static void qp_restart_on_new_link(struct wire_qp *qp, uint32_t nonce)
 
 /* The number of segments of the packet that starts at segs[0], its length in *len; 0: it can never be sent. */
 static unsigned packet_segments_and_length(const struct wire_qp *qp, const struct vma_nic_seg *segs, unsigned n,
-                                           uint32_t *len, struct wire_cut *cut)
+                                           uint32_t *len)
 {
 	uint32_t lane_space = 1U << qp->qp.arena->frame_shift;
-	uint16_t refused = VMA_NIC_SEG_DUMMY | (qp->end->checksum_offload ? 0 : VMA_NIC_SEG_CSUM) |
-	                   (qp->end->segmentation_offload ? 0 : VMA_NIC_SEG_TSO);
+	uint16_t refused = VMA_NIC_SEG_TSO | VMA_NIC_SEG_DUMMY | (qp->end->checksum_offload ? 0 : VMA_NIC_SEG_CSUM);
 
 	*len = 0;
-	cut->frames = 1;
 	for (unsigned i = 0; i < n && i < SEGS_MAX; i++) {
 		if (segs[i].off > lane_space || segs[i].len > lane_space - segs[i].off ||
 		    (segs[i].flags & refused) != 0)
 			return 0;
 		*len += segs[i].len;
-		if ((segs[i].flags & VMA_NIC_SEG_MORE) != 0)
-			continue;
-		if ((segs[0].flags & VMA_NIC_SEG_TSO) != 0)
-			return wire_cut_plan(qp->qp.arena, segs, i + 1, qp->end->layout.frame_max, cut) &&
-			                       cut->bytes <= qp->end->nic.info.tso_max_bytes &&
-			                       cut->frames <= qp->tx.bound
-			               ? i + 1
-			               : 0;
-		else
+		if ((segs[i].flags & VMA_NIC_SEG_MORE) == 0)
 			return *len >= WIRE_FRAME_MIN && *len <= qp->end->layout.frame_max ? i + 1 : 0;
 	}
 	return 0;
+}
+
+/* The same of one that is to be cut. */
+static __attribute__((noinline)) unsigned measure_cut(const struct wire_qp *qp, const struct vma_nic_seg *segs,
+                                                      unsigned n, struct wire_cut *cut)
+{
+	const uint32_t lane_space = 1U << qp->qp.arena->frame_shift;
+	unsigned i = 0;
+
+	for (; i < n && i < SEGS_MAX; i++) {
+		if (segs[i].off > lane_space || segs[i].len > lane_space - segs[i].off ||
+		    (segs[i].flags & VMA_NIC_SEG_DUMMY) != 0 || (i > 0 && (segs[i].flags & VMA_NIC_SEG_TSO) != 0))
+			return 0;
+		if ((segs[i].flags & VMA_NIC_SEG_MORE) == 0)
+			break;
+	}
+	if (i == n || i == SEGS_MAX || !qp->end->segmentation_offload ||
+	    !wire_cut_plan(qp->qp.arena, segs, i + 1, qp->end->layout.frame_max, cut))
+		return 0;
+	return cut->bytes <= qp->end->nic.info.tso_max_bytes && cut->frames <= qp->tx.bound ? i + 1 : 0;
 }
 
 static void wire_gather(const struct wire_qp *qp, const struct vma_nic_seg *segs, unsigned n, char *to)
@@ -83,7 +93,7 @@ static bool frame_exceeds_mtu(const struct wire_qp *qp, const char *frame, uint3
 enum lane_space { LANE_HAS_SPACE, LANE_FULL, LANE_CLOSED };
 
 /* For so many frames. */
-static enum lane_space lane_space_state(struct wire_qp *qp, uint32_t frames)
+static inline __attribute__((always_inline)) enum lane_space lane_space_state(struct wire_qp *qp, uint32_t frames)
 {
 	struct wire_producer *tx = &qp->tx;
 	uint32_t seen = tx->consumed_cached;
@@ -104,7 +114,7 @@ static enum lane_space lane_space_state(struct wire_qp *qp, uint32_t frames)
 	return now - qp->full_since_ns < WIRE_STUCK_NS ? LANE_FULL : LANE_CLOSED;
 }
 
-static void push_frame(struct wire_qp *qp, struct wire_slot *slot, uint32_t len)
+static inline __attribute__((always_inline)) void push_frame(struct wire_qp *qp, struct wire_slot *slot, uint32_t len)
 {
 	struct wire_producer *tx = &qp->tx;
 	struct wire_end *other = wire_other_end(qp->end);
@@ -129,7 +139,8 @@ static bool wire_send_one(struct wire_qp *qp, const struct vma_nic_seg *segs, un
 	return true;
 }
 
-static void wire_send_cut(struct wire_qp *qp, const struct vma_nic_seg *segs, const struct wire_cut *cut)
+static __attribute__((noinline)) void wire_send_cut(struct wire_qp *qp, const struct vma_nic_seg *segs,
+                                                    const struct wire_cut *cut)
 {
 	for (uint32_t i = 0; i < cut->frames; i++) {
 		struct wire_slot *slot = wire_producer_slot(&qp->tx);
@@ -143,32 +154,50 @@ static void wire_send_cut(struct wire_qp *qp, const struct vma_nic_seg *segs, co
 	vma_stats_add(&qp->stats->tx_bytes, cut->hdr_len + cut->bytes);
 }
 
+/* The packet that starts at segs[0]: how many segments were taken. is_tso: a constant of each caller. */
+static inline __attribute__((always_inline)) unsigned send_packet(struct wire_qp *qp, const struct vma_nic_seg *segs,
+                                                                  unsigned n, uint32_t nonce, bool is_tso)
+{
+	enum lane_space lane_space = LANE_CLOSED;
+	struct wire_cut cut = {.frames = 1};
+	uint32_t len = 0;
+	unsigned nsegs = is_tso ? measure_cut(qp, segs, n, &cut) : packet_segments_and_length(qp, segs, n, &len);
+
+	if (nsegs == 0 || qp->sent_queued - qp->sent_reaped + nsegs > qp->qp.tx_depth)
+		return 0;
+	if (nonce != 0)
+		lane_space = lane_space_state(qp, is_tso ? cut.frames : 1);
+	if (lane_space == LANE_FULL)
+		return 0;
+	if (lane_space == LANE_CLOSED)
+		vma_stats_add(nonce == 0 ? &qp->count_lost : &qp->count_full, 1);
+	else if (is_tso)
+		wire_send_cut(qp, segs, &cut);
+	else if (!wire_send_one(qp, segs, nsegs, len))
+		return 0;
+	for (unsigned i = 0; i < nsegs; i++)
+		qp->sent[qp->sent_queued++ & qp->sent_mask] = segs[i].buf;
+	return nsegs;
+}
+
+static __attribute__((noinline)) unsigned send_packet_cut(struct wire_qp *qp, const struct vma_nic_seg *segs,
+                                                          unsigned n, uint32_t nonce)
+{
+	return send_packet(qp, segs, n, nonce, true);
+}
+
 unsigned wire_tx(struct vma_nic_qp *base, const struct vma_nic_seg *segs, unsigned n)
 {
 	struct wire_qp *qp = wire_qp_of(base);
-	uint32_t nonce = atomic_load_explicit(&qp->end->nonce, memory_order_acquire), len;
-	struct wire_cut cut;
-	unsigned taken = 0, nsegs;
+	uint32_t nonce = atomic_load_explicit(&qp->end->nonce, memory_order_acquire);
+	unsigned taken = 0, nsegs = 1;
 
 	if (qp->tx.nonce != nonce)
 		qp_restart_on_new_link(qp, nonce);
-	while (taken < n && (nsegs = packet_segments_and_length(qp, segs + taken, n - taken, &len, &cut)) != 0) {
-		if (qp->sent_queued - qp->sent_reaped + nsegs > qp->qp.tx_depth)
-			break;
-		enum lane_space lane_space = nonce == 0 ? LANE_CLOSED : lane_space_state(qp, cut.frames);
-		const bool is_tso = (segs[taken].flags & VMA_NIC_SEG_TSO) != 0;
-
-		if (lane_space == LANE_HAS_SPACE && is_tso)
-			wire_send_cut(qp, segs + taken, &cut);
-		else if (lane_space == LANE_FULL ||
-		         (lane_space == LANE_HAS_SPACE && !wire_send_one(qp, segs + taken, nsegs, len)))
-			break;
-		if (lane_space == LANE_CLOSED)
-			vma_stats_add(nonce == 0 ? &qp->count_lost : &qp->count_full, 1);
-		for (unsigned i = 0; i < nsegs; i++)
-			qp->sent[qp->sent_queued++ & qp->sent_mask] = segs[taken + i].buf;
-		taken += nsegs;
-	}
+	for (; taken < n && nsegs != 0; taken += nsegs)
+		nsegs = __builtin_expect((segs[taken].flags & VMA_NIC_SEG_TSO) != 0, 0)
+		                ? send_packet_cut(qp, segs + taken, n - taken, nonce)
+		                : send_packet(qp, segs + taken, n - taken, nonce, false);
 	return taken;
 }
 

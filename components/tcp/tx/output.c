@@ -217,7 +217,7 @@ static bool feed_tso(struct vma_tcp_conn *conn, struct tso_packet *packet, uint3
 	return true;
 }
 
-static bool segment_may_be_sent_now(const struct vma_tcp_conn *conn, uint32_t n)
+static inline __attribute__((always_inline)) bool segment_may_be_sent_now(const struct vma_tcp_conn *conn, uint32_t n)
 {
 	const struct tcp_pcb *pcb = conn->pcb;
 	uint32_t allowed = recovery_may_send(conn);
@@ -233,7 +233,7 @@ static bool segment_may_be_sent_now(const struct vma_tcp_conn *conn, uint32_t n)
 	return allowed >= n || (allowed != 0 && pcb->unacked == NULL);
 }
 
-static void pcb_set_snd_up(struct vma_tcp_conn *conn)
+static inline __attribute__((always_inline)) void pcb_set_snd_up(struct vma_tcp_conn *conn)
 {
 	uint64_t behind = atomic_load_explicit(&conn->urgent_tx, memory_order_relaxed);
 
