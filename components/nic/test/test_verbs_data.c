@@ -151,6 +151,46 @@ static void test_pieces_and_long_packets_are_one_send(void **state)
 	assert_int_equal(reap_all(), 4 + 14);
 }
 
+static struct ibv_send_wr posted_last;
+
+static int post_send(struct ibv_qp *of, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	(void)of, (void)bad;
+	for (; wr != NULL; wr = wr->next) {
+		posted_last = *wr;
+		fake.sends++;
+	}
+	return 0;
+}
+
+static void test_a_provider_of_the_old_kind_cuts_packets_too(void **state)
+{
+	struct vma_nic_seg segs[2];
+
+	(void)state;
+	qp->tx_segs_max = 16;
+	fake.nic.base.info.caps |= VMA_NIC_CAP_SG | VMA_NIC_CAP_TSO;
+	fake.nic.base.info.tso_max_bytes = 65536;
+	fake.qp.context = &fake.context.context;
+	fake.context.context.ops.post_send = post_send;
+	qp->queue.qp_ex = NULL;
+	verbs_data_init(qp);
+	for (unsigned i = 0; i < 2; i++)
+		segs[i] = make_tx_segment(1000);
+	segs[0].flags |= VMA_NIC_SEG_MORE | VMA_NIC_SEG_TSO;
+	segs[0].hdr_len = 66;
+	segs[0].mss = 700;
+	assert_int_equal(vma_nic_tx(&qp->base, segs, 2), 2);
+	assert_int_equal(vma_nic_kick(&qp->base), 0);
+	assert_int_equal(fake.sends, 1);
+	assert_int_equal(posted_last.opcode, IBV_WR_TSO);
+	assert_int_equal(posted_last.num_sge, 2);
+	assert_int_equal(posted_last.tso.hdr_sz, 66);
+	assert_int_equal(posted_last.tso.mss, 700);
+	assert_true(posted_last.send_flags & IBV_SEND_IP_CSUM);
+	qp->queue.qp_ex = &fake.qp_ex;
+}
+
 static void test_inline_packets_keep_no_buffer(void **state)
 {
 	struct vma_nic_seg segs[3];
@@ -369,6 +409,7 @@ int main(void)
 	        CASE(test_a_full_queue_takes_no_more_until_it_is_reaped),
 	        CASE(test_what_is_no_packet_ends_the_burst),
 	        CASE(test_pieces_and_long_packets_are_one_send),
+	        CASE(test_a_provider_of_the_old_kind_cuts_packets_too),
 	        CASE(test_inline_packets_keep_no_buffer),
 	        CASE(test_what_the_provider_refuses_goes_home),
 	        CASE(test_received_packets_are_the_users),

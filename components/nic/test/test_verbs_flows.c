@@ -4,7 +4,10 @@
  */
 #include <errno.h>
 #include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <vma/test.h>
 
@@ -300,6 +303,115 @@ static void test_a_pool_stops_at_the_limit_of_all(void **state)
 	verbs_pool_deregister_and_retire(&fake.nic, &fake.device, pool);
 }
 
+/* ---- the nic's thread, and what the device tells it ---- */
+
+static struct ibv_async_event events_told[8];
+static _Atomic unsigned events_n, events_taken;
+static _Atomic enum ibv_qp_state state_told;
+static _Atomic unsigned losses;
+
+static int get_async_event(struct ibv_context *context, struct ibv_async_event *event)
+{
+	(void)context;
+	if (events_taken == events_n)
+		return -1;
+	*event = events_told[events_taken++];
+	return 0;
+}
+
+static void ack_async_event(struct ibv_async_event *event)
+{
+	(void)event;
+}
+
+static int query_qp(struct ibv_qp *of, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init)
+{
+	(void)of, (void)mask, (void)init;
+	attr->qp_state = state_told;
+	return 0;
+}
+
+static void note_loss(struct vma_nic_qp *of, enum vma_nic_event event, const struct vma_flow_key *key, void *arg)
+{
+	(void)key, (void)arg;
+	losses += event == VMA_NIC_EVENT_LOST && of == &qp->base;
+}
+
+static void thread_begin(void)
+{
+	static struct verbs_pool nothing_wanted;
+
+	fake.lib.ibv_get_async_event = get_async_event;
+	fake.lib.ibv_ack_async_event = ack_async_event;
+	fake.lib.ibv_query_qp = query_qp;
+	fake.context.context.async_fd = -1;
+	fake.nic.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	fake.nic.claims_fd = epoll_create1(EPOLL_CLOEXEC);
+	qp->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	qp->rx_memory = qp->tx_memory = &nothing_wanted;
+	qp->attr.event = note_loss;
+	events_n = events_taken = losses = 0;
+	state_told = IBV_QPS_RTS;
+	assert_int_equal(verbs_thread_start(&fake.nic), 0);
+}
+
+static void thread_end(void)
+{
+	atomic_store(&fake.nic.closing, true);
+	verbs_thread_wake(&fake.nic);
+	pthread_join(fake.nic.thread, NULL);
+	close(fake.nic.wake_fd);
+	close(fake.nic.claims_fd);
+	close(qp->wake_fd);
+	qp->rx_memory = qp->tx_memory = NULL;
+}
+
+static void tell(struct ibv_async_event event)
+{
+	events_told[events_n] = event;
+	events_n++;
+	verbs_thread_wake(&fake.nic);
+	while (events_taken != events_n)
+		usleep(1000);
+}
+
+static bool waits_for_loss(void)
+{
+	for (int i = 0; i < 10000 && losses == 0; i++)
+		usleep(1000);
+	return losses != 0 && vma_nic_qp_lost(&qp->base);
+}
+
+static void test_an_error_of_a_completion_queue_is_its_queue_pairs_loss(void **state)
+{
+	struct ibv_cq cq, stranger;
+
+	(void)state;
+	qp->queue.rx_cq = &cq;
+	thread_begin();
+	tell((struct ibv_async_event){.event_type = IBV_EVENT_PORT_ACTIVE});
+	tell((struct ibv_async_event){.event_type = IBV_EVENT_CQ_ERR, .element.cq = &stranger});
+	assert_int_equal(losses, 0);
+	tell((struct ibv_async_event){.event_type = IBV_EVENT_CQ_ERR, .element.cq = &cq});
+	assert_true(waits_for_loss());
+	thread_end();
+}
+
+static void test_a_failed_packet_is_no_loss_while_its_queue_goes_on(void **state)
+{
+	(void)state;
+	thread_begin();
+	verbs_qp_note_maybe_broken(qp);
+	while (atomic_load(&qp->broken))
+		usleep(1000);
+	tell((struct ibv_async_event){.event_type = IBV_EVENT_PORT_ACTIVE}); /* the look is over */
+	assert_int_equal(losses, 0);
+	state_told = IBV_QPS_ERR;
+	verbs_qp_note_maybe_broken(qp);
+	assert_true(waits_for_loss());
+	thread_end();
+}
+
 /* ---- calls of the backend that need no device ---- */
 
 static struct ibv_modify_cq_attr moderated;
@@ -350,6 +462,8 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_pool_grows_to_what_it_wants_and_its_keys_end_with_it),
         CASE(test_a_pool_makes_do_with_what_there_is),
         CASE(test_a_pool_stops_at_the_limit_of_all),
+        CASE(test_an_error_of_a_completion_queue_is_its_queue_pairs_loss),
+        CASE(test_a_failed_packet_is_no_loss_while_its_queue_goes_on),
         CASE(test_moderation_is_as_much_as_the_call_has_room_for),
         CASE(test_a_look_at_an_interface_without_device_finds_none),
 };
