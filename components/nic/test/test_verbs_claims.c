@@ -1,6 +1,7 @@
 /* Claims of flows from any peer: one process has a name, root and its own user may ask for it, and no asker is endless.
  * */
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -162,7 +163,63 @@ static void test_a_contest_that_nobody_takes_up_ends(void **state)
 	close(first);
 }
 
+static bool is_free(uint16_t port)
+{
+	const int fd = claim(port);
+
+	if (fd < 0)
+		return false;
+	close(fd);
+	return true;
+}
+
+/* One of several ends when another process asks and this one does not, one when this one asks, one with the nic. */
+static void test_contests_end_one_by_one(void **state)
+{
+	struct vma_flow_key keys[3];
+	int fds[3];
+
+	(void)state;
+	for (uint16_t i = 0; i < 3; i++) {
+		keys[i] = listener_key((uint16_t)(7100 + i));
+		fds[i] = claim((uint16_t)(7100 + i));
+		assert_true(fds[i] >= 0);
+		assert_true(verbs_flow_contest_begin(&nic, &keys[i], fds[i]));
+	}
+	assert_int_equal(verbs_flow_contest_take(&nic, &keys[1]), -EADDRINUSE);
+	verbs_flow_contest_asked_again(&nic, -5);
+	verbs_flow_contest_asked_again(&nic, fds[0]); /* this process has just wanted it */
+	assert_int_equal(nic.contests_n, 3);
+	usleep(3200000);
+	verbs_flow_contest_asked_again(&nic, fds[0]);
+	assert_int_equal(nic.contests_n, 2);
+	assert_true(is_free(7100));
+	assert_int_equal(verbs_flow_contest_take(&nic, &keys[1]), fds[1]);
+	close(fds[1]);
+	assert_true(is_free(7101));
+	assert_false(is_free(7102));
+	verbs_flow_contests_fini(&nic);
+	assert_int_equal(nic.contests_n, 0);
+	assert_true(is_free(7102));
+}
+
+static void test_contests_beyond_the_limit_are_none(void **state)
+{
+	const struct vma_flow_key key = listener_key(7200);
+	unsigned n = 0;
+	int fd;
+
+	(void)state;
+	while (verbs_flow_contest_begin(&nic, &key, fd = dup(0)))
+		assert_true(++n < 10000);
+	assert_int_equal(nic.contests_n, n);
+	assert_int_equal(fcntl(fd, F_GETFD), -1); /* closed: the name is free at once */
+	verbs_flow_contests_fini(&nic);
+}
+
 static const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_contests_end_one_by_one, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_contests_beyond_the_limit_are_none, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_second_claim_is_refused_and_the_first_one_asked, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_stranger_may_not_ask_and_holds_the_thread_up_for_a_few_bytes_only, setup,
                                         teardown),
