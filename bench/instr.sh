@@ -98,9 +98,9 @@ awk '$1 == "tcp_bulk_out_sums" { single = $3 } $1 == "tcp_bulk_out_tso" { cut = 
 	END { if (cut > single) { print "bench-instr: packets that are cut: " cut " instructions a segment, " single " for single ones"; exit 1 } }' \
 	"$scratch/now" || exit 1
 
-# What is above the ring: a poll of SocketXtreme and what gives back its packets, beside recv of as many datagrams.
-awk '$1 == "receive_burst" { ring = $3 } $1 == "recv_burst" { recv = $3 - ring } $1 == "udp_socketxtreme" { polled = $3 - ring }
-	END { if (polled > recv * 0.7) { print "bench-instr: SocketXtreme: " polled " instructions, " recv " by recv"; exit 1 } }' \
+# A poll of SocketXtreme and what gives back its packets, with all that is below, beside recv of as many datagrams.
+awk '$1 == "recv_burst" { recv = $3 } $1 == "udp_socketxtreme" { polled = $3 }
+	END { if (polled > recv * 0.6) { print "bench-instr: SocketXtreme: " polled " instructions, " recv " by recv"; exit 1 } }' \
 	"$scratch/now" || exit 1
 
 if [ "${UPDATE:-0}" = 1 ]; then

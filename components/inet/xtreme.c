@@ -356,6 +356,20 @@ enum vma_xtreme_given vma_xtreme_give(struct vma_xtreme_poll *poll, struct vma_x
 	return VMA_XTREME_GIVEN;
 }
 
+static inline uint32_t udp_queue_datagram_cost(uint32_t len)
+{
+	return len > COST_AT_LEAST ? len : COST_AT_LEAST;
+}
+
+static inline uint64_t train_cost(struct vma_buf *const *bufs, unsigned n)
+{
+	uint64_t cost = 0;
+
+	for (unsigned i = 0; i < n; i++)
+		cost += udp_queue_datagram_cost(bufs[i]->payload_len);
+	return cost;
+}
+
 /* By way of the usual case again, if all that it lacks is a look at the application's array, or spare places. */
 static enum vma_xtreme_given __attribute__((cold, noinline))
 give_datagram_slow(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, struct vma_buf *buf, uint64_t limit,
@@ -366,7 +380,7 @@ give_datagram_slow(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, stru
 	        .fragments = &fragment,
 	        .n = 1,
 	        .len = fragment.len,
-	        .cost = fragment.len > COST_AT_LEAST ? fragment.len : COST_AT_LEAST,
+	        .cost = udp_queue_datagram_cost(buf->payload_len),
 	        .limit = limit,
 	        .stamp_ns = buf->flags & VMA_BUF_RX_HW_TIMESTAMP ? buf->timestamp_ns : 0,
 	        .src = src,
@@ -382,6 +396,32 @@ give_datagram_slow(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, stru
 	                                        : vma_xtreme_give(poll, xtreme, &packet);
 }
 
+/* A datagram of one buffer, which the account has been charged for. */
+static inline void datagram_complete(struct vma_completion_t *to, struct place *place, const struct vma_bufarena *arena,
+                                     struct vma_xtreme_account *account, struct vma_buf *buf, uint64_t user_data,
+                                     const struct sockaddr_in *src)
+{
+	const uint16_t len = buf->payload_len, flags = buf->flags;
+
+	place->buff.next = NULL;
+	place->buff.payload = vma_buf_data(arena, buf) + buf->payload_off;
+	place->buff.len = len;
+	place->buf = buf;
+	place->account = account;
+	place->bytes = udp_queue_datagram_cost(len);
+	atomic_store_explicit(&place->next, 0, memory_order_relaxed);
+	xtreme_place_publish(place);
+	to->packet.num_bufs = 1;
+	to->packet.total_len = len;
+	to->packet.buff_lst = &place->buff;
+	xtreme_set_hw_timestamp(&to->packet,
+	                        __builtin_expect(flags & VMA_BUF_RX_HW_TIMESTAMP, 0) ? buf->timestamp_ns : 0);
+	to->events = VMA_SOCKETXTREME_PACKET;
+	to->user_data = user_data;
+	to->src = *src;
+	to->listen_fd = 0;
+}
+
 /* The usual case is a leaf: all else goes the slow way before anything has changed. */
 enum vma_xtreme_given vma_xtreme_give_datagram(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
                                                struct vma_buf *buf, uint64_t limit, uint32_t src, uint16_t src_port_be)
@@ -389,8 +429,8 @@ enum vma_xtreme_given vma_xtreme_give_datagram(struct vma_xtreme_poll *poll, str
 	struct vma_completion_t *to = poll->at;
 	struct vma_xtreme_ring *ring = poll->ring;
 	struct vma_xtreme_account *account = atomic_load_explicit(&xtreme->account, memory_order_acquire);
-	const uint32_t len = buf->payload_len, cost = len > COST_AT_LEAST ? len : COST_AT_LEAST;
-	struct place *place;
+	const struct sockaddr_in from = {.sin_family = AF_INET, .sin_port = src_port_be, .sin_addr.s_addr = src};
+	const uint32_t cost = udp_queue_datagram_cost(buf->payload_len);
 	uint64_t before;
 
 	if (__builtin_expect(to == poll->end || ring->spare == 0 || account == NULL, 0))
@@ -401,26 +441,60 @@ enum vma_xtreme_given vma_xtreme_give_datagram(struct vma_xtreme_poll *poll, str
 	                                                             memory_order_relaxed, memory_order_relaxed),
 	                     0))
 		return give_datagram_slow(poll, xtreme, buf, limit, src, src_port_be);
-	place = xtreme_place_take_spare(ring);
-	place->buff.next = NULL;
-	place->buff.payload = vma_buf_data(poll->arena, buf) + buf->payload_off;
-	place->buff.len = (uint16_t)len;
-	place->buf = buf;
-	place->account = account;
-	place->bytes = cost;
-	atomic_store_explicit(&place->next, 0, memory_order_relaxed);
-	xtreme_place_publish(place);
-	to->packet.num_bufs = 1;
-	to->packet.total_len = (uint16_t)len;
-	to->packet.buff_lst = &place->buff;
-	xtreme_set_hw_timestamp(&to->packet,
-	                        __builtin_expect(buf->flags & VMA_BUF_RX_HW_TIMESTAMP, 0) ? buf->timestamp_ns : 0);
-	to->events = VMA_SOCKETXTREME_PACKET;
-	to->user_data = vma_xtreme_user_data(xtreme);
-	to->src = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = src_port_be, .sin_addr.s_addr = src};
-	to->listen_fd = 0;
+	datagram_complete(to, xtreme_place_take_spare(ring), poll->arena, account, buf, vma_xtreme_user_data(xtreme),
+	                  &from);
 	poll->at = to + 1;
 	return VMA_XTREME_GIVEN;
+}
+
+/* All of them, or nothing: who may have a part of them is given one after the other. */
+static bool charge_train(struct vma_xtreme_account *account, uint64_t cost, uint64_t limit)
+{
+	uint64_t before = atomic_load_explicit(&account->bytes, memory_order_relaxed);
+
+	do {
+		if (before - OPEN + cost > limit)
+			return false;
+	} while (!atomic_compare_exchange_weak_explicit(&account->bytes, &before, before + cost, memory_order_relaxed,
+	                                                memory_order_relaxed));
+	return true;
+}
+
+unsigned vma_xtreme_give_train(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, struct vma_buf *const *bufs,
+                               unsigned n, uint64_t limit, const struct sockaddr_in *src)
+{
+	struct vma_completion_t *to = vma_xtreme_next_completion(poll);
+	struct vma_xtreme_account *account = atomic_load_explicit(&xtreme->account, memory_order_acquire);
+	const uint64_t user_data = vma_xtreme_user_data(xtreme);
+	const struct vma_bufarena *arena = poll->arena;
+	struct vma_xtreme_ring *ring = poll->ring;
+	struct place *map = xtreme_place_table_get();
+	uint32_t spare = ring->spare;
+	unsigned given;
+
+	if (to == NULL || account == NULL || map == NULL)
+		return 0;
+	if (n > (size_t)(poll->end - to))
+		n = (unsigned)(poll->end - to);
+	if (!charge_train(account, train_cost(bufs, n), limit))
+		return 0;
+	for (given = 0; given < n; given++, to++) {
+		struct place *place;
+
+		if (__builtin_expect(spare == 0, 0)) {
+			spare = spare_refill(ring);
+			if (spare == 0)
+				break;
+		}
+		place = &map[spare - 1];
+		spare = atomic_load_explicit(&place->next, memory_order_relaxed);
+		datagram_complete(to, place, arena, account, bufs[given], user_data, src);
+	}
+	ring->spare = spare;
+	if (__builtin_expect(given < n, 0))
+		xtreme_account_uncharge(account, train_cost(bufs + given, n - given));
+	poll->at = to;
+	return given;
 }
 
 bool vma_xtreme_give_event(struct vma_xtreme_poll *poll, const struct vma_xtreme *xtreme, uint64_t events,
@@ -464,26 +538,28 @@ static struct place *place_of(const struct vma_buff_t *buff)
  * What is freed in a row: buffers are put together, places of one home go back with one push, and bytes of one account
  * are subtracted once.
  */
+enum { NO_HOME = 64, FREEING_BUFS = 32, FREE_BATCH = 16 };
 struct freeing {
 	struct place *map;
 	uint32_t n_places;
 	struct vma_xtreme_account *account;
 	bool tells; /* its `returned` */
 	uint64_t bytes;
-	uint32_t first; /* of the places: index and 1 */
+	uint32_t first; /* of the places, all of one home: index and 1; 0: none */
 	struct place *last;
-	struct vma_xtreme_ring *home;
+	unsigned home; /* ring bit; NO_HOME: none so far */
 	unsigned n;
-	struct vma_buf *bufs[32];
+	struct vma_buf *bufs[FREEING_BUFS];
 };
 
 static void freeing_flush_places(struct freeing *freeing)
 {
-	struct vma_xtreme_ring *home = freeing->home;
+	struct vma_xtreme_ring *home;
 	uint32_t head;
 
 	if (freeing->first == 0)
 		return;
+	home = xtreme_rings_at(freeing->home);
 	head = atomic_load_explicit(&home->returned, memory_order_relaxed);
 	do
 		atomic_store_explicit(&freeing->last->next, head, memory_order_relaxed);
@@ -523,7 +599,7 @@ static inline void xtreme_free_batch_begin(struct freeing *freeing)
 	freeing->tells = false;
 	freeing->bytes = 0;
 	freeing->first = 0;
-	freeing->home = NULL;
+	freeing->home = NO_HOME;
 	freeing->n = 0;
 }
 
@@ -535,8 +611,8 @@ static void __attribute__((noinline)) xtreme_notify_bytes_returned(const struct 
 /* The last reference has gone: nobody else looks at the place. */
 static inline void held_place_free(struct freeing *freeing, struct place *place)
 {
-	const uint32_t index = (uint32_t)(place - freeing->map);
-	struct vma_xtreme_ring *home = xtreme_rings_at(homes[index / RUN]);
+	const uint32_t index = (uint32_t)(((uintptr_t)place - (uintptr_t)freeing->map) / sizeof(*place));
+	const unsigned home = homes[index / RUN];
 	struct vma_xtreme_account *account = place->account;
 
 	if (__builtin_expect(account != freeing->account, 0)) {
@@ -550,13 +626,12 @@ static inline void held_place_free(struct freeing *freeing, struct place *place)
 	if (__builtin_expect(home != freeing->home, 0)) {
 		freeing_flush_places(freeing);
 		freeing->home = home;
+		freeing->last = place;
 	}
 	freeing->bufs[freeing->n++] = place->buf;
-	if (freeing->first == 0)
-		freeing->last = place;
 	atomic_store_explicit(&place->next, freeing->first, memory_order_relaxed);
 	freeing->first = index + 1;
-	if (__builtin_expect(freeing->n == sizeof(freeing->bufs) / sizeof(freeing->bufs[0]), 0))
+	if (__builtin_expect(freeing->n == FREEING_BUFS, 0))
 		freeing_flush_bufs(freeing);
 }
 
@@ -589,19 +664,87 @@ static inline int free_packet(struct freeing *freeing, const struct vma_buff_t *
 	return rc < 0 ? rc : 0;
 }
 
+/* Afterwards there is room for a batch, which free_usual does not look for. */
+static int __attribute__((noinline)) free_packet_slow(struct freeing *freeing, const struct vma_buff_t *buff)
+{
+	const int rc = free_packet(freeing, buff);
+
+	if (freeing->n > FREEING_BUFS - FREE_BATCH)
+		freeing_flush_bufs(freeing);
+	return rc;
+}
+
+/*
+ * The usual packets, from the first on: of one buffer each, its last reference, of the account and home of the one
+ * before. Returns how many; of the next nothing has been done. As in xtreme_place_put, what is read before the word changes is
+ * of this use. At most FREE_BATCH.
+ */
+static inline int free_usual(struct freeing *freeing, const struct vma_packet_desc_t *packets, int n)
+{
+	struct place *const map = freeing->map;
+	const uintptr_t n_places = freeing->n_places;
+	const struct vma_xtreme_account *account = freeing->account;
+	const unsigned home = freeing->home;
+	struct vma_buf **bufs = &freeing->bufs[freeing->n];
+	uint32_t first = freeing->first;
+	uint64_t bytes = 0;
+	int i;
+
+	for (i = 0; i < n; i++) {
+		const uintptr_t off = (uintptr_t)packets[i].buff_lst - (uintptr_t)map, index = off >> 6 | off << 58;
+		struct place *place = (struct place *)((uintptr_t)map + off);
+		uint64_t word;
+
+		if (__builtin_expect(index >= n_places, 0)) /* see xtreme_place_of_buff */
+			break;
+		word = atomic_load_explicit(&place->word, memory_order_acquire);
+		if (__builtin_expect((uint32_t)word != 1, 0) ||
+		    __builtin_expect(atomic_load_explicit(&place->next, memory_order_relaxed) != 0, 0) ||
+		    __builtin_expect(place->account != account, 0) || __builtin_expect(homes[index / RUN] != home, 0) ||
+		    __builtin_expect(!atomic_compare_exchange_strong_explicit(
+		                             &place->word, &word, word - 1, memory_order_acq_rel, memory_order_relaxed),
+		                     0))
+			break;
+		bytes += place->bytes;
+		bufs[i] = place->buf;
+		atomic_store_explicit(&place->next, first, memory_order_relaxed);
+		first = (uint32_t)index + 1;
+	}
+	freeing->bytes += bytes;
+	freeing->first = first;
+	freeing->n += (unsigned)i;
+	return i;
+}
+
+/* At most FREE_BATCH. */
+static int free_batch(struct freeing *freeing, const struct vma_packet_desc_t *packets, int n)
+{
+	int rc = 0, i = 0;
+
+	if (freeing->n > FREEING_BUFS - FREE_BATCH)
+		freeing_flush_bufs(freeing);
+	while (i < n && rc == 0) {
+		if (!freeing->tells)
+			i += free_usual(freeing, packets + i, n - i);
+		if (i < n)
+			rc = free_packet_slow(freeing, packets[i++].buff_lst);
+	}
+	return rc;
+}
+
 int vma_xtreme_free_packets(const struct vma_packet_desc_t *packets, int n)
 {
-	struct vma_packet_desc_t own[16];
+	struct vma_packet_desc_t own[FREE_BATCH];
 	struct freeing freeing;
 	int rc = n < 0 ? -EINVAL : 0;
 
 	xtreme_free_batch_begin(&freeing);
 	while (n > 0 && rc == 0) {
-		const int here = n < 16 ? n : 16;
+		const int here = n < FREE_BATCH ? n : FREE_BATCH;
 
 		rc = vma_copy(own, packets, (size_t)here * sizeof(own[0]));
-		for (int i = 0; i < here && rc == 0; i++)
-			rc = free_packet(&freeing, own[i].buff_lst);
+		if (rc == 0)
+			rc = free_batch(&freeing, own, here);
 		packets += here;
 		n -= here;
 	}

@@ -44,7 +44,8 @@ static inline uint64_t checksum_load_tail(const uint8_t *p, size_t rest, bool ei
 	return w;
 }
 
-static inline uint64_t checksum_add(uint64_t sum, const void *data, size_t len)
+static inline __attribute__((always_inline)) uint64_t checksum_sum(uint64_t sum, const void *data, size_t len,
+                                                                   bool eight_before)
 {
 	const uint8_t *p = data, *end = p + (len & ~(size_t)31);
 
@@ -64,9 +65,20 @@ static inline uint64_t checksum_add(uint64_t sum, const void *data, size_t len)
 		p += 8;
 	}
 	if (len & 7)
-		sum = add_carry(sum, checksum_load_tail(p, len & 7, len >= 8));
+		sum = add_carry(sum, checksum_load_tail(p, len & 7, eight_before || len >= 8));
 	/* A caller may go on adding plainly: stay far from the overflow. */
 	return (sum & 0xffffffff) + (sum >> 32);
+}
+
+static inline uint64_t checksum_add(uint64_t sum, const void *data, size_t len)
+{
+	return checksum_sum(sum, data, len, false);
+}
+
+/* The same of bytes that lie behind at least eight others that can be read. */
+static inline uint64_t checksum_add_behind(uint64_t sum, const void *data, size_t len)
+{
+	return checksum_sum(sum, data, len, true);
 }
 
 #endif

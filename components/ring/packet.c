@@ -4,45 +4,13 @@
 #include <vma/packet.h>
 
 #include "checksum.h"
+#include "packet_bytes.h"
 #include "packet_check.h"
 
 enum {
-	ETHERTYPE_IP4_BE = 0x0008, /* as loaded from memory */
 	ETHERTYPE_VLAN_BE = 0x0081,
-	FRAGMENT_BE = 0xff3f,                                        /* more-fragments, or an offset */
 	LONGEST = 65535 + VMA_PKT_ETH_HLEN + VMA_PKT_VLAN_HLEN + 64, /* an IPv4 packet with some padding */
 };
-
-/*
- * A frame lies in memory that other clients of the interface can write to at any time. So what a length or a verdict
- * comes from is read once: the compiler keeps what it has read, and does not look again.
- */
-typedef uint16_t __attribute__((aligned(1), may_alias)) unaligned16;
-typedef uint32_t __attribute__((aligned(1), may_alias)) unaligned32;
-
-static inline uint8_t packet_load8(const uint8_t *p)
-{
-	return *(const volatile uint8_t *)p;
-}
-
-static inline uint16_t packet_load16(const uint8_t *p)
-{
-	return *(const volatile unaligned16 *)p;
-}
-
-/*
- * Whether a sum that holds its own checksum folds to 0xffff. Folding keeps the remainder modulo 0xffff, and a sum that
- * is not zero (both headers have a byte that is not) folds to 0xffff when that remainder is zero: one multiplication.
- */
-static inline bool checksum_is_valid(uint64_t sum)
-{
-	return sum % 0xffff == 0;
-}
-
-static inline uint32_t packet_load32(const uint8_t *p)
-{
-	return *(const volatile unaligned32 *)p;
-}
 
 /* Headers that the packet has, but not in its first buffer, are the NIC's or the sender's mischief. */
 static unsigned __attribute__((cold)) packet_headers_too_short(const struct vma_buf *packet, uint32_t needed)
@@ -76,12 +44,6 @@ checksum_packet_chain(const struct vma_bufarena *arena, const struct vma_buf *bu
 		len -= here;
 	}
 	return sum;
-}
-
-/* Whether `field` is what `pseudo` folds to: neither is 0, so it is enough that they agree modulo 0xffff. */
-static inline bool is_pseudo_sum(uint16_t field, uint64_t pseudo)
-{
-	return checksum_is_valid(pseudo + 0xffff - field);
 }
 
 static inline bool l4_checksum_right(const struct packet_rules *rules, const struct vma_buf *packet,
@@ -222,8 +184,6 @@ static inline unsigned check_ip4(const struct packet_rules *rules, struct vma_bu
  * in one buffer, right in all respects. False for everything else, bad packets included: the general way finds the
  * reason.
  */
-enum { PLAIN_IP = VMA_PKT_ETH_HLEN, PLAIN_L4 = PLAIN_IP + VMA_PKT_IP4_HLEN };
-
 /* Ethertype and version with header length. */
 static inline bool has_plain_ip4(const uint8_t *frame)
 {
@@ -256,7 +216,7 @@ static inline bool plain_l4_right(const struct packet_rules *rules, const struct
 	if (!rules->sw_csum || packet->flags & VMA_BUF_RX_L4_CSUM_OK)
 		return true;
 	return (rules->memory_link && field != 0 && is_pseudo_sum(field, pseudo)) ||
-	       checksum_is_valid(checksum_add(pseudo, frame + PLAIN_L4, l4_len));
+	       checksum_is_valid(checksum_add_behind(pseudo, frame + PLAIN_L4, l4_len));
 }
 
 static inline void parse_plain(struct vma_buf *packet, struct vma_rx_info *info, const uint8_t *frame, uint8_t proto,

@@ -88,8 +88,8 @@ static void ring_run_revoke(struct vma_ring_command *command)
 		           vma_nic_qp_lost(ring->qp) ? "the device has gone" : "somebody else wants it too");
 		for (struct vma_flow *flow = entry->head; flow != NULL; flow = ring->cursor) {
 			ring->cursor = flow->next;
-			if (flow->revoked != NULL)
-				flow->revoked(flow);
+			if (flow->ops != NULL && flow->ops->revoked != NULL)
+				flow->ops->revoked(flow);
 		}
 	}
 	free(r);

@@ -7,6 +7,7 @@
 #include <vma/probe.h>
 
 #include "ring_priv.h"
+#include "train.h"
 
 /* What one burst adds to the counters, written once at its end. */
 struct tally {
@@ -112,13 +113,15 @@ static inline __attribute__((always_inline)) struct vma_flow *flow_words_find(co
 }
 
 /* 5-tuples before 3-tuples. Packets come in trains: that of the one before is looked for at ring->last first. */
-static inline struct vma_flow *find_first_flow(struct vma_ring *ring, const struct vma_rx_info *info)
+static inline __attribute__((always_inline)) struct vma_flow *
+find_first_flow(struct vma_ring *ring, const struct vma_rx_info *info, bool *again)
 {
 	const struct flow_words words = dispatch_words_of(info);
 	const uint64_t addresses = words.w[1] | words.w[3] << 32;
 	struct vma_flow *flow;
 
-	if (__builtin_expect(ring->last.word0 == words.w[0] && ring->last.addresses == addresses, 1))
+	*again = ring->last.word0 == words.w[0] && ring->last.addresses == addresses;
+	if (__builtin_expect(*again, 1))
 		return ring->last.flow;
 	flow = flow_words_find(&ring->five_tuples, words);
 	if (flow == NULL)
@@ -181,16 +184,17 @@ deliver_to_group(struct vma_ring *ring, struct vma_buf *packet, const struct vma
 		vma_buf_put_chain(ring->rules.arena, packet);
 }
 
-static inline void ring_dispatch(struct vma_ring *ring, struct vma_buf *packet, const struct vma_rx_info *info,
-                                 bool group, struct tally *tally)
+static void __attribute__((noinline)) ring_dispatch(struct vma_ring *ring, struct vma_buf *packet,
+                                                    const struct vma_rx_info *info, bool group, struct tally *tally)
 {
 	struct vma_flow *flow;
+	bool again;
 
 	if (__builtin_expect(group, 0)) {
 		deliver_to_group(ring, packet, info, tally);
 		return;
 	}
-	flow = find_first_flow(ring, info);
+	flow = find_first_flow(ring, info, &again);
 	if (flow != NULL)
 		ring_sink_packet(ring, flow, packet, info, tally);
 	else
@@ -224,37 +228,135 @@ rx_fragment(struct vma_ring *ring, struct vma_buf *packet, struct vma_rx_info *i
 		ring_drop_packet(ring, whole, verdict);
 }
 
+/* ---- trains ---- */
+
+/* What the flow does not take goes the usual way, each by a look of its own: a sink may detach the flow. */
+static void rx_train_end(struct vma_ring *ring, struct vma_flow *flow, struct vma_buf *const *packets, unsigned n,
+                         const struct vma_rx_info *info, struct tally *tally)
+{
+	const unsigned taken = flow->ops->take_train(flow, packets, n, info);
+
+	tally->delivered += taken;
+	for (unsigned i = taken; i < n; i++)
+		ring_dispatch(ring, packets[i], info, false, tally);
+}
+
+/*
+ * The first one has passed, is the flow's, may begin a train, and has not been sunk. Delivers it with all that go on
+ * with it, of at most n: how many. A sink that attaches or detaches makes the ring forget the packet before, which ends
+ * the train.
+ */
+static unsigned __attribute__((noinline))
+rx_train(struct vma_ring *ring, struct vma_flow *flow, struct vma_buf *const *packets, unsigned n,
+         const struct vma_rx_info *info, struct tally *tally)
+{
+	const struct vma_bufarena *arena = ring->rules.arena;
+	const bool is_taken = flow->ops != NULL && flow->ops->take_train != NULL;
+	struct train train;
+	uint64_t bytes = 0;
+	const char *next;
+	unsigned i;
+
+	train_begin(&train, &ring->rules, packets[0], info);
+	if (!is_taken)
+		ring_sink_packet(ring, flow, packets[0], info, tally);
+	next = n > 1 ? vma_buf_data(arena, packets[1]) : NULL;
+	for (i = 1; i < n; i++) {
+		struct vma_buf *packet = packets[i];
+		const uint8_t *frame = (const uint8_t *)next;
+
+		if (i + 1 < n) {
+			next = vma_buf_data(arena, packets[i + 1]);
+			__builtin_prefetch(next);
+		}
+		if (__builtin_expect(!is_taken && ring->last.word0 == 0, 0) ||
+		    __builtin_expect(!train_has(&train, packet, frame), 0))
+			break;
+		bytes += packet->packet_len;
+		VMA_PROBE2(packet_in, frame, packet->packet_len);
+		if (!is_taken)
+			ring_sink_packet(ring, flow, packet, info, tally);
+	}
+	tally->bytes += bytes;
+	if (is_taken)
+		rx_train_end(ring, flow, packets, i, info, tally);
+	return i;
+}
+
+/* ---- a burst ---- */
+
+/* The first of n packets, whose bytes are at `frame`, and what follows it in a train: how many. */
+static inline __attribute__((always_inline)) unsigned rx_next(struct vma_ring *ring, struct vma_buf *const *packets,
+                                                              unsigned n, const uint8_t *frame,
+                                                              struct vma_rx_info *info, struct tally *tally)
+{
+	struct vma_buf *packet = packets[0];
+	struct vma_flow *flow;
+	unsigned verdict;
+	bool again;
+
+	tally->bytes += packet->packet_len;
+	VMA_PROBE2(packet_in, frame, packet->packet_len);
+	verdict = packet_check(&ring->rules, packet, frame, info);
+	if (__builtin_expect(verdict != PACKET_PASS, 0)) {
+		if (verdict == PACKET_DROP(ip_fragment))
+			rx_fragment(ring, packet, info, tally);
+		else
+			ring_rx_drop_invalid(ring, packet, verdict);
+		return 1;
+	}
+	if (__builtin_expect(packet_is_for_all(frame, info), 0)) {
+		deliver_to_group(ring, packet, info, tally);
+		return 1;
+	}
+	flow = find_first_flow(ring, info, &again);
+	if (__builtin_expect(flow == NULL, 0))
+		rx_unmatched(ring, packet, info, tally);
+	else if (n > 1 && again && train_may_begin(packet, info))
+		return rx_train(ring, flow, packets, n, info, tally);
+	else
+		ring_sink_packet(ring, flow, packet, info, tally);
+	return 1;
+}
+
+static inline void rx_count(struct vma_ring *ring, unsigned n, const struct tally *tally)
+{
+	vma_stats_add(&ring->stats->rx.rx_packets, n);
+	vma_stats_add(&ring->stats->rx.rx_bytes, tally->bytes);
+	vma_stats_add(&ring->stats->rx.rx_delivered, tally->delivered);
+}
+
 static void __attribute__((noinline)) rx_burst(struct vma_ring *ring, struct vma_buf *const *packets, unsigned n)
 {
 	const struct vma_bufarena *arena = ring->rules.arena;
 	struct vma_rx_info info;
 	struct tally tally = {0};
-	const char *frame;
+	const char *next;
 
 	memset(&info, 0, sizeof(info));
-	frame = vma_buf_data(arena, packets[0]);
-	for (unsigned i = 0; i < n; i++) {
-		const uint8_t *bytes = (const uint8_t *)frame;
-		struct vma_buf *packet = packets[i];
-		unsigned verdict;
+	next = vma_buf_data(arena, packets[0]);
+	for (unsigned i = 0, done; i < n; i += done) {
+		const uint8_t *frame = (const uint8_t *)next;
 
 		if (i + 1 < n) {
-			frame = vma_buf_data(arena, packets[i + 1]);
-			__builtin_prefetch(frame);
+			next = vma_buf_data(arena, packets[i + 1]);
+			__builtin_prefetch(next);
 		}
-		tally.bytes += packet->packet_len;
-		VMA_PROBE2(packet_in, bytes, packet->packet_len);
-		verdict = packet_check(&ring->rules, packet, bytes, &info);
-		if (__builtin_expect(verdict == PACKET_PASS, 1))
-			ring_dispatch(ring, packet, &info, packet_is_for_all(bytes, &info), &tally);
-		else if (verdict == PACKET_DROP(ip_fragment))
-			rx_fragment(ring, packet, &info, &tally);
-		else
-			ring_rx_drop_invalid(ring, packet, verdict);
+		done = rx_next(ring, packets + i, n - i, frame, &info, &tally);
+		if (done > 1 && i + done < n)
+			next = vma_buf_data(arena, packets[i + done]);
 	}
-	vma_stats_add(&ring->stats->rx.rx_packets, n);
-	vma_stats_add(&ring->stats->rx.rx_bytes, tally.bytes);
-	vma_stats_add(&ring->stats->rx.rx_delivered, tally.delivered);
+	rx_count(ring, n, &tally);
+}
+
+static void __attribute__((noinline)) rx_one(struct vma_ring *ring, struct vma_buf *packet)
+{
+	struct vma_rx_info info;
+	struct tally tally = {0};
+
+	memset(&info, 0, sizeof(info));
+	rx_next(ring, &packet, 1, (const uint8_t *)vma_buf_data(ring->rules.arena, packet), &info, &tally);
+	rx_count(ring, 1, &tally);
 }
 
 static inline unsigned drive_burst(struct vma_ring *ring)
@@ -262,7 +364,9 @@ static inline unsigned drive_burst(struct vma_ring *ring)
 	struct vma_buf *packets[RX_BURST];
 	unsigned n = vma_cq_poll(ring->cq, packets, RX_BURST);
 
-	if (n != 0)
+	if (n == 1)
+		rx_one(ring, packets[0]);
+	else if (n != 0)
 		rx_burst(ring, packets, n);
 	return n;
 }

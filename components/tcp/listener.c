@@ -469,6 +469,7 @@ static void listener_revoked(struct vma_flow *flow)
 	if (listener->owner->revoked != NULL)
 		listener->owner->revoked(listener, listener->arg);
 }
+static const struct vma_flow_ops listener_flow_ops = {.revoked = listener_revoked};
 
 /* ---- control path ---- */
 
@@ -571,7 +572,7 @@ int vma_tcp_listen(struct vma_tcp *tcp, const struct vma_tcp_listen_attr *attr, 
 	                                   .shadow_fd = attr->shadow_fd,
 	                                   .sink = tcp_listener_sink,
 	                                   .owner = listener,
-	                                   .revoked = listener_revoked};
+	                                   .ops = &listener_flow_ops};
 	listener_init_lwip_pcb(listener);
 	acquired = vma_ring_acquire(tcp->ring);
 	rc = listen_attach_rx_flag_held(listener, acquired);

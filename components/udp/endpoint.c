@@ -17,6 +17,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "xtreme.h"
+
 struct udp_port udp_ports[UDP_PORTS] __attribute__((section(".bss.far")));
 uint64_t udp_ports_used;
 
@@ -31,14 +33,25 @@ static inline uint32_t rx_info_spread(const struct vma_rx_info *info, uint32_t n
 	return (uint32_t)((uint64_t)hash * n >> 32);
 }
 
-static bool sink_unicast(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static inline struct udp_attachment *conf_choice_of_value(const struct vma_flow *flow, const struct vma_rx_info *info)
 {
 	const struct udp_member *member = flow->owner;
 	const struct udp_choice *choice = atomic_load_explicit(&member->endpoint->choice, memory_order_acquire);
 
 	if (__builtin_expect(choice->n == 1, 1))
-		return udp_deliver(choice->at[0], packet, info);
-	return udp_deliver(choice->at[rx_info_spread(info, choice->n)], packet, info);
+		return choice->at[0];
+	return choice->at[rx_info_spread(info, choice->n)];
+}
+
+static bool sink_unicast(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+{
+	return udp_deliver(conf_choice_of_value(flow, info), packet, info);
+}
+
+static unsigned take_train_unicast(struct vma_flow *flow, struct vma_buf *const *packets, unsigned n,
+                                   const struct vma_rx_info *info)
+{
+	return udp_xtreme_take_train(conf_choice_of_value(flow, info), packets, n, info);
 }
 
 static bool sink_shared(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -56,6 +69,8 @@ static void endpoint_on_revoked(struct vma_flow *flow)
 	atomic_store_explicit(&member->revoked, true, memory_order_release);
 	udp_flows_schedule(member->flows);
 }
+static const struct vma_flow_ops plain_ops = {.revoked = endpoint_on_revoked};
+static const struct vma_flow_ops train_ops = {.revoked = endpoint_on_revoked, .take_train = take_train_unicast};
 
 /* ---- the choice ---- */
 
@@ -280,13 +295,14 @@ static struct udp_member *member_create(struct udp_flows *flows, struct udp_endp
 	member->flows = flows;
 	member->ifindex = target->ifindex;
 	member->guest = guest;
-	member->flow = (struct vma_flow){.key = target->key,
-	                                 .sink = endpoint->shared ? sink_shared : sink_unicast,
-	                                 .flags = target->alone                                ? VMA_FLOW_PORT_EXCLUSIVE
-	                                          : udp_target_may_spread_rings(flows, target) ? VMA_FLOW_REUSEPORT
-	                                                                                       : 0,
-	                                 .owner = member,
-	                                 .revoked = endpoint_on_revoked};
+	member->flow =
+	        (struct vma_flow){.key = target->key,
+	                          .sink = endpoint->shared ? sink_shared : sink_unicast,
+	                          .flags = target->alone                                ? VMA_FLOW_PORT_EXCLUSIVE
+	                                   : udp_target_may_spread_rings(flows, target) ? VMA_FLOW_REUSEPORT
+	                                                                                : 0,
+	                          .owner = member,
+	                          .ops = !endpoint->shared && flows->sock->xtreme != NULL ? &train_ops : &plain_ops};
 	return member;
 }
 

@@ -26,11 +26,11 @@ int udp_xtreme_attach(const struct udp_sock *sock, struct udp_attachment *at)
 
 /* ---- giving ---- */
 
-static inline void xtreme_stats_count_datagram(struct vma_stats_socket *stats, uint64_t bytes)
+static inline void xtreme_stats_count_datagram(struct vma_stats_socket *stats, uint64_t n, uint64_t bytes)
 {
-	vma_stats_add(&stats->rx_packets, 1);
+	vma_stats_add(&stats->rx_packets, n);
 	vma_stats_add(&stats->rx_bytes, bytes);
-	vma_stats_add(&stats->rx_zcopy, 1);
+	vma_stats_add(&stats->rx_zcopy, n);
 }
 
 static inline uint64_t hw_stamp_of(const struct vma_buf *packet)
@@ -93,34 +93,66 @@ void udp_xtreme_post(const struct udp_attachment *at)
 		vma_xtreme_post(at->xtreme, 0);
 }
 
-static inline void xtreme_stats_count_unqueued_datagram(struct vma_stats_socket *stats, uint64_t bytes)
+static inline void xtreme_stats_count_unqueued_datagram(struct vma_stats_socket *stats, uint64_t n, uint64_t bytes)
 {
 	if (stats == NULL)
 		return;
-	vma_stats_add(&stats->rx_queued, 1);
+	vma_stats_add(&stats->rx_queued, n);
 	vma_stats_add(&stats->rx_queued_bytes, bytes);
-	xtreme_stats_count_datagram(stats, bytes);
+	xtreme_stats_count_datagram(stats, n, bytes);
 }
 
 /* The address of a group is left to the long way, which asks its filters; so is whatever cannot be given at once. */
+static inline bool goes_at_once(const struct udp_attachment *at, const struct vma_rx_info *info, uint32_t src)
+{
+	const uint64_t peer = atomic_load_explicit(&at->sock->peer_key, memory_order_relaxed);
+
+	return (info->dst[0] & 0xf0) != 0xe0 && (peer == 0 || peer == udp_peer_key(src, info->src_port_be)) &&
+	       udp_queue_is_empty(&at->queue);
+}
+
 bool udp_xtreme_sink(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct vma_xtreme_poll *poll = vma_xtreme_poll_here();
 	const struct udp_sock *sock = at->sock;
-	const uint64_t peer = atomic_load_explicit(&sock->peer_key, memory_order_relaxed);
 	uint32_t src;
 
 	memcpy(&src, info->src, 4);
-	if (__builtin_expect(poll == NULL || packet->next != NULL || (info->dst[0] & 0xf0) == 0xe0 ||
-	                             (peer != 0 && peer != udp_peer_key(src, info->src_port_be)) ||
-	                             !udp_queue_is_empty(&at->queue) ||
+	if (__builtin_expect(poll == NULL || packet->next != NULL || !goes_at_once(at, info, src) ||
 	                             vma_xtreme_give_datagram(poll, sock->xtreme, packet,
 	                                                      atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed),
 	                                                      src, info->src_port_be) != VMA_XTREME_GIVEN,
 	                     0))
 		return udp_deliver_with_opts(at, packet, info, UDP_RX_OPT_XTREME);
-	xtreme_stats_count_unqueued_datagram(sock->stats, packet->payload_len);
+	xtreme_stats_count_unqueued_datagram(sock->stats, 1, packet->payload_len);
 	return true;
+}
+
+static uint64_t __attribute__((noinline)) payload_of(struct vma_buf *const *packets, unsigned n)
+{
+	uint64_t bytes = 0;
+
+	for (unsigned i = 0; i < n; i++)
+		bytes += packets[i]->payload_len;
+	return bytes;
+}
+
+unsigned udp_xtreme_take_train(struct udp_attachment *at, struct vma_buf *const *packets, unsigned n,
+                               const struct vma_rx_info *info)
+{
+	struct vma_xtreme_poll *poll = vma_xtreme_poll_here();
+	const struct udp_sock *sock = at->sock;
+	struct sockaddr_in src = {.sin_family = AF_INET, .sin_port = info->src_port_be};
+
+	memcpy(&src.sin_addr, info->src, 4);
+	if (poll == NULL || atomic_load_explicit(&sock->rx_opts, memory_order_relaxed) != UDP_RX_OPT_XTREME ||
+	    !goes_at_once(at, info, src.sin_addr.s_addr))
+		return 0;
+	n = vma_xtreme_give_train(poll, sock->xtreme, packets, n,
+	                          atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed), &src);
+	if (sock->stats != NULL)
+		xtreme_stats_count_unqueued_datagram(sock->stats, n, payload_of(packets, n));
+	return n;
 }
 
 bool udp_xtreme_deliver(struct udp_attachment *at, const struct udp_datagram *datagram)
@@ -132,7 +164,7 @@ bool udp_xtreme_deliver(struct udp_attachment *at, const struct udp_datagram *da
 	if (__builtin_expect(poll != NULL && udp_queue_is_empty(&at->queue), 1))
 		given = xtreme_give_datagram(sock, poll, datagram);
 	if (__builtin_expect(given == VMA_XTREME_GIVEN, 1)) {
-		xtreme_stats_count_unqueued_datagram(sock->stats, datagram->len);
+		xtreme_stats_count_unqueued_datagram(sock->stats, 1, datagram->len);
 		return true;
 	}
 	if (given == VMA_XTREME_REFUSED) {
@@ -153,7 +185,7 @@ static void xtreme_give_queued_datagram(const struct udp_sock *sock, struct vma_
 {
 	if (xtreme_give_datagram(sock, poll, datagram) == VMA_XTREME_GIVEN) {
 		if (sock->stats != NULL)
-			xtreme_stats_count_datagram(sock->stats, datagram->len);
+			xtreme_stats_count_datagram(sock->stats, 1, datagram->len);
 		return;
 	}
 	if (sock->stats != NULL)

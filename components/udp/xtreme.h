@@ -1,8 +1,8 @@
 /*
  * xtreme.h - SocketXtreme on a socket: datagrams as completions of a poll (<vma/inet_xtreme.h>).
  *
- *   sink ──┬─ its thread polls, nothing is queued ──> completion
- *          └─ else ──> queue, and the attachment's source on the list of its ring ── complete ──> completion
+ *   sink, train ──┬─ its thread polls, nothing is queued ──> completion
+ *                 └─ else ──> queue, and the attachment's source on the list of its ring ── complete ──> completion
  *
  * The queue stays what it is: receive calls take from it as well.
  */
@@ -19,6 +19,12 @@ int udp_xtreme_begin(struct udp_sock *sock);
 int udp_xtreme_attach(const struct udp_sock *sock, struct udp_attachment *at);
 /* The sink of a socket of which nothing else is asked: UDP_RX_OPT_XTREME is its only option. */
 bool udp_xtreme_sink(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info);
+/*
+ * Datagrams in a row for the socket, whatever its options, by the sender that info has: how many were given, the first
+ * ones; the others are the sink's.
+ */
+unsigned udp_xtreme_take_train(struct udp_attachment *at, struct vma_buf *const *packets, unsigned n,
+                               const struct vma_rx_info *info);
 /* For the sink, of a socket with UDP_RX_OPT_XTREME: given, queued, or (false) dropped and counted. */
 bool udp_xtreme_deliver(struct udp_attachment *at, const struct udp_datagram *datagram);
 /* ops */

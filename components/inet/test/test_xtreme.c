@@ -284,6 +284,37 @@ static void test_account_that_is_full_refuses_but_one_alone(void **state)
 	assert_int_equal(vma_xtreme_free_packets(&completions[0].packet, 1), 0);
 }
 
+/* More than are put together at a time, long ones between short ones; and one that stops the call. */
+static void test_many_packets_are_freed_by_one_call(void **state)
+{
+	struct vma_completion_t completions[60];
+	struct vma_packet_desc_t packets[60];
+	unsigned n = 0;
+
+	(void)state;
+	tells.fragments = 7;
+	assert_int_equal(poll_packets(completions, 15, 15), 15);
+	tells.fragments = 1;
+	assert_int_equal(poll_packets(completions + 15, 45, 45), 45);
+	for (unsigned i = 0; i < 15; i++) {
+		for (unsigned k = 0; k < 3; k++)
+			packets[n++] = completions[15 + 3 * i + k].packet;
+		packets[n++] = completions[i].packet;
+	}
+	assert_int_equal(vma_xtreme_free_packets(packets, 60), 0);
+	assert_int_equal(vma_xtreme_held_bytes(xtreme), 0);
+	for (unsigned i = 0; i < 60; i++)
+		assert_int_equal(vma_xtreme_free_packets(&packets[i], 1), -ENOENT);
+	assert_int_equal(poll_packets(completions, 40, 40), 40);
+	for (unsigned i = 0; i < 40; i++)
+		packets[i] = completions[i].packet;
+	assert_int_equal(vma_xtreme_free_packets(&packets[20], 1), 0);
+	assert_int_equal(vma_xtreme_free_packets(packets, 40), -ENOENT);
+	assert_int_equal(vma_xtreme_held_bytes(xtreme), 19 * 100);
+	assert_int_equal(vma_xtreme_free_packets(packets + 21, 19), 0);
+	assert_int_equal(vma_xtreme_held_bytes(xtreme), 0);
+}
+
 static void test_buffers_outlive_their_socket(void **state)
 {
 	struct vma_completion_t completion;
@@ -468,6 +499,7 @@ int main(void)
 	        cmocka_unit_test_setup_teardown(test_strange_pointers_are_refused_unread, setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_memory_that_is_not_there_loses_nothing, setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_account_that_is_full_refuses_but_one_alone, setup, teardown),
+	        cmocka_unit_test_setup_teardown(test_many_packets_are_freed_by_one_call, setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_buffers_outlive_their_socket, setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_closed_account_gives_nothing, setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_file_lives_until_all_is_back, setup_returned, teardown),

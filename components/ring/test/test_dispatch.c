@@ -14,6 +14,7 @@ struct listener {
 	struct vma_buf *kept[64];
 	unsigned kept_count;
 	struct vma_rx_info info;
+	unsigned trains, take_most; /* of a train: the first ones */
 };
 
 static struct fake_nic fake;
@@ -39,6 +40,20 @@ static bool dispatch_take(struct vma_flow *flow, struct vma_buf *packet, const s
 	l->kept[l->kept_count++ % 64] = packet;
 	return true;
 }
+
+static unsigned dispatch_take_train(struct vma_flow *flow, struct vma_buf *const *packets, unsigned n,
+                                    const struct vma_rx_info *info)
+{
+	struct listener *l = (struct listener *)flow;
+	unsigned i;
+
+	l->trains++;
+	l->info = *info;
+	for (i = 0; i < n && i < l->take_most; i++)
+		l->kept[l->kept_count++ % 64] = packets[i];
+	return i;
+}
+static const struct vma_flow_ops train_ops = {.take_train = dispatch_take_train};
 
 static void dispatch_listen_on(struct listener *l, struct vma_flow_key key, uint32_t flags)
 {
@@ -435,6 +450,105 @@ static void test_a_train_of_packets_follows_every_attach_and_detach(void **state
 	dispatch_let_go(&any);
 }
 
+static void arrive_number(uint16_t src_port, uint8_t number)
+{
+	uint8_t frame[128], payload[40] = {number};
+
+	fake_arrive(&fake, frame, udp_frame_to(frame, frame_dst_ip, 0, src_port, 53, payload, 1 + number % 3 * 16u));
+}
+
+static void expect_numbers(const struct listener *l, uint8_t first, unsigned n)
+{
+	assert_int_equal(l->kept_count, n);
+	for (unsigned i = 0; i < n; i++) {
+		const uint8_t number = (uint8_t)(first + i);
+
+		assert_int_equal((uint8_t)vma_buf_data(fake.arena, l->kept[i])[l->kept[i]->payload_off], number);
+		assert_int_equal(l->kept[i]->payload_len, 1 + number % 3 * 16);
+	}
+}
+
+static void listen_for_trains(struct listener *l, unsigned take_most)
+{
+	dispatch_listen_on(l, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
+	l->flow.ops = &train_ops;
+	l->take_most = take_most;
+}
+
+static void test_a_train_is_taken_as_a_whole_in_order(void **state)
+{
+	struct listener l;
+
+	(void)state;
+	listen_for_trains(&l, UINT32_MAX);
+	for (uint8_t i = 0; i < 10; i++)
+		arrive_number(1000, i);
+	assert_int_equal(vma_ring_progress(ring), 10);
+	assert_int_equal(l.calls, 1); /* the first one tells of no train yet */
+	assert_int_equal(l.trains, 1);
+	assert_int_equal(l.info.src_port_be, htons(1000));
+	expect_numbers(&l, 0, 10);
+	assert_int_equal(COUNT(rx_delivered), 10);
+	arrive_number(1000, 10);
+	assert_int_equal(vma_ring_progress(ring), 1); /* one alone is none */
+	assert_int_equal(l.calls, 2);
+	expect_numbers(&l, 0, 11);
+	dispatch_let_go(&l);
+}
+
+static void test_what_a_train_leaves_goes_to_the_sink(void **state)
+{
+	struct listener l;
+
+	(void)state;
+	listen_for_trains(&l, 3);
+	for (uint8_t i = 0; i < 8; i++)
+		arrive_number(1000, i);
+	vma_ring_progress(ring);
+	assert_int_equal(l.trains, 1);
+	assert_int_equal(l.calls, 1 + 4);
+	expect_numbers(&l, 0, 8);
+	assert_int_equal(COUNT(rx_delivered), 8);
+	l.detach_self = true; /* in the sink of the first that is left */
+	for (uint8_t i = 8; i < 16; i++)
+		arrive_number(1000, i);
+	vma_ring_progress(ring);
+	expect_numbers(&l, 0, 12);
+	assert_int_equal(COUNT(rx_delivered), 12);
+	assert_int_equal(COUNT(rx_drop_no_flow), 4);
+	dispatch_let_go(&l);
+}
+
+/* Whatever comes in between: what waits is taken first, so that the order stays. */
+static void test_a_train_ends_where_another_packet_comes(void **state)
+{
+	struct listener l;
+	uint8_t frame[128];
+
+	(void)state;
+	listen_for_trains(&l, UINT32_MAX);
+	for (uint8_t i = 0; i < 4; i++)
+		arrive_number(1000, i);
+	arrive_number(1001, 4); /* another sender */
+	arrive_number(1000, 5);
+	arrive_number(1000, 6);
+	arrive_number(1000, 7);
+	udp_frame(frame, 1000, 53, "damaged", 7);
+	frame[44] ^= 1;
+	fake_arrive(&fake, frame, 49);
+	arrive_tcp(TH_SYN);
+	arrive_number(1000, 8);
+	arrive_number(1000, 9);
+	assert_int_equal(vma_ring_progress(ring), 12);
+	expect_numbers(&l, 0, 10);
+	assert_int_equal(l.trains, 2);
+	assert_int_equal(l.calls, 5);
+	assert_int_equal(COUNT(rx_delivered), 10);
+	assert_int_equal(COUNT(rx_drop_l4_checksum), 1);
+	assert_int_equal(COUNT(rx_drop_no_flow), 1);
+	dispatch_let_go(&l);
+}
+
 static void note_run(struct vma_ring_command *command)
 {
 	*(bool *)(command + 1) = true;
@@ -571,6 +685,9 @@ static const struct CMUnitTest tests[] = {
         CASE(test_sink_may_detach_itself_and_others),
         CASE(test_sink_may_attach_the_flow_of_the_next_packet),
         CASE(test_a_train_of_packets_follows_every_attach_and_detach),
+        CASE(test_a_train_is_taken_as_a_whole_in_order),
+        CASE(test_what_a_train_leaves_goes_to_the_sink),
+        CASE(test_a_train_ends_where_another_packet_comes),
         CASE(test_a_quiet_queue_is_polled_only_when_there_is_something_to_do),
         CASE(test_progress_is_busy_within_a_sink),
         CASE(test_wait_reports_arrival_timeout_and_what_is_there_already),

@@ -1,9 +1,12 @@
 /* Header checks on plain bytes: every good shape passes with the right addresses, every bad one has its reason. */
 #include <netinet/in.h>
 
+#include <stdlib.h>
+
 #include <vma/test.h>
 
 #include "../packet_check.h"
+#include "../train.h"
 #include "frames.h"
 
 /* An arena of static memory: four frames and their descriptors. */
@@ -359,6 +362,146 @@ static void test_broken_chains_are_dropped(void **state)
 	assert_int_equal(check_first_buffer(), PACKET_DROP(chain));
 }
 
+/* ---- trains ---- */
+
+/* Where the train's check says yes, packet_check says yes as well, and the same of the packet; true: it said so. */
+static bool train_agrees(struct train *train, const uint8_t *frame, uint32_t len, const struct vma_rx_info *of_train)
+{
+	struct vma_buf followed;
+
+	bufs[0] = (struct vma_buf){.data_off = 3, .len = len, .packet_len = len, .flags = bufs[0].flags};
+	memcpy(memory[0] + 3, frame, len);
+	followed = bufs[0];
+	if (!train_has(train, &followed, (const uint8_t *)vma_buf_data(&arena, &bufs[0])))
+		return false;
+	memset(&info, 0, sizeof(info));
+	assert_int_equal(check_first_buffer(), PACKET_PASS);
+	assert_false(group);
+	assert_memory_equal(&info, of_train, sizeof(info));
+	assert_int_equal(followed.l3_off, bufs[0].l3_off);
+	assert_int_equal(followed.l4_off, bufs[0].l4_off);
+	assert_int_equal(followed.payload_off, bufs[0].payload_off);
+	assert_int_equal(followed.payload_len, bufs[0].payload_len);
+	return true;
+}
+
+static struct vma_rx_info train_of(struct train *train, const uint8_t *frame, uint32_t len)
+{
+	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_true(train_may_begin(&bufs[0], &info));
+	train_begin(train, &rules, &bufs[0], &info);
+	return info;
+}
+
+static void test_train_takes_every_length_with_its_checksum(void **state)
+{
+	uint8_t frame[512], payload[300];
+	struct vma_rx_info first;
+	struct train train;
+
+	(void)state;
+	for (unsigned i = 0; i < sizeof(payload); i++)
+		payload[i] = (uint8_t)(i * 31 + 7);
+	first = train_of(&train, frame, udp_frame(frame, 1111, 2222, "first", 5));
+	for (uint32_t len = 0; len <= sizeof(payload); len++) {
+		const uint32_t frame_len = udp_frame(frame, 1111, 2222, payload, len);
+
+		assert_true(train_agrees(&train, frame, frame_len, &first));
+		assert_int_equal(bufs[0].payload_len, len);
+		if (len == 0)
+			continue;
+		frame[frame_len - 1] ^= 0x10;
+		assert_false(train_agrees(&train, frame, frame_len, &first));
+		set16(frame + 40, 0); /* its sender has computed none */
+		assert_true(train_agrees(&train, frame, frame_len, &first));
+	}
+}
+
+/* What differs in a single header field is another's, or for the general way. */
+static void test_train_ends_with_any_header_that_differs(void **state)
+{
+	static const uint16_t at[] = {0, 12, 13, 14, 15, 20, 21, 22, 23, 26, 29, 30, 33, 34, 35, 36, 37};
+	uint8_t frame[128], other[128];
+	const uint32_t len = udp_frame(frame, 1111, 2222, "payload", 7);
+	struct vma_rx_info first;
+	struct train train;
+
+	(void)state;
+	first = train_of(&train, frame, len);
+	for (unsigned i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
+		memcpy(other, frame, len);
+		other[at[i]] ^= 1;
+		if (at[i] >= 14)
+			fix_ip_checksum(other + 14);
+		if (other[14] == 0x45)
+			fix_l4_checksum(other, 15, 6);
+		assert_false(train_agrees(&train, other, len, &first));
+	}
+	memcpy(other, frame, len);
+	set16(other + 18, 4711); /* the id is nobody's */
+	other[20] ^= 0x40;       /* as is whether it may be fragmented */
+	fix_ip_checksum(other + 14);
+	assert_true(train_agrees(&train, other, len, &first));
+	other[24] ^= 1;
+	assert_false(train_agrees(&train, other, len, &first));
+	assert_false(train_agrees(&train, frame, 41, &first));
+}
+
+static void test_what_is_not_plain_begins_no_train(void **state)
+{
+	const uint32_t cut = 44;
+	uint8_t frame[128];
+	uint32_t len;
+
+	(void)state;
+	len = udp_frame_to(frame, frame_dst_ip, 5, 1, 2, "tagged", 6);
+	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_false(train_may_begin(&bufs[0], &info));
+	len = tcp_frame(frame, 1, 2, 0x10, "", 0);
+	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
+	assert_false(train_may_begin(&bufs[0], &info));
+	len = udp_frame(frame, 1, 2, "in two buffers", 14);
+	assert_int_equal(check_cut(frame, len, &cut, 1), PACKET_PASS);
+	assert_false(train_may_begin(&bufs[0], &info));
+}
+
+/* Any bytes, any of the NIC's verdicts, any rules: the train's check knows nothing that packet_check does not. */
+static void test_train_never_says_more_than_the_checks(void **state)
+{
+	uint8_t frame[128], other[128];
+	struct vma_rx_info first;
+	unsigned agreed = 0;
+	struct train train;
+
+	(void)state;
+	srandom(4711);
+	for (unsigned round = 0; round < 200000; round++) {
+		const uint32_t len = udp_frame(frame, 1111, 2222, "some payload", (uint32_t)random() % 13);
+		uint32_t cut = len;
+
+		rules.sw_csum = true;
+		rules.memory_link = random() % 2;
+		bufs[0].flags = 0;
+		first = train_of(&train, frame, len);
+		memcpy(other, frame, len);
+		for (unsigned n = (unsigned)random() % 3; n > 0; n--)
+			other[random() % len] ^= (uint8_t)(1 << random() % 8);
+		if (random() % 4 == 0)
+			cut -= (uint32_t)random() % 8;
+		if (random() % 2 == 0 && other[14] == 0x45) {
+			fix_ip_checksum(other + 14);
+			fix_l4_checksum(other, len - 34, 6);
+		}
+		rules.sw_csum = random() % 4 != 0;
+		bufs[0].flags =
+		        (uint16_t)random() & (VMA_BUF_RX_L3_CSUM_OK | VMA_BUF_RX_L4_CSUM_OK | VMA_BUF_RX_L4_CSUM_BAD);
+		if (bufs[0].flags & VMA_BUF_RX_L4_CSUM_BAD)
+			bufs[0].flags &= (uint16_t)~VMA_BUF_RX_L4_CSUM_OK;
+		agreed += train_agrees(&train, other, cut, &first);
+	}
+	assert_true(agreed > 20000 && agreed < 190000);
+}
+
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_udp_passes_with_its_addresses, setup),
         cmocka_unit_test_setup(test_tcp_passes_with_options_and_flags, setup),
@@ -374,5 +517,9 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_every_bad_frame_has_its_reason, setup),
         cmocka_unit_test_setup(test_chain_is_summed_across_odd_cuts, setup),
         cmocka_unit_test_setup(test_broken_chains_are_dropped, setup),
+        cmocka_unit_test_setup(test_train_takes_every_length_with_its_checksum, setup),
+        cmocka_unit_test_setup(test_train_ends_with_any_header_that_differs, setup),
+        cmocka_unit_test_setup(test_what_is_not_plain_begins_no_train, setup),
+        cmocka_unit_test_setup(test_train_never_says_more_than_the_checks, setup),
 };
 VMA_TEST_MAIN(tests)

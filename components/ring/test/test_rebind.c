@@ -251,6 +251,7 @@ static void count_revocation(struct vma_flow *flow)
 	revocations++;
 	assert_int_equal(vma_ring_progress(ring), -EBUSY); /* called as a sink is */
 }
+static const struct vma_flow_ops counting = {.revoked = count_revocation};
 
 static void revoke_from_a_thread(const struct vma_flow_key *key)
 {
@@ -273,7 +274,7 @@ static void test_revoked_flow_tells_all_its_members_once(void **state)
 		flow[i] = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0),
 		                            .sink = rebind_keep,
 		                            .owner = &kept,
-		                            .revoked = i < 2 ? count_revocation : NULL};
+		                            .ops = i < 2 ? &counting : NULL};
 		if (i < 2)
 			assert_int_equal(vma_ring_attach(ring, &flow[i]), 0);
 	}

@@ -220,6 +220,13 @@ static void send_in_a_burst(struct message *out)
 	}
 }
 
+static unsigned instr_udp_take_train(struct vma_flow *member, struct vma_buf *const *packets, unsigned n,
+                                     const struct vma_rx_info *info)
+{
+	return udp_xtreme_take_train(member->owner, packets, n, info);
+}
+static const struct vma_flow_ops train_ops = {.take_train = instr_udp_take_train};
+
 static void run_bursts(unsigned datagrams)
 {
 	uint8_t room[2048];
@@ -232,6 +239,7 @@ static void run_bursts(unsigned datagrams)
 		send_in_a_burst(&out);
 		received += phase_recv_burst(&in);
 	}
+	flow.ops = &train_ops; /* as a socket of this mode has it from its start */
 	udp_must(udp_xtreme_begin(receiver), "SocketXtreme");
 	udp_must(udp_xtreme_attach(receiver, attachment), "its source");
 	for (unsigned i = 0; i < datagrams; i += BURST) {

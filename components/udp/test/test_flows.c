@@ -377,7 +377,7 @@ static void test_a_revoked_flow_leaves_what_is_queued_readable_and_is_asked_for_
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "queued");
 	udp_flows_drive(fd);
 	member = control_fixture_sock_of(fd)->flows->members;
-	member->flow.revoked(&member->flow);
+	member->flow.ops->revoked(&member->flow);
 	for (int ms = 0; ms < 2000 && has_task(fd); ms++)
 		usleep(1000);
 	assert_false(has_task(fd));

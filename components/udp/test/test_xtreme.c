@@ -1,5 +1,6 @@
 /* SocketXtreme on a socket: datagrams as completions, from the sink itself and from the queue. */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "fixture.h"
@@ -11,11 +12,25 @@ enum { PEER = 9000 };
 static struct udp_sock *sock;
 static struct fixture_attached attached;
 
+static unsigned trains; /* datagrams of them that were given */
+
+static unsigned take_train(struct vma_flow *flow, struct vma_buf *const *packets, unsigned n,
+                           const struct vma_rx_info *info)
+{
+	const unsigned taken = udp_xtreme_take_train(flow->owner, packets, n, info);
+
+	trains += taken;
+	return taken;
+}
+static const struct vma_flow_ops train_ops = {.take_train = take_train};
+
 static int setup(void **state)
 {
 	(void)state;
 	sock = udp_fixture_socket(true);
 	fixture_attach(&attached, sock, fixture_local);
+	attached.flow.ops = &train_ops;
+	trains = 0;
 	atomic_store(&sock->nonblocking, true);
 	vma_enter();
 	assert_int_equal(udp_xtreme_begin(sock), 0);
@@ -210,6 +225,83 @@ static void test_user_data_takes_the_place_of_the_descriptor(void **state)
 	assert_int_equal(give_back(&completion), 0);
 }
 
+static void test_a_burst_is_given_at_once_and_back_in_one_call(void **state)
+{
+	struct vma_packet_desc_t packets[16];
+	struct vma_completion_t completions[16];
+	struct vma_thread *self;
+	char text[16];
+
+	(void)state;
+	for (unsigned i = 0; i < 12; i++) {
+		snprintf(text, sizeof(text), "number %u", i);
+		come(text);
+	}
+	assert_int_equal(xtreme_poll(completions, 16), 12);
+	assert_true(trains >= 8); /* the rest found no packet of theirs before them in a burst */
+	for (unsigned i = 0; i < 12; i++) {
+		snprintf(text, sizeof(text), "number %u", i);
+		expect_text(&completions[i], text);
+		assert_int_equal((int)completions[i].user_data, fixture_fd(sock));
+		assert_int_equal(completions[i].src.sin_port, htons(PEER));
+		assert_int_equal(completions[i].listen_fd, 0);
+		packets[i] = completions[i].packet;
+	}
+	assert_int_equal(vma_xtreme_held_bytes(sock->xtreme), 12 * UDP_BYTES_AT_LEAST);
+	assert_int_equal(vma_stats_read(&sock->stats->rx_packets), 12);
+	assert_int_equal(vma_stats_read(&sock->stats->rx_queued), 12);
+	assert_int_equal(vma_stats_read(&sock->stats->rx_zcopy), 12);
+	assert_int_equal(vma_stats_read(&sock->stats->rx_bytes), 10 * strlen("number 0") + 2 * strlen("number 10"));
+	self = vma_enter();
+	assert_int_equal(vma_xtreme_free_packets(packets, 12), 0);
+	assert_int_equal(vma_xtreme_free_packets(packets, 12), -ENOENT);
+	vma_leave(self);
+	assert_int_equal(vma_xtreme_held_bytes(sock->xtreme), 0);
+}
+
+static void test_a_burst_that_does_not_fit_keeps_its_order(void **state)
+{
+	struct vma_completion_t completions[5];
+	unsigned next = 0;
+	char text[16];
+
+	(void)state;
+	for (unsigned i = 0; i < 12; i++) {
+		snprintf(text, sizeof(text), "number %u", i);
+		come(text);
+	}
+	while (next < 12) {
+		const int got = xtreme_poll(completions, 5);
+
+		assert_in_range(got, 1, 5);
+		for (int i = 0; i < got; i++) {
+			snprintf(text, sizeof(text), "number %u", next++);
+			expect_text(&completions[i], text);
+			assert_int_equal(give_back(&completions[i]), 0);
+		}
+	}
+	assert_int_equal(xtreme_poll(completions, 5), 0);
+	assert_true(trains > 0);
+}
+
+/* A connected socket's peer is another one: the train goes the way of each datagram, which is refused. */
+static void test_a_burst_of_strangers_is_refused(void **state)
+{
+	struct vma_completion_t completions[8];
+
+	(void)state;
+	atomic_store(&sock->peer_key, udp_peer_key(1, 2));
+	for (unsigned i = 0; i < 6; i++)
+		come("stranger");
+	assert_int_equal(xtreme_poll(completions, 8), 0);
+	assert_int_equal(trains, 0);
+	atomic_store(&sock->peer_key, 0);
+	come("friend");
+	assert_int_equal(xtreme_poll(completions, 8), 1);
+	expect_text(&completions[0], "friend");
+	assert_int_equal(give_back(&completions[0]), 0);
+}
+
 /* The table does not grow with what comes: places are used again. */
 static void test_packets_come_and_go_in_the_same_places(void **state)
 {
@@ -243,6 +335,9 @@ static const struct CMUnitTest tests[] = {
         CASE(test_recv_gets_what_no_poll_has_taken),
         CASE(test_who_frees_nothing_loses_packets_which_are_counted),
         CASE(test_user_data_takes_the_place_of_the_descriptor),
+        CASE(test_a_burst_is_given_at_once_and_back_in_one_call),
+        CASE(test_a_burst_that_does_not_fit_keeps_its_order),
+        CASE(test_a_burst_of_strangers_is_refused),
         CASE(test_packets_come_and_go_in_the_same_places),
 };
 

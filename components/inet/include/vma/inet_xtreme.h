@@ -1,7 +1,7 @@
 /*
  * inet_xtreme - SocketXtreme (<mellanox/vma_extra.h>): completions that a thread polls, and the buffers that they give.
  *
- *   sink ──┬─ its thread polls this ring ── vma_xtreme_give ─────────────────────────────> completion
+ *   sink ──┬─ its thread polls this ring ── vma_xtreme_give, vma_xtreme_give_train ──────> completion
  *          └─ else: queued as always, vma_xtreme_post ──> the ring's list ── complete() ──> completion
  *
  *   vma_buff_t of the application ── range, alignment, own count ──> place of the table: frame, account, next one
@@ -138,6 +138,12 @@ enum vma_xtreme_given vma_xtreme_give(struct vma_xtreme_poll *poll, struct vma_x
  * */
 enum vma_xtreme_given vma_xtreme_give_datagram(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
                                                struct vma_buf *buf, uint64_t limit, uint32_t src, uint16_t src_port_be);
+/*
+ * The same of datagrams in a row from one sender: how many were given, the first ones. All of them are charged at once;
+ * 0 also where there is room for some.
+ */
+unsigned vma_xtreme_give_train(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, struct vma_buf *const *bufs,
+                               unsigned n, uint64_t limit, const struct sockaddr_in *src);
 /* A completion without a packet. False: no room. */
 bool vma_xtreme_give_event(struct vma_xtreme_poll *poll, const struct vma_xtreme *xtreme, uint64_t events,
                            const struct sockaddr_in *src, int listen_fd);

@@ -48,6 +48,23 @@ struct vma_rx_info {
  * its members, one reference each: neither its bytes nor its descriptors (user, next) may be written.
  */
 typedef bool (*vma_flow_sink)(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info);
+/*
+ * Takes packets that came in a row: UDP datagrams for one socket, each in one buffer, and info is true of all of them.
+ * Returns how many, the first ones: a sink that returned true for each would have done the same. The others go to the
+ * sink, one by one.
+ */
+typedef unsigned (*vma_flow_train)(struct vma_flow *flow, struct vma_buf *const *packets, unsigned n,
+                                   const struct vma_rx_info *info);
+
+/* Each may be NULL. */
+struct vma_flow_ops {
+	/*
+	 * The NIC has given the flow back to the kernel (see VMA_NIC_EVENT_FLOW_REVOKED): called once, by the thread
+	 * that drives or by the NIC's own, with the receive flag held, as a sink. The flow stays attached.
+	 */
+	void (*revoked)(struct vma_flow *flow);
+	vma_flow_train take_train; /* NULL: the sink gets all packets */
+};
 
 struct vma_flow {
 	struct vma_flow_key key;
@@ -55,14 +72,10 @@ struct vma_flow {
 	int shadow_fd;  /* as in struct vma_flow_rule */
 	uint64_t shadow_cookie;
 	vma_flow_sink sink;
-	void *owner;           /* for the sink */
-	struct vma_flow *next; /* ring's own: members of the same key */
-	struct vma_ring *ring; /* ring's own: where it is attached, NULL: nowhere */
-	/*
-	 * May be NULL. The NIC has given the flow back to the kernel (see VMA_NIC_EVENT_FLOW_REVOKED): called once, by
-	 * the thread that drives or by the NIC's own, with the receive flag held, as a sink. The flow stays attached.
-	 */
-	void (*revoked)(struct vma_flow *flow);
+	void *owner;                    /* for the sink */
+	struct vma_flow *next;          /* ring's own: members of the same key */
+	struct vma_ring *ring;          /* ring's own: where it is attached, NULL: nowhere */
+	const struct vma_flow_ops *ops; /* NULL: it has none of them */
 };
 
 enum vma_thread_mode { VMA_THREAD_SINGLE = 0, VMA_THREAD_SPIN = 1, VMA_THREAD_MUTEX = 2, VMA_THREAD_YIELD = 3 };
