@@ -90,6 +90,17 @@ check_eq "what five processes held is back when they have ended" "$(ask 7106 100
 finish after 60
 check_eq "the kernel of b saw no datagram" "$(snmp b Udp InDatagrams)" "$before"
 
+sent=$(snmp b Udp OutDatagrams)
+serve shut shutdown 7107 500
+check_eq "until SO_VMA_SHUTDOWN_RX datagrams come as completions" "$(ask 7107 500)" "answers 500 wrong 0"
+wait_for 30 log_has shut '^shut'
+check_eq "the kernel has had none of them" "$(snmp b Udp InDatagrams)" "$before"
+check_eq "from then on by receive calls" "$(ask 7107 500)" "answers 500 wrong 0"
+finish shut 60
+check_eq "none of them as a completion" "$(said shut)" "polled 500 received 500 wrong 0 "
+check_eq "those are the kernel's" "$(($(snmp b Udp InDatagrams) - before))" 500
+check_eq "and what the socket sends is not" "$(snmp b Udp OutDatagrams)" "$sent"
+
 # ---- TCP ----
 
 echo_client() { # PORT CONNECTIONS BYTES: at the same time

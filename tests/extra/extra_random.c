@@ -8,6 +8,9 @@
  * copies, hold, free, free twice, free what is another's, set callbacks that do the same, close sockets under each other,
  * fork, and pass bad memory. Every datagram and stream has bytes of one value, so what is mixed up or overwritten while
  * it is held shows. A call may fail only with an errno of its contract. The last line says what was seen.
+ *
+ * With VMA_SOCKETXTREME=1 every second call is one of SocketXtreme's: polls on sockets, rings, an epoll set and whatever
+ * else has a number; packets that are kept, referenced, overwritten, freed, freed twice.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -18,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -35,7 +39,11 @@ static uint64_t ends_ms;
 /* A place is taken out (-1) by who closes it, so it is closed once. The others may still be calling. */
 static _Atomic int fds[SOCKETS];
 static int listener;
-static char *forbidden; /* a page that nobody may touch, behind one that all may */
+static bool has_xtreme;
+static int set;                /* epoll, of all sockets */
+static _Atomic int some_ring;  /* the ring of a socket, which may have closed */
+static pthread_rwlock_t polls; /* read: places may be given out; write: none is, so what is free stays so */
+static char *forbidden;        /* a page that nobody may touch, behind one that all may */
 
 struct held {
 	void *id;
@@ -45,12 +53,22 @@ struct held {
 	uint8_t value;
 };
 
+/* A packet of SocketXtreme; `references` are those of its first buffer. */
+struct kept {
+	struct vma_packet_desc_t packet;
+	const uint8_t *bytes;
+	size_t len;
+	unsigned references;
+};
+
 struct caller {
 	uint64_t random;
 	struct held held[HELD];
 	unsigned held_n, depth;
 	void *freed; /* an identifier of before */
-	uint64_t calls, wrong, zero_copied, copied, callbacks, held_freed;
+	struct kept kept[HELD];
+	unsigned kept_n;
+	uint64_t calls, wrong, zero_copied, copied, callbacks, held_freed, polled, accepted, twice_freed;
 };
 static __thread struct caller *me;
 
@@ -163,7 +181,10 @@ static void open_place(unsigned i)
 	if (atomic_load(&fds[i]) >= 0)
 		return;
 	fd = i < UDP_SOCKETS ? open_udp(i) : accept4(listener, NULL, NULL, SOCK_NONBLOCK);
-	if (fd >= 0 && !atomic_compare_exchange_strong(&fds[i], &none, fd))
+	if (fd < 0)
+		return;
+	epoll_ctl(set, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN});
+	if (!atomic_compare_exchange_strong(&fds[i], &none, fd))
 		close(fd);
 }
 
@@ -390,6 +411,212 @@ static void set_callback(void)
 		wrong("register_recv_callback");
 }
 
+/* ---- SocketXtreme ---- */
+
+static void free_kept(unsigned at)
+{
+	struct kept kept = me->kept[at];
+
+	me->kept[at] = me->kept[--me->kept_n];
+	if (!is_uniform(kept.bytes, kept.len, kept.bytes[0]))
+		wrong("a kept packet has changed");
+	while (kept.references > 1) {
+		if (api->socketxtreme_free_vma_buff(kept.packet.buff_lst) != (int)--kept.references)
+			wrong("a reference is not counted");
+	}
+	if (api->socketxtreme_free_vma_packets(&kept.packet, 1) != 0)
+		wrong("a kept packet is not taken back");
+}
+
+static void free_any_kept(void)
+{
+	if (me->kept_n != 0)
+		free_kept(any(me->kept_n));
+}
+
+/* Several by one call. The last reference of each goes with it. */
+static void free_many_kept(void)
+{
+	struct vma_packet_desc_t packets[8];
+	int n = 0;
+
+	while (n < 8 && me->kept_n != 0 && me->kept[me->kept_n - 1].references == 1)
+		packets[n++] = me->kept[--me->kept_n].packet;
+	if (api->socketxtreme_free_vma_packets(packets, n) != 0)
+		wrong("kept packets are not taken back");
+}
+
+/* While nobody polls what was freed is nobody's. */
+static void free_kept_twice(void)
+{
+	struct vma_packet_desc_t packet;
+
+	if (me->kept_n == 0 || pthread_rwlock_trywrlock(&polls) != 0)
+		return;
+	packet = me->kept[0].packet;
+	free_kept(0);
+	if (api->socketxtreme_free_vma_packets(&packet, 1) == 0 || errno != ENOENT)
+		wrong("a packet is freed twice");
+	if (api->socketxtreme_free_vma_buff(packet.buff_lst) >= 0 || errno != ENOENT)
+		wrong("a buffer is freed twice");
+	if (api->socketxtreme_ref_vma_buff(packet.buff_lst) >= 0 || errno != ENOENT)
+		wrong("a reference to what is free");
+	me->twice_freed++;
+	pthread_rwlock_unlock(&polls);
+}
+
+static void refer_to_kept(void)
+{
+	struct kept *kept = me->kept_n != 0 ? &me->kept[any(me->kept_n)] : NULL;
+
+	if (kept != NULL && kept->references < 5 &&
+	    api->socketxtreme_ref_vma_buff(kept->packet.buff_lst) != (int)++kept->references)
+		wrong("a reference");
+}
+
+/* No place of the library's, or not the beginning of one. */
+static void free_xtreme_badly(void)
+{
+	struct vma_buff_t own = {.len = 1};
+	struct vma_packet_desc_t packet = {.buff_lst = &own};
+	const unsigned kind = any(5);
+
+	if (kind == 1)
+		packet.buff_lst = (struct vma_buff_t *)(forbidden + any(4096));
+	else if (kind == 2)
+		packet.buff_lst = (struct vma_buff_t *)(uintptr_t)(((uint64_t)any(1U << 30) << 18) ^ any(1U << 30));
+	else if (kind == 3 && me->kept_n != 0)
+		packet.buff_lst = (struct vma_buff_t *)((char *)me->kept[0].packet.buff_lst + 1 + any(62));
+	if (kind == 4) {
+		if (api->socketxtreme_free_vma_packets((struct vma_packet_desc_t *)(forbidden - any(40)),
+		                                       1 + (int)any(3)) == 0 ||
+		    (errno != EFAULT && errno != EINVAL))
+			wrong("descriptions that are not there");
+		return;
+	}
+	/* Of random numbers one may be a place of the other caller's: it is left alone. */
+	if (kind != 2 && (api->socketxtreme_free_vma_packets(&packet, 1) == 0 || errno != EINVAL))
+		wrong("a packet that is none");
+	if (kind != 2 && (api->socketxtreme_free_vma_buff(packet.buff_lst) >= 0 || errno != EINVAL))
+		wrong("a buffer that is none");
+}
+
+static void keep(const struct vma_packet_desc_t *packet)
+{
+	const struct vma_buff_t *first = packet->buff_lst;
+	size_t sum = 0, n = 0;
+
+	for (const struct vma_buff_t *buff = first; buff != NULL; buff = buff->next, n++) {
+		sum += buff->len;
+		if (!is_uniform(buff->payload, buff->len, *(uint8_t *)first->payload))
+			wrong("a completion of different bytes");
+	}
+	if (sum != packet->total_len || n != packet->num_bufs)
+		wrong("what a completion says of its packet");
+	if (me->kept_n == HELD)
+		free_any_kept();
+	me->kept[me->kept_n++] =
+	        (struct kept){.packet = *packet, .bytes = first->payload, .len = first->len, .references = 1};
+	if (any(4) == 0) { /* the library does not read it */
+		packet->buff_lst->next = (struct vma_buff_t *)(uintptr_t)any(1U << 30);
+		packet->buff_lst->payload = NULL;
+		packet->buff_lst->len = (uint16_t)any(1U << 16);
+	}
+}
+
+static void place_connection(int fd)
+{
+	for (unsigned i = UDP_SOCKETS; i < SOCKETS; i++) {
+		int none = -1;
+
+		if (atomic_compare_exchange_strong(&fds[i], &none, fd))
+			return;
+	}
+	close(fd);
+}
+
+static int polled_fd(void)
+{
+	const unsigned what = any(8);
+	int ring = -1;
+
+	if (what == 0)
+		return set;
+	if (what == 1)
+		return listener;
+	if (what == 2)
+		return atomic_load(&some_ring);
+	if (what == 3 && api->get_socket_rings_fds(any_fd(), &ring, 1) == 1)
+		atomic_store(&some_ring, ring);
+	return what == 3 ? ring : any_fd();
+}
+
+static void poll_xtreme(void)
+{
+	struct vma_completion_t completions[32], *to = completions;
+	const int fd = polled_fd(), flags = any(64) == 0;
+	const unsigned most = any(33);
+	int n;
+
+	if (any(32) == 0)
+		to = (struct vma_completion_t *)(forbidden - any(64));
+	pthread_rwlock_rdlock(&polls);
+	n = api->socketxtreme_poll(fd, to, most, flags);
+	pthread_rwlock_unlock(&polls);
+	if (n < 0 && errno != EBADF && !(errno == EINVAL && flags != 0) && !(errno == EFAULT && to != completions))
+		wrong("socketxtreme_poll");
+	if (n > (int)most || (n > 0 && to != completions)) {
+		wrong("how many completions");
+		return;
+	}
+	for (int i = 0; i < n; i++) {
+		if (to[i].events & VMA_SOCKETXTREME_NEW_CONNECTION_ACCEPTED) {
+			me->accepted++;
+			place_connection((int)to[i].user_data);
+		}
+		if (to[i].events & VMA_SOCKETXTREME_PACKET) {
+			me->polled++;
+			keep(&to[i].packet);
+		}
+	}
+}
+
+/* Of datagrams: a connection's user data is its descriptor. Now and then a socket is the kernel's from now on. */
+static void set_xtreme_options(void)
+{
+	const int fd = atomic_load(&fds[any(UDP_SOCKETS)]);
+	const uint64_t data = any(1U << 30);
+	const uint32_t tag = any(1U << 21);
+
+	if (setsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &data, 8 - 4 * any(2)) != 0 && errno != EINVAL &&
+	    errno != EBADF)
+		wrong("SO_VMA_USER_DATA");
+	if (setsockopt(fd, SOL_SOCKET, SO_VMA_FLOW_TAG, &tag, sizeof(tag)) != 0 && errno != EINVAL && errno != EBADF)
+		wrong("SO_VMA_FLOW_TAG");
+	if (any(16) == 0 && setsockopt(fd, SOL_SOCKET, SO_VMA_SHUTDOWN_RX, NULL, 0) != 0 && errno != EBADF)
+		wrong("SO_VMA_SHUTDOWN_RX");
+}
+
+static void call_xtreme(void)
+{
+	const unsigned what = any(1000);
+
+	if (what < 500)
+		poll_xtreme();
+	else if (what < 700)
+		free_any_kept();
+	else if (what < 780)
+		free_many_kept();
+	else if (what < 840)
+		free_kept_twice();
+	else if (what < 900)
+		refer_to_kept();
+	else if (what < 980)
+		free_xtreme_badly();
+	else
+		set_xtreme_options();
+}
+
 /* ---- the other calls ---- */
 
 static void ask(void)
@@ -432,6 +659,8 @@ static void set_room(void)
 static void fork_child(void)
 {
 	const struct held *held = me->held_n != 0 ? &me->held[0] : NULL;
+	struct kept *kept = me->kept_n != 0 ? &me->kept[0] : NULL;
+	struct vma_completion_t completion;
 	int status;
 	const pid_t child = fork();
 
@@ -439,6 +668,10 @@ static void fork_child(void)
 		alarm(20);
 		if (held != NULL && give_back(held->fd, held->id) == 0)
 			_exit(1);
+		if (kept != NULL && api->socketxtreme_free_vma_packets(&kept->packet, 1) == 0)
+			_exit(2);
+		if (has_xtreme)
+			api->socketxtreme_poll(any_fd(), &completion, 1, 0);
 		receive_zero_copy();
 		_exit(0);
 	}
@@ -451,7 +684,9 @@ static void call_any(void)
 	const unsigned what = any(1000);
 
 	me->calls++;
-	if (what < 400)
+	if (has_xtreme && any(2) == 0)
+		call_xtreme();
+	else if (what < 400)
 		receive_zero_copy();
 	else if (what < 600)
 		free_any();
@@ -486,6 +721,8 @@ static void *run_calls(void *arg)
 	}
 	while (me->held_n != 0)
 		free_any();
+	while (me->kept_n != 0)
+		free_any_kept();
 	return NULL;
 }
 
@@ -509,6 +746,10 @@ static int run_all(uint64_t seed)
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	if (bind(listener, (struct sockaddr *)&address, sizeof(address)) != 0 || listen(listener, 16) != 0)
 		fail("listen");
+	set = epoll_create1(0);
+	pthread_rwlock_init(&polls, NULL);
+	atomic_init(&some_ring, -1);
+	epoll_ctl(set, EPOLL_CTL_ADD, listener, &(struct epoll_event){.events = EPOLLIN});
 	for (unsigned i = 0; i < SOCKETS; i++) {
 		atomic_init(&fds[i], -1);
 		open_place(i);
@@ -527,6 +768,16 @@ static int run_all(uint64_t seed)
 		all.copied += callers[i].copied;
 		all.callbacks += callers[i].callbacks;
 		all.held_freed += callers[i].held_freed;
+		all.polled += callers[i].polled;
+		all.accepted += callers[i].accepted;
+		all.twice_freed += callers[i].twice_freed;
+	}
+	if (has_xtreme) {
+		printf("# %lu calls, %lu polled, %lu accepted, %lu freed twice, %lu without a copy, %lu callbacks\n",
+		       all.calls, all.polled, all.accepted, all.twice_freed, all.zero_copied, all.callbacks);
+		printf("polled %s accepted %s twice %s wrong %lu\n", some(all.polled), some(all.accepted),
+		       some(all.twice_freed), all.wrong);
+		return all.wrong != 0;
 	}
 	printf("# %lu calls, %lu without a copy, %lu copied, %lu callbacks, %lu freed\n", all.calls, all.zero_copied,
 	       all.copied, all.callbacks, all.held_freed);
@@ -548,5 +799,6 @@ int main(int argc, char **argv)
 	api = vma_get_api();
 	if (api == NULL)
 		return 3;
+	has_xtreme = api->vma_extra_supported_mask & VMA_EXTRA_API_SOCKETXTREME_POLL;
 	return run_all(argc > 5 ? strtoull(argv[5], NULL, 10) : 1);
 }

@@ -7,6 +7,7 @@
  *   hold ADDRESS PORT COUNT           frees nothing; waits to be killed
  *   misuse ADDRESS PORT COUNT         frees twice, frees strangers', polls what is closed, ...
  *   off ADDRESS PORT COUNT            without VMA_SOCKETXTREME
+ *   shutdown ADDRESS PORT COUNT       echoes so many datagrams, gives the next to the kernel, echoes as many by recv
  *   tcp ADDRESS PORT COUNT            a server that echoes so many connections
  *   client ADDRESS PORT COUNT         a client of an echo server: connects, sends so many bytes, compares
  *   greedy ADDRESS PORT COUNT         a server that frees nothing until its peer stands still, then all
@@ -321,6 +322,47 @@ static void do_misuse(void)
 	printf("wrong %u %s\n", wrong, why);
 }
 
+static void echo(int fd, const void *bytes, size_t len, const struct sockaddr_in *to)
+{
+	wrong += !is_whole(bytes, len);
+	if (sendto(fd, bytes, len, 0, (const struct sockaddr *)to, sizeof(*to)) != (ssize_t)len)
+		fail("sendto");
+}
+
+static void do_shutdown(void)
+{
+	const int fd = open_bound(SOCK_DGRAM), stream = open_socket(SOCK_STREAM);
+	struct timeval patience = {.tv_sec = PATIENCE_S};
+	struct vma_completion_t completion;
+	unsigned by_poll = 0, by_recv = 0;
+
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	say_ready();
+	for (; by_poll < count; by_poll++) {
+		completion = await_packet(fd);
+		echo(fd, completion.packet.buff_lst->payload, completion.packet.total_len, &completion.src);
+		if (api->socketxtreme_free_vma_packets(&completion.packet, 1) != 0)
+			fail("free");
+	}
+	expect_that(setsockopt(fd, SOL_SOCKET, SO_VMA_SHUTDOWN_RX, NULL, 0) == 0, "SO_VMA_SHUTDOWN_RX");
+	expect_errno(setsockopt(stream, SOL_SOCKET, SO_VMA_SHUTDOWN_RX, NULL, 0), EOPNOTSUPP, "that of a connection");
+	printf("shut\n");
+	fflush(stdout);
+	for (; by_recv < count; by_recv++) {
+		struct sockaddr_in from;
+		socklen_t from_len = sizeof(from);
+		char room[256];
+		const ssize_t len = recvfrom(fd, room, sizeof(room), 0, (struct sockaddr *)&from, &from_len);
+
+		if (len < 0)
+			fail("recvfrom");
+		/* The socket may be on no ring now, and then there is nothing to poll. */
+		expect_that(api->socketxtreme_poll(fd, &completion, 1, 0) <= 0, "no completion any more");
+		echo(fd, room, (size_t)len, &from);
+	}
+	printf("polled %u received %u wrong %u %s\n", by_poll, by_recv, wrong, why);
+}
+
 static void do_off(void)
 {
 	const int fd = open_bound(SOCK_DGRAM);
@@ -332,6 +374,7 @@ static void do_off(void)
 	expect_that((api->vma_extra_supported_mask & bits) == 0, "the mask");
 	expect_errno(api->socketxtreme_poll(fd, &completion, 1, 0), EOPNOTSUPP, "socketxtreme_poll");
 	expect_errno(setsockopt(fd, SOL_SOCKET, SO_VMA_USER_DATA, &data, 8), ENOPROTOOPT, "SO_VMA_USER_DATA");
+	expect_errno(setsockopt(fd, SOL_SOCKET, SO_VMA_SHUTDOWN_RX, &data, 8), ENOPROTOOPT, "SO_VMA_SHUTDOWN_RX");
 	printf("wrong %u %s\n", wrong, why);
 }
 
@@ -518,10 +561,10 @@ static const struct {
 	void (*run)(void);
 	bool plain;
 } roles[] = {
-        {"send", do_send, true},    {"udp", do_udp, false},       {"flood", do_flood, false},
-        {"hold", do_hold, false},   {"misuse", do_misuse, false}, {"off", do_off, false},
-        {"tcp", do_tcp, false},     {"client", do_client, false}, {"greedy", do_greedy, false},
-        {"reset", do_reset, false},
+        {"send", do_send, true},    {"udp", do_udp, false},           {"flood", do_flood, false},
+        {"hold", do_hold, false},   {"misuse", do_misuse, false},     {"off", do_off, false},
+        {"tcp", do_tcp, false},     {"client", do_client, false},     {"greedy", do_greedy, false},
+        {"reset", do_reset, false}, {"shutdown", do_shutdown, false},
 };
 
 int main(int argc, char **argv)

@@ -2,7 +2,7 @@
  * The same steps, drawn by a seed, once through libibverbs (fake_provider.h) and once through the rings (mlx5_model.h):
  * what the card sends, what the user receives, what each call returns and what is counted is the same, byte by byte.
  *
- *   SEEDS=N STEPS=N   of each setting
+ *   FIRST=N SEEDS=N STEPS=N   of each setting, from the N-th seed on; memory ends at some 30 seeds
  */
 #include <vma/test.h>
 
@@ -483,11 +483,12 @@ static unsigned number_of(const char *name, unsigned otherwise)
 
 static void test_rings_do_what_libibverbs_does(void **state)
 {
-	const unsigned seeds = number_of("SEEDS", 3), steps = number_of("STEPS", 3000);
+	const unsigned first = number_of("FIRST", 1), end = first + number_of("SEEDS", 3),
+	               steps = number_of("STEPS", 3000);
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(settings) / sizeof(settings[0]); i++)
-		for (uint64_t seed = 1; seed <= seeds; seed++) {
+		for (uint64_t seed = first; seed < end; seed++) {
 			size_t at = 0;
 
 			live(BY_LIBIBVERBS, &settings[i], seed * 0x9e3779b97f4a7c15u, steps);

@@ -260,10 +260,9 @@ unsigned mlx5_poll_rx(struct vma_nic_qp *base, struct vma_buf **bufs, unsigned n
 static bool ring_is_empty(const struct verbs_qp *qp, const struct mlx5_cq *cq)
 {
 	const uint32_t index = atomic_load_explicit(&cq->index, memory_order_acquire);
-	const uint8_t op_own = mlx5_cqe_owner(mlx5_cqe_at(cq, index));
-
 	/* Acquire: index and rx_keeps are not looked at before the owner bit was. */
-	atomic_thread_fence(memory_order_acquire);
+	const uint8_t op_own = __atomic_load_n(&mlx5_cqe_at(cq, index)->op_own, __ATOMIC_ACQUIRE);
+
 	return !mlx5_cqe_is_there(cq, index, op_own) && !atomic_load_explicit(&qp->rx_keeps, memory_order_relaxed) &&
 	       atomic_load_explicit(&cq->index, memory_order_relaxed) == index;
 }
