@@ -2,7 +2,7 @@
  * The same steps, drawn by a seed, once through libibverbs (fake_provider.h) and once through the rings (mlx5_model.h):
  * what the card sends, what the user receives, what each call returns and what is counted is the same, byte by byte.
  *
- *   FIRST=N SEEDS=N STEPS=N   of each setting, from the N-th seed on; memory ends at some 30 seeds
+ *   FIRST=N SEEDS=N STEPS=N   of each setting, from the N-th seed on; a run has room for some 12
  */
 #include <vma/test.h>
 
