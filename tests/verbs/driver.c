@@ -1,6 +1,8 @@
 /* The driver: a device of libibverbs whose card is a process. Devices, contexts, memory, and the way to the card. */
 #include "driver.h"
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <rdma/ib_user_verbs.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -9,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -78,7 +81,15 @@ void soft_object_end(struct soft_object *object)
 	atomic_store(&object->is_alive, false);
 }
 
-/* ---- the way to the card ---- */
+/* ---- the way to the card: the command descriptor ---- */
+
+/* Programs may set it not to wait; commands are answered within the call all the same. */
+static bool await_again(int socket, short events)
+{
+	struct pollfd what = {.fd = socket, .events = events};
+
+	return errno == EINTR || (errno == EAGAIN && syscall(SYS_ppoll, &what, 1, NULL, NULL, 0) > 0);
+}
 
 static int receive_reply(int socket, struct card_reply *reply, int fds[3])
 {
@@ -94,7 +105,7 @@ static int receive_reply(int socket, struct card_reply *reply, int fds[3])
 
 	do
 		len = recvmsg(socket, &msg, MSG_CMSG_CLOEXEC);
-	while (len < 0 && errno == EINTR);
+	while (len < 0 && await_again(socket, POLLIN));
 	cmsg = CMSG_FIRSTHDR(&msg);
 	if (len > 0 && cmsg && cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS)
 		memcpy(fds, CMSG_DATA(cmsg), cmsg->cmsg_len - CMSG_LEN(0));
@@ -108,7 +119,7 @@ static int ask(int socket, const struct card_request *request, struct card_reply
 
 	do
 		len = send(socket, request, sizeof(*request), MSG_NOSIGNAL);
-	while (len < 0 && errno == EINTR);
+	while (len < 0 && await_again(socket, POLLOUT));
 	if (len != sizeof(*request))
 		return EIO;
 	return receive_reply(socket, reply, fds) ? EIO : reply->error;
@@ -121,7 +132,7 @@ int soft_ask(struct soft_context *context, struct card_request *request, struct 
 	if (error)
 		return error;
 	pthread_mutex_lock(&context->lock);
-	error = ask(context->card_fd, request, reply, fds);
+	error = ask(context->ibv.context.cmd_fd, request, reply, fds);
 	pthread_mutex_unlock(&context->lock);
 	if (fd)
 		*fd = fds[0];
@@ -386,8 +397,6 @@ static void soft_free_context(struct ibv_context *ibv_context)
 		munmap(context->page, sizeof(*context->page));
 	if (context->doorbell >= 0)
 		close(context->doorbell);
-	if (context->card_fd >= 0)
-		close(context->card_fd);
 	verbs_uninit_context(&context->ibv);
 	free(context);
 }
@@ -440,8 +449,11 @@ static bool layout_is_right(const struct verbs_context *context)
 	       context->query_rt_values == soft_query_rt_values;
 }
 
-/* The card's socket is named by the device's folder in the tree. */
-static int card_connect(const struct ibv_device *device)
+/*
+ * The command descriptor becomes a connection to the card, whose socket is named by the device's folder in the tree. So
+ * what a process has in the card ends as with the kernel: when nobody holds that descriptor any more, be it a child.
+ */
+static int card_connect(const struct ibv_device *device, int cmd_fd)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	char path[IBV_SYSFS_PATH_MAX + 8], format[16];
@@ -452,7 +464,7 @@ static int card_connect(const struct ibv_device *device)
 	snprintf(format, sizeof(format), "%%%zus", sizeof(addr.sun_path) - 1);
 	file = fopen(path, "re");
 	if (!file)
-		return -1;
+		return ENODEV;
 	n = fscanf(file, format, addr.sun_path);
 	fclose(file);
 	fd = n == 1 ? socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0) : -1;
@@ -460,14 +472,18 @@ static int card_connect(const struct ibv_device *device)
 		close(fd);
 		fd = -1;
 	}
-	return fd;
+	if (fd < 0)
+		return ENODEV;
+	n = dup3(fd, cmd_fd, O_CLOEXEC) < 0 ? errno : 0;
+	close(fd);
+	return n;
 }
 
 static int context_open(struct soft_context *context)
 {
 	struct card_request request = {.type = CARD_OPEN, .open.proto = CARD_PROTO};
 	struct card_reply reply;
-	int fds[3] = {-1, -1, -1}, error = ask(context->card_fd, &request, &reply, fds);
+	int fds[3] = {-1, -1, -1}, error = ask(context->ibv.context.cmd_fd, &request, &reply, fds);
 
 	if (fds[0] >= 0)
 		context->page = soft_map(fds[0], sizeof(*context->page));
@@ -497,8 +513,9 @@ static struct verbs_context *soft_alloc_context(struct ibv_device *device, int c
 		fprintf(stderr, "vmasoft: this libibverbs is laid out in another way than that of rdma-core 44\n");
 		abort();
 	}
-	context->card_fd = card_connect(device);
-	error = context->card_fd < 0 ? ENODEV : context_open(context);
+	error = card_connect(device, cmd_fd);
+	if (error == 0)
+		error = context_open(context);
 	if (error == 0)
 		return &context->ibv;
 	soft_free_context(&context->ibv.context);

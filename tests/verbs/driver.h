@@ -30,7 +30,7 @@ struct soft_object {
 struct soft_context {
 	struct verbs_context ibv;
 	pid_t pid; /* that has opened it: the card copies from and to this process */
-	int card_fd, doorbell;
+	int doorbell;
 	struct card_page *page;
 	bool is_lenient;
 	pthread_mutex_t lock; /* requests, and the list of objects */
