@@ -109,28 +109,28 @@ bool vma_tcp_has_orphans(struct vma_tcp *tcp)
 /*
  * The peer has all of it, FIN included, and goes on as long as it likes: the owner of the device answers it
  * (minisocks.c), or, where there is none, the kernel, with RST, which ends what is closed already. Any other connection
- * has something that its peer waits for: it is left to the owner of the device, who resets the peer, or, where that
- * owner knows no rule of it, reset here.
+ * has something that its peer waits for: it is left to the owner of the device, who resets the peer, or, where there is
+ * none, or that owner knows no rule of it, reset here.
  */
-static void conn_leave_at_stack_end(struct vma_tcp_conn *conn)
+static void conn_leave_at_stack_end(struct vma_tcp_conn *conn, bool has_owner)
 {
 	if (conn->is_over || conn->pcb == NULL)
 		return;
 	if (conn->closing && conn->pcb->state == FIN_WAIT_2)
 		conn_fail_with_error(conn, 0, false);
-	else if (!conn->steered)
+	else if (!has_owner || !conn->steered)
 		conn_fail_with_error(conn, 0, true);
 }
 
 void vma_tcp_leave_at_exit(struct vma_tcp *tcp)
 {
+	const bool has_owner = tcp_minisocks_export(tcp, LEAVE_MOST);
 	uint32_t left = LEAVE_MOST;
 
-	tcp_minisocks_export(tcp, LEAVE_MOST);
 	if (!vma_ring_acquire(tcp->ring))
 		return;
 	for (struct vma_tcp_conn *conn = tcp->all; conn != NULL && left > 0; conn = conn->next_all, left--)
-		conn_leave_at_stack_end(conn);
+		conn_leave_at_stack_end(conn, has_owner);
 	timewait_end_some(tcp, LEAVE_MOST);
 	vma_ring_release(tcp->ring); /* a run: resets leave */
 	vma_ring_prune(tcp->ring, LEAVE_MOST, UINT64_MAX, NULL);

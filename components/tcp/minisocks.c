@@ -6,6 +6,7 @@
  * thread holds the receive flag while the owner listens. If something changes meanwhile, that is lost, as the segment
  * that changed it might have been; the peer sends it again.
  */
+#include <errno.h>
 #include <string.h>
 
 #include "tcp_priv.h"
@@ -59,12 +60,13 @@ static void write_minisocks(const struct vma_tcp *tcp, struct export_batch *expo
 	timewait_for_each(tcp, minisock_add_time_wait, export_batch);
 }
 
-void tcp_minisocks_export(struct vma_tcp *tcp, uint32_t most)
+bool tcp_minisocks_export(struct vma_tcp *tcp, uint32_t most)
 {
 	struct export_batch export_batch = {.most = 0};
+	int rc = 0;
 
 	if (!vma_ring_acquire(tcp->ring))
-		return;
+		return true;
 	export_batch.most = tcp_count_connections(tcp) + timewait_count(tcp);
 	export_batch.most = export_batch.most < most ? export_batch.most : most;
 	if (export_batch.most > 0)
@@ -73,7 +75,8 @@ void tcp_minisocks_export(struct vma_tcp *tcp, uint32_t most)
 		write_minisocks(tcp, &export_batch);
 	vma_ring_release(tcp->ring);
 	if (export_batch.count > 0)
-		vma_nic_minisock_export(vma_ring_qp(tcp->ring), export_batch.minisocks, export_batch.count);
+		rc = vma_nic_minisock_export(vma_ring_qp(tcp->ring), export_batch.minisocks, export_batch.count);
 	if (export_batch.minisocks != NULL)
 		tcp->host.free(export_batch.minisocks);
+	return rc != -EOPNOTSUPP;
 }

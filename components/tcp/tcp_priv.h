@@ -573,7 +573,8 @@ void timewait_for_each(const struct vma_tcp *tcp,
                        void *arg);
 
 /* minisocks.c: the owner of the device goes on for all, or `most`, of them. Control path; nothing ends here. */
-void tcp_minisocks_export(struct vma_tcp *tcp, uint32_t most);
+/* False: the device has no owner that answers for connections. */
+bool tcp_minisocks_export(struct vma_tcp *tcp, uint32_t most);
 
 /* Of the way back to a peer that asks: its path is not known yet. */
 static inline uint32_t tcp_mtu_of_request(const struct vma_tcp *tcp)

@@ -60,23 +60,6 @@ static void test_time_wait_is_left(void **state)
 	app_free(client);
 }
 
-/* The connecting side has a rule of the NIC's, whose owner sees to it; the accepting side has none yet. */
-static void test_peers_of_unfinished_connections_without_rule_are_reset(void **state)
-{
-	struct app *client, *server;
-
-	(void)state;
-	establish(&client, &server);
-	vma_tcp_leave_at_exit(side[0].tcp);
-	fixture_run(MS);
-	assert_int_equal(vma_tcp_state(client->conn), TCP_ESTABLISHED);
-	assert_int_equal(vma_tcp_state(server->conn), TCP_ESTABLISHED);
-	vma_tcp_leave_at_exit(side[1].tcp);
-	fixture_run(MS);
-	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);
-	app_free(client);
-}
-
 /* ---- who goes on ---- */
 
 static struct vma_flow_minisock left[8];
@@ -103,6 +86,36 @@ static void leave_to_owner(int i)
 	qp->ops = &with_minisocks;
 	vma_tcp_leave_at_exit(side[i].tcp);
 	qp->ops = ops;
+}
+
+/* The connecting side has a rule of the NIC's, whose owner sees to it; the accepting side has none yet. */
+static void test_peers_of_unfinished_connections_without_rule_are_reset(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	leave_to_owner(0);
+	fixture_run(MS);
+	assert_int_equal(vma_tcp_state(client->conn), TCP_ESTABLISHED);
+	assert_int_equal(vma_tcp_state(server->conn), TCP_ESTABLISHED);
+	leave_to_owner(1);
+	fixture_run(MS);
+	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);
+	app_free(client);
+}
+
+static void test_without_an_owner_peers_of_all_unfinished_connections_are_reset(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	vma_tcp_leave_at_exit(side[0].tcp);
+	fixture_run(MS);
+	assert_int_equal(vma_tcp_error(server->conn), ECONNRESET);
+	assert_int_equal(flows_of(0, client), 0);
+	app_free(client);
 }
 
 static void check_minisock_left(const struct app *app, enum vma_minisock_state state)
@@ -169,6 +182,8 @@ int main(void)
 	                                        fixture_close),
 	        cmocka_unit_test_setup_teardown(test_time_wait_is_left, fixture_open, fixture_close),
 	        cmocka_unit_test_setup_teardown(test_peers_of_unfinished_connections_without_rule_are_reset,
+	                                        fixture_open, fixture_close),
+	        cmocka_unit_test_setup_teardown(test_without_an_owner_peers_of_all_unfinished_connections_are_reset,
 	                                        fixture_open, fixture_close),
 	        cmocka_unit_test_setup_teardown(test_the_owner_waits_for_the_end_of_a_peer_that_has_not_closed,
 	                                        fixture_open, fixture_close),

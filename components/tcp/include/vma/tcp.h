@@ -168,7 +168,8 @@ bool vma_tcp_has_orphans(struct vma_tcp *tcp);
  * Control path, does nothing in a sink: the process is about to end. The owner of the device is told of all
  * connections and answers for them from now on, where there is one (vma_nic_minisock_export). What has nothing left to
  * say (TIME_WAIT, and FIN_WAIT_2 of closed connections) is over, or its rules of the NIC would look like connections of
- * a process that died, whose peers are to be reset; peers of other connections that have no rule yet are reset.
+ * a process that died, whose peers are to be reset; peers of other connections that have no rule yet are reset, and all
+ * of them if the device has no such owner.
  */
 void vma_tcp_leave_at_exit(struct vma_tcp *tcp);
 
