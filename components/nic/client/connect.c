@@ -428,6 +428,22 @@ int vmad_client_connect(const struct vmad_connect_attr *how, struct vmad_client 
 	return rc == -EACCES ? -EPERM : rc;
 }
 
+int vmad_client_attach(const struct vmad_connect_attr *how, struct vmad_client **out)
+{
+	struct vmad_client *client = client_new(how);
+	struct attempts none = {0};
+	int rc;
+
+	if (client == NULL)
+		return -ENOMEM;
+	rc = connect_once(how, client, &none, os_now_ms() + how->timeout_ms);
+	if (rc == 0)
+		*out = client;
+	else
+		free(client);
+	return rc;
+}
+
 int vmad_client_probe(const struct vmad_connect_attr *how)
 {
 	struct vmad_connect_attr looks = *how;

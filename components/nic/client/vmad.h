@@ -41,6 +41,8 @@ int vmad_client_connect(const struct vmad_connect_attr *how, struct vmad_client 
  * process may start one; else connect's refusal, which the log has.
  */
 int vmad_client_probe(const struct vmad_connect_attr *how);
+/* One attempt at a vmad that runs: as connect, but none is started, and the log has no line if there is none. */
+int vmad_client_attach(const struct vmad_connect_attr *how, struct vmad_client **out);
 void vmad_client_close(struct vmad_client *client);
 int vmad_client_fd(const struct vmad_client *client); /* readable: call next_event */
 

@@ -722,6 +722,11 @@ bool owner_flow_exists(struct xdp_owner *owner, const struct vma_flow_key *key)
 	return *owner_flow_place(owner, key) != NULL;
 }
 
+bool xdp_owner_has_flow(struct xdp_owner *owner, const struct vma_flow_key *key)
+{
+	return owner_flow_exists(owner, key);
+}
+
 static void end_all_flows_of_slot(struct xdp_owner *owner, struct owner_flow **buckets, uint32_t slot, bool dead)
 {
 	for (uint32_t b = 0; b < OWNER_FLOW_BUCKETS; b++) {

@@ -241,6 +241,14 @@ void xdp_owner_on_moved(struct xdp_owner *owner, bool (*adopt)(uint32_t, const s
 	(void)owner, (void)adopt, (void)arg;
 }
 
+bool xdp_owner_has_flow(struct xdp_owner *owner, const struct vma_flow_key *key)
+{
+	for (unsigned i = 0; i < FAKE_FLOWS; i++)
+		if (owner->flow[i].used && memcmp(&owner->flow[i].key, key, sizeof(*key)) == 0)
+			return true;
+	return false;
+}
+
 bool xdp_owner_has_minisocks(const struct xdp_owner *owner)
 {
 	(void)owner;

@@ -111,7 +111,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		if (how & GOOD_HEAD) {
 			msg.magic = VMAD_MAGIC;
 			msg.version = VMAD_VERSION;
-			msg.type = (uint16_t)(msg.type % (VMAD_STATE + 2));
+			msg.type = (uint16_t)(msg.type % (VMAD_WATCH + 2));
 		}
 		fuzz_deliver_message(&server, how, &msg);
 		data += 1 + bytes;

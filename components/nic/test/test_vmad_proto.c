@@ -14,6 +14,7 @@
 #include <vma/test.h>
 
 #include "../client/vmad_priv.h"
+#include "../client/watch.h"
 #include "../os.h"
 #include "../vmad/server.h"
 #include "fake_owner.h"
@@ -418,6 +419,22 @@ static void test_an_unknown_request_is_answered(void **state)
 	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
 	assert_int_equal(msg.result, -EOPNOTSUPP);
 	close(fd);
+}
+
+/* It could not send raw packets itself, and vmad would do so for it. */
+static void test_connections_of_a_card_are_watched_for_who_has_shown_cap_net_raw(void **state)
+{
+	struct fixture *fixture = *state;
+	struct vmad_client *client;
+	struct vma_flow_key key = {.family = AF_INET, .proto = IPPROTO_TCP, .local_port_be = 1, .peer_port_be = 2};
+
+	start_server(fixture);
+	assert_int_equal(vmad_watch_begin(interface_number(), "test", -1, &client), -EPERM);
+	client = connect_test_client();
+	assert_true(vmad_watch_add(client, &key)); /* not answered, and in vain */
+	rented(client);
+	assert_null(fixture->server.watches);
+	vmad_client_close(client);
 }
 
 static void test_a_slot_belongs_to_who_rented_it(void **state)
@@ -920,6 +937,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_fds_where_none_belong_end_the_connection),
         CASE(test_a_request_before_hello_ends_the_connection),
         CASE(test_an_unknown_request_is_answered),
+        CASE(test_connections_of_a_card_are_watched_for_who_has_shown_cap_net_raw),
         CASE(test_a_slot_belongs_to_who_rented_it),
         CASE(test_a_slot_goes_over_to_another_connection_of_its_process),
         CASE(test_a_connection_without_an_answer_is_used_no_more),

@@ -102,6 +102,8 @@ static struct verbs_flow *flow_unlink(struct nic_verbs *nic, struct verbs_flow *
 
 static void flow_free(struct verbs_flow *flow)
 {
+	if (flow->is_noted)
+		verbs_peers_del(flow->qp->nic, flow);
 	if (flow->claim_fd >= 0)
 		nic_fd_close(flow->claim_fd);
 	nic_cookies_fini(&flow->shadows);
@@ -283,6 +285,7 @@ static int flow_add_locked(struct verbs_qp *qp, const struct vma_flow_rule *rule
 	}
 	flow_insert(nic, flow);
 	nic->flows_n++;
+	verbs_peers_add(nic, flow);
 	vma_stats_add(&qp->stats->flows, 1);
 	return 0;
 }

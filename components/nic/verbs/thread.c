@@ -213,7 +213,7 @@ static int min_timeout_ms(int a, int b)
 /* How long to sleep at most, ms; -1: until something happens. */
 static int thread_work(struct nic_verbs *nic)
 {
-	int look_ms, linger_ms;
+	int look_ms, linger_ms, peers_ms;
 	bool more;
 
 	pthread_mutex_lock(&nic->lock);
@@ -233,7 +233,8 @@ static int thread_work(struct nic_verbs *nic)
 	pthread_mutex_lock(&nic->lock);
 	linger_ms = verbs_flows_end_lingering(nic);
 	pthread_mutex_unlock(&nic->lock);
-	look_ms = min_timeout_ms(look_ms, linger_ms);
+	peers_ms = verbs_peers_follow(nic);
+	look_ms = min_timeout_ms(min_timeout_ms(look_ms, linger_ms), peers_ms);
 	if (more)
 		return 0;
 	return next_lost_qp(nic, NULL) != NULL ? min_timeout_ms(look_ms, REBIND_RETRY_MS) : look_ms;
@@ -256,13 +257,14 @@ static void *thread_main(void *arg)
 
 	while (!atomic_load(&nic->closing)) {
 		const int sleep_ms = thread_work(nic);
-		struct pollfd fds[3] = {{.fd = nic->wake_fd, .events = POLLIN},
+		struct pollfd fds[4] = {{.fd = nic->wake_fd, .events = POLLIN},
 		                        {.fd = async_fd(nic), .events = POLLIN},
-		                        {.fd = nic->claims_fd, .events = POLLIN}};
+		                        {.fd = nic->claims_fd, .events = POLLIN},
+		                        {.fd = verbs_peers_fd(nic), .events = POLLIN}};
 
 		if (sleep_ms == 0 || atomic_load(&nic->closing))
 			continue;
-		os_poll(fds, 3, sleep_ms);
+		os_poll(fds, 4, sleep_ms);
 		drain_eventfd(nic->wake_fd);
 	}
 	return NULL;

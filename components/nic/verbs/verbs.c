@@ -90,6 +90,7 @@ static void free_nic(struct nic_verbs *nic)
 	if (nic->forked.give_up != NULL)
 		nic_fork_unregister(&nic->forked);
 	verbs_flows_fini(nic);
+	verbs_peers_fini(nic);
 	verbs_device_put(nic->device);
 	if (nic->wake_fd >= 0)
 		nic_fd_close(nic->wake_fd);
@@ -139,6 +140,7 @@ static void verbs_nic_close_in_child(struct nic_fork_entry *forked)
 	if (nic->wipe_in_child)
 		memset((void *)nic->lkeys, 0, lkeys_bytes(nic));
 	verbs_flows_close_claims_in_child(nic);
+	verbs_peers_child_close(nic);
 	os_close(nic->claims_fd);
 	os_close(nic->raw_fd);
 	if (nic->diag_fd >= 0)
@@ -203,6 +205,7 @@ static int open_nic(struct nic_verbs *nic, const struct verbs_device_port *place
 		rc = nic_open_reinject_socket(nic);
 	if (rc < 0)
 		return rc;
+	verbs_peers_init(nic);
 	nic->forked = (struct nic_fork_entry){.lock = &nic->lock, .give_up = verbs_nic_close_in_child};
 	nic_fork_register(&nic->forked);
 	return verbs_thread_start(nic);
@@ -237,7 +240,7 @@ int nic_verbs_open(const char *name, const struct vma_nic_attr *attr, bool silen
 	nic->conversion = attr->hw_ts_conversion;
 	nic->mlx5_direct = attr->mlx5_direct;
 	nic->frames_max = verbs_frames_max(attr->arena);
-	nic->wake_fd = nic->claims_fd = nic->raw_fd = nic->diag_fd = -1;
+	nic->wake_fd = nic->claims_fd = nic->raw_fd = nic->diag_fd = nic->peers.right_fd = -1;
 	snprintf(nic->name, sizeof(nic->name), "%s", lower);
 	pthread_mutex_init(&nic->events, NULL);
 	pthread_mutex_init(&nic->lock, NULL);

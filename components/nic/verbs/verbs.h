@@ -165,6 +165,7 @@ struct verbs_flow {
 	struct ibv_flow *of_card; /* NULL: its queue pair is lost */
 	uint16_t priority;
 	bool is_broadcast, has_rival;
+	bool is_noted, is_told;                      /* peers.c: it counts; vmad knows it */
 	uint64_t until_ms;                           /* revoked: its rule lingers so long */
 	int claim_fd;                                /* -1: it needs none */
 	struct kernel_sock_suspected_before suspect; /* conflicts.c */
@@ -268,6 +269,17 @@ struct verbs_clock_conversion {
 	_Atomic uint64_t ticks, ns, slope;
 };
 
+struct vmad_client;
+
+/* peers.c; under the lock. */
+struct verbs_peers {
+	struct vmad_client *vmad; /* NULL: none; only the nic's thread changes it */
+	int right_fd;             /* -1: none */
+	uint32_t connections;     /* flows of TCP with a peer */
+	bool behind, stale;
+	uint64_t look_ms; /* for a vmad, not before */
+};
+
 struct nic_verbs {
 	struct vma_nic base;
 	struct nic_fork_entry forked;
@@ -299,6 +311,7 @@ struct nic_verbs {
 	int diag_fd;            /* -1: not asked yet; under the lock */
 	uint64_t look_ms;       /* conflicts.c: the next look */
 	uint32_t looks;         /* so many were made */
+	struct verbs_peers peers;
 	struct verbs_flow_contest *contests;
 	uint32_t contests_n;
 	bool wipe_in_child; /* the kernel does not wipe lkeys and the queue pairs' sent */
@@ -403,6 +416,15 @@ bool verbs_read_device_clock_ticks(struct ibv_context *context, uint64_t *ticks)
 uint64_t verbs_timestamp_to_ns(struct verbs_qp *qp, enum verbs_timestamp_kind stamps) __attribute__((noinline));
 /* The same of a counter's value; not for VERBS_STAMPS_WALL. */
 uint64_t verbs_stamp_of_ticks(struct verbs_qp *qp, enum verbs_timestamp_kind stamps, uint64_t ticks);
+
+/* ---- peers.c; lock held but for init, follow and fini ---- */
+void verbs_peers_init(struct nic_verbs *nic);
+void verbs_peers_add(struct nic_verbs *nic, struct verbs_flow *flow); /* it has its rule */
+void verbs_peers_del(struct nic_verbs *nic, struct verbs_flow *flow); /* of a flow that was added */
+int verbs_peers_follow(struct nic_verbs *nic);   /* the nic's thread: how long to the next, ms; -1: never */
+int verbs_peers_fd(const struct nic_verbs *nic); /* readable: follow; -1; for the nic's thread */
+void verbs_peers_child_close(const struct nic_verbs *nic);
+void verbs_peers_fini(struct nic_verbs *nic);
 
 /* ---- data.c ---- */
 unsigned verbs_post_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsigned n);

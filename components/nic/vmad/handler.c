@@ -12,6 +12,7 @@
 
 #include "../owner/record.h"
 #include "server.h"
+#include "watches.h"
 
 /* ---- who may be a client ---- */
 
@@ -291,6 +292,31 @@ static int handle_minisock_export(struct vmad_server *server, const struct vmad_
 	return 0;
 }
 
+/*
+ * Of an RDMA card's connections nobody can be asked, so whoever may send raw packets anyway is believed: a probe is no
+ * more than such a client could send itself.
+ */
+static int handle_watch(struct vmad_server *server, const struct vmad_peer *peer, const struct vmad_watch *watch)
+{
+	const unsigned client = (unsigned)(peer - server->peer);
+
+	if (!peer->raw)
+		return -EPERM;
+	if (watch->count > VMAD_WATCHED_MAX)
+		return -EINVAL;
+	if (server->watches == NULL && watch->op == VMAD_WATCH_BEGIN)
+		server->watches = vmad_watches_create(server->ifindex, server->attr->interface);
+	if (server->watches == NULL)
+		return -ENOMEM;
+	if (watch->op == VMAD_WATCH_BEGIN || watch->op == VMAD_WATCH_FORGET)
+		vmad_watches_forget(server->watches, client);
+	for (unsigned i = 0; i < watch->count && watch->op == VMAD_WATCH_ADD; i++)
+		vmad_watches_add(server->watches, client, peer->uid, &watch->watched[i]);
+	for (unsigned i = 0; i < watch->count && watch->op == VMAD_WATCH_DEL; i++)
+		vmad_watches_del(server->watches, client, &watch->watched[i]);
+	return 0;
+}
+
 static int handle_repair_request(struct vmad_server *server, struct vmad_peer *peer, struct vmad_reply *reply)
 {
 	const int fd = vmad_repair_open(server, peer);
@@ -338,6 +364,8 @@ static int handle_request(struct vmad_server *server, struct vmad_peer *peer, co
 		if (peer->uid != 0 && peer->uid != geteuid())
 			return -EPERM;
 		return vmad_describe_next_place(server, peer, msg->state.place, &reply->msg.state);
+	case VMAD_WATCH:
+		return handle_watch(server, peer, &msg->watch);
 	case VMAD_REPAIR:
 		return handle_repair_request(server, peer, reply);
 	default:
@@ -356,6 +384,18 @@ void vmad_reply_hello(const struct vmad_peer *peer, int result, struct vmad_repl
 {
 	init_reply(reply, VMAD_HELLO, peer->hello_seq);
 	reply->msg.result = result;
+}
+
+static bool is_answered(const struct vmad_msg *msg)
+{
+	switch (msg->type) {
+	case VMAD_MINISOCK_EXPORT:
+		return !msg->minisocks.more;
+	case VMAD_WATCH:
+		return msg->watch.op == VMAD_WATCH_BEGIN;
+	default:
+		return true;
+	}
 }
 
 static unsigned max_fds_of_message(uint16_t type)
@@ -396,7 +436,7 @@ int vmad_handle_message(struct vmad_server *server, struct vmad_peer *peer, cons
 		return -EPROTO;
 	init_reply(reply, msg->type, msg->seq);
 	reply->msg.result = handle_request(server, peer, msg, fds, nfds, reply);
-	return msg->type != VMAD_MINISOCK_EXPORT || !msg->minisocks.more;
+	return is_answered(msg);
 }
 
 void vmad_reclaim_slots_of_peer(struct vmad_server *server, struct vmad_peer *peer, bool frames_too)

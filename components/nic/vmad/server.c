@@ -17,6 +17,7 @@
 #include "../os.h"
 #include "../owner/owner.h"
 #include "server.h"
+#include "watches.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -100,6 +101,8 @@ static void peer_drop(struct vmad_server *server, struct vmad_peer *peer, const 
 		             peer->uid, why);
 	vma_log_debug("vmad: %s: pid %d %s", server->attr->interface, peer->pid, ended ? "has ended" : "has left");
 	server->ended = server->ended || ended;
+	if (server->watches != NULL)
+		vmad_watches_probe(server->watches, (unsigned)(peer - server->peer));
 	vmad_reclaim_slots_of_peer(server, peer, ended);
 	if (peer->slots == 0) {
 		peer_release(server, peer);
@@ -631,6 +634,15 @@ static bool server_may_exit(struct vmad_server *server)
 	       !fdstore_connection_is_lost(&server->fdstore);
 }
 
+/* What is due of the watches; when the next of anything is. */
+static int server_next_ms(struct vmad_server *server)
+{
+	const int owner_ms = xdp_owner_next_tick_ms(server->owner);
+	const int watch_ms = server->watches != NULL ? vmad_watches_tick(server->watches, server->owner) : -1;
+
+	return owner_ms < 0 || (watch_ms >= 0 && watch_ms < owner_ms) ? watch_ms : owner_ms;
+}
+
 int vmad_serve_all(struct vmad_server *server)
 {
 	bool leaves = false;
@@ -649,7 +661,7 @@ int vmad_serve_all(struct vmad_server *server)
 		return rc;
 	}
 	while ((rc = server_run_due_work(server, &clock)) == 0) {
-		const int ms = server->owner != NULL ? xdp_owner_next_tick_ms(server->owner) : OWNER_RETRY_MS;
+		const int ms = server->owner != NULL ? server_next_ms(server) : OWNER_RETRY_MS;
 		const bool late = vmad_fd_closer_interrupt(server->closer, os_now_ms());
 		const int longest = accept_is_paused(server) ? CLOSE_PAUSE_MS
 		                    : late                   ? CLOSE_SIGNAL_MS
@@ -683,6 +695,8 @@ int vmad_serve_all(struct vmad_server *server)
 		peer_release(server, &server->peer[i]);
 	vmad_fd_closer_destroy(server->closer);
 	server->closer = NULL;
+	vmad_watches_destroy(server->watches);
+	server->watches = NULL;
 	return rc > 0 ? 0 : rc;
 }
 

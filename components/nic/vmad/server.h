@@ -68,6 +68,8 @@ struct vmad_listen_socks {
 	int path_fd, name_fd;
 };
 
+struct vmad_watches;
+
 struct vmad_server {
 	const struct vma_vmad_attr *attr;
 	unsigned ifindex;
@@ -82,7 +84,8 @@ struct vmad_server {
 	bool resume_tried;               /* for what another vmad has left */
 	bool persistent;                 /* the owner outlives this vmad, if there is an fdstore */
 	bool repairs;                    /* processes may be started for clients */
-	bool served; /* a client, since the last look at the time: it may have gone within one turn */
+	bool served;                  /* a client, since the last look at the time: it may have gone within one turn */
+	struct vmad_watches *watches; /* NULL: no client has watched anything */
 	struct vmad_fd_closer *closer;
 	struct vmad_peer peer[VMAD_PEERS_MAX];
 	/* Answers, until what came with the question is closed. A flow that is taken back meanwhile is refused: the

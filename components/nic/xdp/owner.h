@@ -94,6 +94,8 @@ int xdp_owner_flow_move(struct xdp_owner *owner, uint32_t from, uint32_t to, con
 int xdp_owner_flow_stop_new_conns(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 /* It is a TCP connection that the slot has a flow for, or a listener's flow, or a block. */
 bool xdp_owner_flow_is_of(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
+/* Any slot has a flow of exactly that key. */
+bool xdp_owner_has_flow(struct xdp_owner *owner, const struct vma_flow_key *key);
 /* A connection of the slot's, with a flow or covered by a listener's or a block, is the owner's from now on.
  * -EOPNOTSUPP: the owner has no minisocks; -EINVAL, -EAFNOSUPPORT, -ENOENT: the slot has no such connection. */
 int xdp_owner_minisock_export(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_minisock *minisock);

@@ -21,6 +21,9 @@
  *   REPAIR                        ------>        a channel to have connections handed over to the kernel: repair.h
  *                                 <------ REPAIR: its end
  *   MINISOCK_EXPORT               ------>        what a process that ends leaves; answered unless more follows at once
+ *   WATCH BEGIN                   ------>        connections by an RDMA card, to be probed after a kill: vmad/watches.h.
+ *                                 <------ WATCH: -EPERM, the client has no CAP_NET_RAW
+ *   WATCH ADD, DEL, FORGET        ------>        not answered
  *   STATE place                   ------>        what vmad has, one answer for each place: vmad/state.c. Each client may ask
  *                                 <------ STATE: the first place from there on that has something; -ENOENT: none has
  *                                 <------ REVOKED slot, flow: whenever it happens, answers nothing
@@ -70,6 +73,7 @@ enum vmad_msg_type {
 	VMAD_RESUMED,
 	VMAD_FLOW_MOVE,
 	VMAD_STATE,
+	VMAD_WATCH,
 	VMAD_REPAIR = 32
 };
 
@@ -139,6 +143,21 @@ struct vmad_msg_adopt {
 	struct vma_pending pending;
 };
 
+/* A connection of TCP over IPv4. */
+struct vmad_watched {
+	uint8_t local[4], peer[4];
+	uint16_t local_port_be, peer_port_be;
+	uint16_t vlan, reserved; /* 0 */
+};
+_Static_assert(sizeof(struct vmad_watched) == 16, "no padding: it is compared as bytes");
+
+enum vmad_watch_op { VMAD_WATCH_BEGIN, VMAD_WATCH_ADD, VMAD_WATCH_DEL, VMAD_WATCH_FORGET };
+#define VMAD_WATCHED_MAX 6
+struct vmad_watch {
+	uint16_t op, count;
+	struct vmad_watched watched[VMAD_WATCHED_MAX];
+};
+
 #define VMAD_STATE_PLACES (1 + VMA_VMAD_CLIENTS_MAX + VMA_VMAD_QUEUE_PAIRS_MAX)
 struct vmad_msg_state {
 	uint32_t place, reserved;
@@ -166,6 +185,7 @@ struct vmad_msg {
 		struct vmad_msg_resume_slot resume;
 		struct vmad_msg_fdstore_keep keep;
 		struct vmad_msg_state state;
+		struct vmad_watch watch;
 		uint8_t bytes[112];
 	};
 };

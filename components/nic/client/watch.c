@@ -1,0 +1,79 @@
+/* watch - see watch.h. */
+#include <errno.h>
+#include <string.h>
+
+#include "../os.h"
+#include "vmad_priv.h"
+#include "watch.h"
+
+int vmad_watch_right(unsigned ifindex, const char *ifname)
+{
+	return nic_fd_move_high(vmad_right_create(ifindex, ifname));
+}
+
+int vmad_watch_begin(unsigned ifindex, const char *ifname, int right_fd, struct vmad_client **out)
+{
+	const struct vmad_connect_attr how = {
+	        .ifindex = ifindex, .ifname = ifname, .right_fd = right_fd, .timeout_ms = VMAD_WATCH_BEGIN_MS};
+	struct vmad_msg msg = {.type = VMAD_WATCH, .watch = {.op = VMAD_WATCH_BEGIN}};
+	struct vmad_client *client;
+	int fds[VMAD_FDS_MAX], rc = vmad_client_attach(&how, &client);
+	unsigned nfds = 0;
+
+	if (rc < 0)
+		return rc;
+	rc = vmad_client_request(client, &msg, NULL, 0, fds, &nfds, os_now_ms() + VMAD_WATCH_BEGIN_MS);
+	for (unsigned i = 0; rc != -EPIPE && i < nfds; i++)
+		os_close(fds[i]);
+	if (rc == 0)
+		*out = client;
+	else
+		vmad_client_close(client);
+	return rc;
+}
+
+void vmad_watch_end(struct vmad_client *client)
+{
+	vmad_client_close(client);
+}
+
+int vmad_watch_fd(const struct vmad_client *client)
+{
+	return vmad_client_fd(client);
+}
+
+/* Not answered. What was not sent is not owed: the caller tells all anew. */
+static bool watch_say(struct vmad_client *client, uint16_t op, const struct vma_flow_key *key)
+{
+	struct vmad_msg msg = {.magic = VMAD_MAGIC,
+	                       .version = VMAD_VERSION,
+	                       .type = VMAD_WATCH,
+	                       .seq = ++client->seq,
+	                       .watch = {.op = op}};
+	struct vmad_watched *watched = &msg.watch.watched[0];
+
+	if (key != NULL) {
+		msg.watch.count = 1;
+		watched->local_port_be = key->local_port_be;
+		watched->peer_port_be = key->peer_port_be;
+		watched->vlan = key->vlan;
+		memcpy(watched->local, key->local, sizeof(watched->local));
+		memcpy(watched->peer, key->peer, sizeof(watched->peer));
+	}
+	return vmad_send(client->fd, &msg, NULL, 0) == 0;
+}
+
+bool vmad_watch_add(struct vmad_client *client, const struct vma_flow_key *key)
+{
+	return watch_say(client, VMAD_WATCH_ADD, key);
+}
+
+bool vmad_watch_del(struct vmad_client *client, const struct vma_flow_key *key)
+{
+	return watch_say(client, VMAD_WATCH_DEL, key);
+}
+
+bool vmad_watch_forget(struct vmad_client *client)
+{
+	return watch_say(client, VMAD_WATCH_FORGET, NULL);
+}

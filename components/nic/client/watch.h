@@ -1,0 +1,33 @@
+/*
+ * watch - a connection to vmad of a process that owns no queue pair of vmad's: it only tells which TCP connections it has
+ * by rules of an RDMA card. If the process is killed, vmad probes their peers (vmad/watches.h).
+ *
+ * Nothing depends on it: without a vmad, or with an old one, all calls are in vain.
+ *
+ * Threads: one at a time, but `begin`, which touches only what nobody else knows yet.
+ * Progress: begin waits for vmad's answer, VMAD_WATCH_BEGIN_MS at most; add, del and forget never wait.
+ * Memory: begin allocates, end frees.
+ * Example: verbs/peers.c.
+ */
+#ifndef VMA_NIC_CLIENT_WATCH_H
+#define VMA_NIC_CLIENT_WATCH_H
+
+#include <stdbool.h>
+
+#include <vma/nic.h>
+
+#define VMAD_WATCH_BEGIN_MS 200
+
+struct vmad_client;
+
+int vmad_watch_right(unsigned ifindex, const char *ifname); /* the proof for begin: a descriptor to keep, or -errno */
+/* 0; -ECONNREFUSED: none runs; -EPERM, -EOPNOTSUPP: it does not take this process, or does not know of watches. */
+int vmad_watch_begin(unsigned ifindex, const char *ifname, int right_fd, struct vmad_client **out);
+void vmad_watch_end(struct vmad_client *client);
+int vmad_watch_fd(const struct vmad_client *client); /* readable: vmad has gone, or breaks the protocol */
+/* A connection of TCP (5-tuple). False: vmad has no room for the message now, or has gone; it is not told. */
+bool vmad_watch_add(struct vmad_client *client, const struct vma_flow_key *key);
+bool vmad_watch_del(struct vmad_client *client, const struct vma_flow_key *key);
+bool vmad_watch_forget(struct vmad_client *client); /* all that was added */
+
+#endif

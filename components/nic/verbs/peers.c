@@ -1,0 +1,171 @@
+/*
+ * peers - vmad is told which connections have rules here, if a vmad runs: should this process be killed, vmad makes their
+ * peers speak, and the kernel resets them (../vmad/watches.h). Without a vmad a peer learns when it next sends.
+ *
+ * A rule's maker and its end tell vmad themselves, without waiting. If vmad has no room for that, or is another one by
+ * now, the nic's thread tells it of all connections anew:
+ *
+ *   behind: some are not told ──────────────> they are told
+ *   stale: vmad was not told of some end ───> FORGET, and all are told
+ *
+ * While there are connections and no vmad, the thread looks for one each second. No vmad is started for this.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+
+#include "../client/watch.h"
+#include "../os.h"
+#include "verbs.h"
+
+#define LOOK_MS 1000     /* for a vmad */
+#define REFUSED_MS 10000 /* there is one, which does not take this process */
+#define ROOM_MS 5        /* for vmad to read */
+
+static bool is_connection(const struct verbs_flow *flow)
+{
+	return flow->rule.key.proto == IPPROTO_TCP && flow->rule.key.peer_port_be != 0;
+}
+
+void verbs_peers_init(struct nic_verbs *nic)
+{
+	/* Now, as a process may lose CAP_NET_RAW later. Without it vmad will say no. */
+	nic->peers.right_fd = vmad_watch_right(nic->base.info.ifindex, nic->name);
+}
+
+void verbs_peers_add(struct nic_verbs *nic, struct verbs_flow *flow)
+{
+	struct verbs_peers *peers = &nic->peers;
+
+	if (!is_connection(flow))
+		return;
+	flow->is_noted = true;
+	if (peers->connections++ == 0 && peers->vmad == NULL)
+		verbs_thread_wake(nic);
+	if (peers->vmad == NULL || peers->behind)
+		return;
+	flow->is_told = vmad_watch_add(peers->vmad, &flow->rule.key);
+	if (flow->is_told)
+		return;
+	peers->behind = true;
+	verbs_thread_wake(nic);
+}
+
+void verbs_peers_del(struct nic_verbs *nic, struct verbs_flow *flow)
+{
+	struct verbs_peers *peers = &nic->peers;
+
+	peers->connections--;
+	if (!flow->is_told || peers->vmad == NULL || peers->stale || vmad_watch_del(peers->vmad, &flow->rule.key))
+		return;
+	peers->stale = true;
+	verbs_thread_wake(nic);
+}
+
+static void peers_tell_all_anew(struct nic_verbs *nic)
+{
+	for (uint32_t i = 0; i < nic->flow_buckets_n; i++)
+		for (struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next)
+			flow->is_told = false;
+	nic->peers.stale = false;
+	nic->peers.behind = true;
+}
+
+/* False: vmad has to read first. */
+static bool peers_tell(struct nic_verbs *nic)
+{
+	for (uint32_t i = 0; i < nic->flow_buckets_n; i++) {
+		for (struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next) {
+			if (!is_connection(flow) || flow->is_told)
+				continue;
+			flow->is_told = vmad_watch_add(nic->peers.vmad, &flow->rule.key);
+			if (!flow->is_told)
+				return false;
+		}
+	}
+	nic->peers.behind = false;
+	return true;
+}
+
+/* vmad says nothing on this connection, so whatever comes is its end. */
+static void peers_look_for_end(struct verbs_peers *peers)
+{
+	if (peers->vmad == NULL || os_poll_one_fd(vmad_watch_fd(peers->vmad), POLLIN, 0) <= 0)
+		return;
+	vmad_watch_end(peers->vmad);
+	peers->vmad = NULL;
+	peers->look_ms = os_now_ms() + LOOK_MS / 10;
+}
+
+/* Without the lock: vmad may take its time to answer. */
+static void peers_look_for_vmad(struct nic_verbs *nic)
+{
+	struct verbs_peers *peers = &nic->peers;
+	struct vmad_client *vmad;
+	int rc = vmad_watch_begin(nic->base.info.ifindex, nic->name, peers->right_fd, &vmad);
+
+	pthread_mutex_lock(&nic->lock);
+	peers->look_ms = os_now_ms() + (rc == -ECONNREFUSED || rc == -ENOENT ? LOOK_MS : REFUSED_MS);
+	if (rc == 0) {
+		peers->vmad = vmad;
+		peers_tell_all_anew(nic);
+	}
+	pthread_mutex_unlock(&nic->lock);
+}
+
+static int peers_work(struct nic_verbs *nic)
+{
+	struct verbs_peers *peers = &nic->peers;
+	const uint64_t now_ms = os_now_ms();
+
+	if (peers->vmad == NULL)
+		return peers->connections == 0 ? -1 : peers->look_ms <= now_ms ? 0 : (int)(peers->look_ms - now_ms);
+	if (peers->stale) {
+		if (!vmad_watch_forget(peers->vmad))
+			return ROOM_MS;
+		peers_tell_all_anew(nic);
+	}
+	return !peers->behind || peers_tell(nic) ? -1 : ROOM_MS;
+}
+
+int verbs_peers_follow(struct nic_verbs *nic)
+{
+	int ms;
+
+	pthread_mutex_lock(&nic->lock);
+	peers_look_for_end(&nic->peers);
+	ms = peers_work(nic);
+	pthread_mutex_unlock(&nic->lock);
+	if (ms != 0)
+		return ms;
+	peers_look_for_vmad(nic);
+	pthread_mutex_lock(&nic->lock);
+	ms = peers_work(nic);
+	pthread_mutex_unlock(&nic->lock);
+	return ms;
+}
+
+int verbs_peers_fd(const struct nic_verbs *nic)
+{
+	return nic->peers.vmad != NULL ? vmad_watch_fd(nic->peers.vmad) : -1;
+}
+
+void verbs_peers_child_close(const struct nic_verbs *nic)
+{
+	if (nic->peers.vmad != NULL)
+		os_close(vmad_watch_fd(nic->peers.vmad));
+	if (nic->peers.right_fd >= 0)
+		os_close(nic->peers.right_fd);
+}
+
+/* All flows have ended, so there is nothing that vmad has not been told; or it has had no room, and forgets now. */
+void verbs_peers_fini(struct nic_verbs *nic)
+{
+	if (nic->peers.vmad != NULL) {
+		vmad_watch_forget(nic->peers.vmad);
+		vmad_watch_end(nic->peers.vmad);
+		nic->peers.vmad = NULL;
+	}
+	if (nic->peers.right_fd >= 0)
+		nic_fd_close(nic->peers.right_fd);
+}
