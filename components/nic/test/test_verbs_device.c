@@ -21,7 +21,7 @@ static struct {
 	unsigned step, fail_repair_call_at; /* calls that may fail; the one that does, from 1 on, 0: none */
 	int error;                          /* errno of it */
 	int alive;                          /* objects */
-	bool makes_no_tso, makes_no_posts, waiter_is_expired, is_missing, has_no_raw;
+	bool makes_no_tso, makes_no_posts, is_old, is_missing, has_no_raw;
 	uint32_t inline_most;
 	unsigned flows, device_lists;
 	struct ibv_qp_init_attr_ex made; /* the last queue pair */

@@ -26,12 +26,12 @@ void tso_settle(struct vma_tcp *tcp, bool wanted)
 void tso_open(const struct vma_tcp_conn *conn, struct tso_packet *packet, uint32_t n)
 {
 	const struct vma_tcp *tcp = conn->tcp;
-	const struct vma_nic_seg *first = &tcp->frames[tcp->zcopy_frames_held_add - 1];
+	const struct vma_nic_seg *first = &tcp->frames[tcp->frames_count - 1];
 
 	if (conn->urgent_mode || !(first->flags & VMA_NIC_SEG_CSUM))
 		return;
 	*packet = (struct tso_packet){.segments = 1,
-	                              .first = tcp->zcopy_frames_held_add - 1,
+	                              .first = tcp->frames_count - 1,
 	                              .mss = n,
 	                              .bytes = n,
 	                              .hdr_len = first->len - n};
@@ -40,7 +40,7 @@ void tso_open(const struct vma_tcp_conn *conn, struct tso_packet *packet, uint32
 bool tso_append(struct vma_tcp_conn *conn, struct tso_packet *packet, const void *bytes, uint32_t n, bool push)
 {
 	struct vma_tcp *tcp = conn->tcp;
-	struct vma_nic_seg *last = &tcp->frames[tcp->zcopy_frames_held_add - 1];
+	struct vma_nic_seg *last = &tcp->frames[tcp->frames_count - 1];
 	const uint32_t left = (UINT32_C(1) << tcp->arena->frame_shift) - last->off - last->len;
 	const uint32_t here = n < left ? n : left;
 	uint8_t *to = (uint8_t *)vma_buf_frame(tcp->arena, last->buf) + last->off + last->len;
@@ -49,8 +49,8 @@ bool tso_append(struct vma_tcp_conn *conn, struct tso_packet *packet, const void
 	if (conn->urgent_mode)
 		return false;
 	if (here < n) {
-		if (tcp->zcopy_frames_held_add == TCP_FRAMES ||
-		    tcp->zcopy_frames_held_add - packet->first == tcp->tso_segs)
+		if (tcp->frames_count == TCP_FRAMES ||
+		    tcp->frames_count - packet->first == tcp->tso_segs)
 			return false;
 		buf = vma_ring_tx_buf(tcp->ring);
 		if (buf == NULL)
