@@ -15,13 +15,6 @@
 static struct verbs_lib lib;
 static bool lib_found;
 
-void *verbs_lib_symbol(void *library, const char *name)
-{
-	void *found = dlsym(RTLD_DEFAULT, name);
-
-	return found != NULL ? found : dlsym(library, name);
-}
-
 /* The name is that of its binary interface, which the header of this build describes. It stays open. */
 static void verbs_lib_load(void)
 {

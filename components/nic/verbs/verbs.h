@@ -1,7 +1,7 @@
 /*
  * verbs - what the parts of the verbs backend share.
  *
- *   lib.c      the functions of libibverbs      device.c   an opened device: context, protection domain, limits
+ *   lib.c, symbol.c   the functions of libibverbs   device.c   an opened device: context, protection domain, limits
  *   find.c     interface to device              memory.c   registered windows, pools, the table of local keys
  *   rule.c     a key as a rule of the card      queue.c    what one queue pair has in the device
  *   plan.h     depths, completions to ask for   data.c     the hot path; data.h what it shares with the next
