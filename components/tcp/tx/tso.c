@@ -30,11 +30,8 @@ void tso_open(const struct vma_tcp_conn *conn, struct tso_packet *packet, uint32
 
 	if (conn->urgent_mode || !(first->flags & VMA_NIC_SEG_CSUM))
 		return;
-	*packet = (struct tso_packet){.segments = 1,
-	                              .first = tcp->frames_count - 1,
-	                              .mss = n,
-	                              .bytes = n,
-	                              .hdr_len = first->len - n};
+	*packet = (struct tso_packet){
+	        .segments = 1, .first = tcp->frames_count - 1, .mss = n, .bytes = n, .hdr_len = first->len - n};
 }
 
 bool tso_append(struct vma_tcp_conn *conn, struct tso_packet *packet, const void *bytes, uint32_t n, bool push)
@@ -49,8 +46,7 @@ bool tso_append(struct vma_tcp_conn *conn, struct tso_packet *packet, const void
 	if (conn->urgent_mode)
 		return false;
 	if (here < n) {
-		if (tcp->frames_count == TCP_FRAMES ||
-		    tcp->frames_count - packet->first == tcp->tso_segs)
+		if (tcp->frames_count == TCP_FRAMES || tcp->frames_count - packet->first == tcp->tso_segs)
 			return false;
 		buf = vma_ring_tx_buf(tcp->ring);
 		if (buf == NULL)
