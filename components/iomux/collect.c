@@ -83,6 +83,12 @@ static uint32_t epoll_item_own_events(struct epoll_set *set, struct epoll_item *
 	uint32_t all = iomux_file_poll(item->file);
 	struct pollfd shadow = {.fd = item->os_fd, .events = IOMUX_OUT};
 
+	/* One that the shadow knows nothing of by now, and was asked of it when it entered S. */
+	if (__builtin_expect(all & VMA_POLL_OWN_OUT, 0)) {
+		item->os_events &= (uint16_t)~IOMUX_OUT;
+		if (item->in_s && !item->out_unpolled && (item->events & IOMUX_OUT) != 0)
+			epoll_shadow_ctl(set, EPOLL_CTL_MOD, item);
+	}
 	if (__builtin_expect(item->out_unpolled && !(all & (EPOLLOUT | VMA_POLL_OWN_OUT)), 0) &&
 	    epoll_item_reported_events(item, IOMUX_OUT) != 0 && epoll_shadow_ctl(set, EPOLL_CTL_MOD, item) == 0 &&
 	    iomux_os_poll(&shadow, 1) > 0)

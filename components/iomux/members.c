@@ -103,6 +103,7 @@ static void poll_member_make_os(struct members *members, unsigned at)
 
 	dequeue_waiter(members, ours);
 	members->fds[ours->index].fd = ours->fd;
+	members->fds[ours->index].events = ours->events;
 	members->n_os++;
 	*ours = members->ours[--members->n_ours];
 }
@@ -168,6 +169,7 @@ static int members_poll(struct members *members)
 	for (unsigned i = 0; i < members->n_ours; i++) {
 		struct members_ours *ours = &members->ours[i];
 		short told = members->fds[ours->index].revents;
+		uint32_t now;
 
 		members->count -= (told | ours->got) != 0;
 		if (__builtin_expect(!poll_member_is_unchanged(ours), 0)) {
@@ -178,7 +180,10 @@ static int members_poll(struct members *members)
 		if (__builtin_expect(
 		            ours->own_poll && !atomic_load_explicit(&ours->file->own_poll, memory_order_relaxed), 0))
 			poll_member_switch_to_shadow(members, ours);
-		ours->got = iomux_file_poll(ours->file) & ours->accept;
+		now = iomux_file_poll(ours->file);
+		if (!(now & (EPOLLOUT | VMA_POLL_OWN_OUT))) /* the kernel's again: its shadow knows */
+			members->fds[ours->index].events |= (short)(ours->events & IOMUX_OUT);
+		ours->got = now & ours->accept;
 		members->count += (told | ours->got) != 0;
 	}
 	return members->bad ? -EBADF : members->count;
@@ -269,23 +274,23 @@ static bool member_can_use_wakeup(const struct members_ours *ours)
 }
 
 /*
- * Who waits for room that the shadow knows nothing of stands there, too. A wake-up by a datagram that has come to this
+ * Who waits for room that the shadow knows nothing of stands there, too. A wake-up by a datagram that was spent on this
  * thread is passed on, each time before it sleeps.
  */
-static bool waits_for_own_room(const struct members_ours *ours)
+static bool waits_for_own_room(const struct members_ours *ours, struct vma_thread *self)
 {
 	const uint32_t now = ours->accept & IOMUX_OUT ? iomux_file_poll(ours->file) : 0;
 
 	if (!(now & VMA_POLL_OWN_OUT))
 		return false;
-	if (now & IOMUX_IN)
+	if (now & IOMUX_IN && ours->queued && !vma_waitq_remove(&ours->file->waitq, self))
 		vma_waitq_wake(&ours->file->waitq, false);
 	return true;
 }
 
 static void poll_member_join_waitq(struct members_ours *ours, struct vma_thread *self)
 {
-	if (!poll_member_is_unchanged(ours) || (!member_can_use_wakeup(ours) && !waits_for_own_room(ours)))
+	if (!poll_member_is_unchanged(ours) || (!member_can_use_wakeup(ours) && !waits_for_own_room(ours, self)))
 		return;
 	if (!ours->queued)
 		vma_file_get(ours->file);

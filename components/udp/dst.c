@@ -187,6 +187,8 @@ void udp_dst_pace(struct udp_sock *sock, uint64_t bytes_per_sec)
 	ring_ctxs = atomic_load_explicit(&sock->ring_ctxs, memory_order_relaxed);
 	if (sock->pacing_rate != bytes_per_sec) {
 		sock->pacing_rate = bytes_per_sec;
+		if (bytes_per_sec == 0)
+			udp_pace_set(sock, 0); /* also of a forked child, which has no rings yet */
 		for (uint32_t i = 0; ring_ctxs != NULL && i < ring_ctxs->n; i++)
 			pace_ring_ctx(sock, ring_ctxs->at[i].ring_ctx, &where);
 	}

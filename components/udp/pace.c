@@ -15,7 +15,7 @@ void udp_pace_set(struct udp_sock *sock, uint64_t bytes_per_sec)
 }
 
 /* Of a rate that has just become none: nothing. */
-static uint64_t ooo_cost_per_segment_ns(const struct udp_sock *sock, uint32_t len)
+static uint64_t pace_frame_cost_ns(const struct udp_sock *sock, uint32_t len)
 {
 	const uint64_t rate = atomic_load_explicit(&sock->pace_rate, memory_order_relaxed);
 	const uint64_t cost_ns = rate != 0 ? len * UINT64_C(1000000000) / rate : 0;
@@ -29,7 +29,7 @@ static uint64_t ooo_cost_per_segment_ns(const struct udp_sock *sock, uint32_t le
  */
 uint64_t udp_pace_take(struct udp_sock *sock, uint32_t len, uint64_t *taken_ns)
 {
-	const uint64_t now_ns = vma_now_ns(), cost_ns = ooo_cost_per_segment_ns(sock, len);
+	const uint64_t now_ns = vma_now_ns(), cost_ns = pace_frame_cost_ns(sock, len);
 	uint64_t next_ns = atomic_load_explicit(&sock->pace_next_ns, memory_order_relaxed), start_ns;
 
 	do {
@@ -70,15 +70,20 @@ static void run_pace(struct vma_internal_task *task)
 	vma_file_put(&sock->file);
 }
 
+void udp_pace_tell(struct udp_sock *sock)
+{
+	if (vma_engine() == NULL || atomic_exchange(&sock->pace_scheduled, true))
+		return;
+	sock->pace_task.run = run_pace;
+	vma_file_get(&sock->file);
+	vma_engine_post_lazily(&sock->pace_task);
+}
+
 bool udp_pace_is_ready(struct udp_sock *sock)
 {
 	if (pace_is_due(sock))
 		return true;
-	if (vma_engine() == NULL || atomic_exchange(&sock->pace_scheduled, true))
-		return false;
-	sock->pace_task.run = run_pace;
-	vma_file_get(&sock->file);
-	vma_engine_post_lazily(&sock->pace_task);
+	udp_pace_tell(sock);
 	return false;
 }
 

@@ -27,6 +27,8 @@ static inline bool udp_is_paced(const struct udp_sock *sock)
  * may. */
 uint64_t udp_pace_take(struct udp_sock *sock, uint32_t len, uint64_t *taken_ns);
 void udp_pace_give_back(struct udp_sock *sock, uint64_t taken_ns); /* it did not leave */
+/* EPOLLOUT is told when a frame may leave: after a refused send also if that is so by now, or an edge would be lost. */
+void udp_pace_tell(struct udp_sock *sock);
 /* Whether a frame may leave now. If not, EPOLLOUT is told when one may. */
 bool udp_pace_is_ready(struct udp_sock *sock);
 void udp_pace_forked(struct udp_sock *sock);

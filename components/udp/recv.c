@@ -760,6 +760,9 @@ uint32_t udp_poll(struct vma_file *file)
 	if (all == NULL) {
 		if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
 			udp_schedule_take_up(udp_sock(file));
+		/* It may send past the kernel all the same; an unpaced one is as writable as its shadow. */
+		if (udp_is_paced(sock) && !file->os_only && !atomic_load_explicit(&sock->os_send, memory_order_relaxed))
+			events |= udp_poll_out(udp_sock(file));
 		return events;
 	}
 	if (!atomic_load_explicit(&sock->os_send, memory_order_relaxed))

@@ -289,7 +289,7 @@ send_wait_for_space(struct udp_sock *sock, struct vma_ring_ctx *ring_ctx, bool n
 		if (sock->stats != NULL)
 			vma_stats_add(&sock->stats->tx_eagain, 1);
 		if (until_ns != 0)
-			udp_pace_is_ready(sock); /* who waits for EPOLLOUT is told of it */
+			udp_pace_tell(sock);
 		return -EAGAIN;
 	}
 	if (send_wait->deadline_ns == 0) {
@@ -302,6 +302,8 @@ send_wait_for_space(struct udp_sock *sock, struct vma_ring_ctx *ring_ctx, bool n
 	/* The socket may move to another ring meanwhile. It held this one when it was found, inside, so there is one.
 	 * */
 	atomic_fetch_add_explicit(&ring_ctx->refs, 1, memory_order_relaxed);
+	if (until_ns != 0)
+		vma_inet_flush_sends(self);
 	vma_leave(self);
 	if (until_ns != 0)
 		send_idle_until(until_ns, send_wait);

@@ -14,14 +14,10 @@ export VMA_TRACELEVEL=${VMA_TRACELEVEL:-INFO} VMA_NIC=verbs
 cards_pair
 
 EXEMPTS=${EXEMPTS:-${PART:-0}}
-mlx5=(env)
-if [ "$EXEMPTS" = 1 ]; then
-	mkdir "$WORK/mlx5"
-	ln -s "$BUILD/tests/verbs/libvmasoft-rdmav34.so" "$WORK/mlx5/libmlx5.so.1"
-	mlx5+=(VMASOFT_MLX5=1 "LD_LIBRARY_PATH=$WORK/mlx5")
-fi
+mlx5=
+[ "$EXEMPTS" != 1 ] || mlx5="$BUILD/tests/verbs/libvmasoft-rdmav34.so "
 # shellcheck disable=SC2016
-preloaded=("${with_cards[@]}" "${mlx5[@]}" bash -c 'LD_PRELOAD="$LD_PRELOAD $0" exec "$@"' "$BUILD/libvma.so")
+preloaded=("${with_cards[@]}" env VMASOFT_MLX5="$EXEMPTS" bash -c 'LD_PRELOAD="$LD_PRELOAD $0" exec "$@"' "$mlx5$BUILD/libvma.so")
 
 # ---- programs ----
 

@@ -195,7 +195,7 @@ int soft_destroy_flow(struct ibv_flow *ibv_flow)
 	return error;
 }
 
-/* ---- what the library of mlx5 has for rules, with VMASOFT_MLX5=1 (a program finds it as libmlx5.so.1) ---- */
+/* ---- what the library of mlx5 has for rules, with VMASOFT_MLX5=1, where the driver is preloaded ---- */
 
 #define EXPORT __attribute__((visibility("default")))
 #define MATCH_BYTES 64

@@ -44,22 +44,20 @@ static void mlx5_find(void)
 {
 	void *library = dlopen("libmlx5.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
 
-	if (library == NULL)
-		return;
 	mlx5_found = true;
 #define X(type, name, parameters)                                                                                      \
-	*(void **)&mlx5.name = dlsym(library, #name);                                                                  \
+	*(void **)&mlx5.name = verbs_lib_symbol(library, #name);                                                       \
 	mlx5_found &= mlx5.name != NULL;
 	MLX5_SYMBOLS(X)
 #undef X
 }
 
-static bool mlx5_is_of(const struct verbs_device *device)
+void verbs_exempts_init(struct verbs_exempts *exempts, struct ibv_device *device)
 {
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 	pthread_once(&once, mlx5_find);
-	return mlx5_found && mlx5.mlx5dv_is_supported(device->context->device);
+	exempts->refused = !mlx5_found || !mlx5.mlx5dv_is_supported(device);
 }
 
 /* ---- rules ---- */
@@ -182,7 +180,7 @@ int verbs_exempt_add(struct nic_verbs *nic, const struct vma_flow_key *key)
 
 	if (device->broken)
 		return -EAGAIN;
-	if (device->exempts.refused || !mlx5_is_of(device))
+	if (device->exempts.refused)
 		return -EOPNOTSUPP;
 	exempt = *place_of(&device->exempts, key);
 	if (exempt == NULL)

@@ -722,9 +722,9 @@ static uint64_t verbs_now_ns(const struct vma_nic *nic)
 	.name = "verbs", .open = verbs_open, .look = nic_verbs_probe, .close = verbs_close,                            \
 	.qp_create = verbs_qp_create, .qp_destroy = verbs_qp_destroy, .qp_rebind = verbs_qp_rebind,                    \
 	.flow_add = verbs_flow_add, .flow_del = verbs_flow_del, .flow_move = verbs_flow_move,                          \
-	.moderate = verbs_moderate, .pace = verbs_pace, .stamp = verbs_enable_timestamps, .tx = verbs_tx,              \
-	.reap_tx = verbs_reap_tx, .tx_is_idle = verbs_tx_is_idle, .arm = verbs_arm, .unarm = verbs_unarm,              \
-	.fd = verbs_fd, .to_kernel = verbs_to_kernel, .now_ns = verbs_now_ns
+	.exempt = verbs_flow_exempt, .unexempt = verbs_flow_unexempt, .moderate = verbs_moderate, .pace = verbs_pace,  \
+	.stamp = verbs_enable_timestamps, .tx = verbs_tx, .reap_tx = verbs_reap_tx, .tx_is_idle = verbs_tx_is_idle,    \
+	.arm = verbs_arm, .unarm = verbs_unarm, .fd = verbs_fd, .to_kernel = verbs_to_kernel, .now_ns = verbs_now_ns
 
 const struct vma_nic_ops vma_nic_verbs_ops = {
         VERBS_OPS,

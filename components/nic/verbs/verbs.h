@@ -362,6 +362,8 @@ int verbs_exempt_add(struct nic_verbs *nic, const struct vma_flow_key *key);
 void verbs_exempt_del(struct nic_verbs *nic, const struct vma_flow_key *key);
 void verbs_exempt_end(struct nic_verbs *nic, const struct vma_flow_key *key); /* whoever has asked for it */
 void verbs_exempts_fini(struct verbs_exempts *exempts);                       /* its device is closed next */
+/* No lock, as the loader has one. */
+void verbs_exempts_init(struct verbs_exempts *exempts, struct ibv_device *device);
 
 /* ---- flows.c; lock held but for the first five ---- */
 int verbs_flow_exempt(struct vma_nic *nic, const struct vma_flow_key *key);

@@ -12,6 +12,8 @@ void tso_settle(struct vma_tcp *tcp, bool wanted)
 	               needs = VMA_NIC_CAP_TSO | VMA_NIC_CAP_TX_CSUM;
 	uint32_t segs = vma_ring_segs_max(tcp->ring);
 
+	if (tcp->nic->tx_segs_max < segs) /* the device of after a rebind may take fewer */
+		segs = tcp->nic->tx_segs_max;
 	tcp->tso_bytes = 0;
 	tcp->plain_mss_min = SMALL_MSS_LIMIT;
 	if (!wanted || (tcp->nic->caps & needs) != needs || segs < 2)
