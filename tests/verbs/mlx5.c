@@ -27,7 +27,7 @@
 #include "driver.h"
 
 #define EXPORT __attribute__((visibility("default")))
-#define FRAME_MAX 9216
+#define FRAME_MAX (CARD_MAX_TSO_HEADER + CARD_MAX_TSO)
 #define MUST(condition)                                                                                                \
 	do {                                                                                                           \
 		if (!(condition)) {                                                                                    \
@@ -126,23 +126,26 @@ static void sq_read(const struct rings *rings, uint32_t *at, uint32_t end, void 
 		((char *)to)[i] = rings->sq[*at % (rings->sq_blocks * 64)];
 }
 
-/* One WQE as a frame; returns its blocks. */
-static uint32_t sq_frame(struct rings *rings, char *frame, uint32_t *len, bool *checksum, bool *asked)
+/* One WQE as a frame, and as a request of the queue pair; returns its blocks. */
+static uint32_t sq_frame(struct rings *rings, char *frame, struct ibv_send_wr *wr, bool *asked)
 {
 	const uint32_t begin = (rings->sq_index & (rings->sq_blocks - 1)) * 64;
 	struct mlx5_wqe_ctrl_seg ctrl;
 	struct mlx5_wqe_eth_seg eth;
-	uint32_t at = begin, end = begin + 16, segs;
+	struct ibv_sge *sge = wr->sg_list;
+	uint32_t at = begin, end = begin + 16, segs, opcode, len;
 
 	sq_read(rings, &at, end, &ctrl, sizeof(ctrl));
 	segs = be32toh(ctrl.qpn_ds) & 0x3f;
-	MUST(be32toh(ctrl.opmod_idx_opcode) == ((rings->sq_index & 0xffff) << 8 | MLX5_OPCODE_SEND));
+	opcode = be32toh(ctrl.opmod_idx_opcode) & 0xff;
+	MUST(opcode == MLX5_OPCODE_SEND || opcode == MLX5_OPCODE_TSO);
+	MUST(be32toh(ctrl.opmod_idx_opcode) == ((rings->sq_index & 0xffff) << 8 | opcode));
 	MUST(be32toh(ctrl.qpn_ds) >> 8 == rings->qp->qp_num && segs >= 3);
 	end = begin + segs * 16;
 	sq_read(rings, &at, end, &eth, 14);
-	*len = be16toh(eth.inline_hdr_sz);
-	MUST(*len >= 18 && *len <= 128);
-	sq_read(rings, &at, end, frame, *len);
+	len = be16toh(eth.inline_hdr_sz);
+	MUST(len >= 18 && len <= 128);
+	sq_read(rings, &at, end, frame, len);
 	while (at < end) {
 		uint32_t word, lkey;
 		uint64_t addr;
@@ -152,18 +155,30 @@ static uint32_t sq_frame(struct rings *rings, char *frame, uint32_t *len, bool *
 			break;
 		sq_read(rings, &at, end, &word, 4);
 		word = be32toh(word);
-		MUST((word & ~MLX5_INLINE_SEG) <= FRAME_MAX - *len);
+		MUST((word & ~MLX5_INLINE_SEG) <= FRAME_MAX - len);
 		if (word & MLX5_INLINE_SEG) {
 			word &= ~MLX5_INLINE_SEG;
-			sq_read(rings, &at, end, frame + *len, word);
+			sq_read(rings, &at, end, frame + len, word);
 		} else {
 			sq_read(rings, &at, end, &lkey, 4);
 			sq_read(rings, &at, end, &addr, 8);
-			memcpy(frame + *len, (const void *)(uintptr_t)be64toh(addr), word);
+			memcpy(frame + len, (const void *)(uintptr_t)be64toh(addr), word);
 		}
-		*len += word;
+		len += word;
 	}
-	*checksum = eth.cs_flags != 0;
+	*sge = (struct ibv_sge){.addr = (uintptr_t)frame, .length = len, .lkey = rings->mr->lkey};
+	wr->opcode = IBV_WR_SEND;
+	wr->send_flags = IBV_SEND_SIGNALED | (eth.cs_flags != 0 ? IBV_SEND_IP_CSUM : 0);
+	if (opcode == MLX5_OPCODE_TSO) {
+		const uint16_t header = be16toh(eth.inline_hdr_sz);
+
+		wr->opcode = IBV_WR_TSO;
+		wr->tso.hdr = frame;
+		wr->tso.hdr_sz = header;
+		wr->tso.mss = be16toh(eth.mss);
+		sge->addr += header;
+		sge->length -= header;
+	}
 	*asked = ctrl.fm_ce_se != 0;
 	return (segs + 3) / 4;
 }
@@ -223,15 +238,14 @@ static bool take_sends(struct rings *rings)
 	while (rings->sq_index != end) {
 		const uint32_t place = rings->sent_to % rings->cap.max_send_wr;
 		char *frame = rings->frames + (size_t)place * FRAME_MAX;
-		struct ibv_sge sge = {.addr = (uintptr_t)frame, .lkey = rings->mr->lkey};
-		struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND}, *bad;
-		bool checksum, asked;
+		struct ibv_sge sge;
+		struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1}, *bad;
+		bool asked;
 		uint32_t blocks;
 
 		MUST(rings->sent_to - rings->sent_from < rings->cap.max_send_wr);
-		blocks = sq_frame(rings, frame, &sge.length, &checksum, &asked);
+		blocks = sq_frame(rings, frame, &wr, &asked);
 		rings->sent[place] = (struct ring_sent){(uint16_t)rings->sq_index, asked};
-		wr.send_flags = IBV_SEND_SIGNALED | (checksum ? IBV_SEND_IP_CSUM : 0);
 		if (ibv_post_send(rings->qp, &wr, &bad) != 0)
 			break; /* the device has gone */
 		rings->sent_to++;
