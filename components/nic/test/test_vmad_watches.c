@@ -193,6 +193,21 @@ static void test_only_an_address_of_this_host_is_probed_for(void **state)
 	assert_int_equal(vmad_watches_count(watches), 0);
 }
 
+/* Else one connection would have as many entries as a client likes, all of one chain. */
+static void test_a_connection_has_one_name(void **state)
+{
+	struct vmad_watched watched = connection(1);
+
+	(void)state;
+	watch(3, 1);
+	watched.reserved = 1;
+	vmad_watches_add(watches, 3, USER, &watched);
+	watched.reserved = 0;
+	watched.vlan = 4095;
+	vmad_watches_add(watches, 3, USER, &watched);
+	assert_int_equal(vmad_watches_count(watches), 1);
+}
+
 static void test_a_user_has_a_bound_and_root_another(void **state)
 {
 	const struct vmad_watched last = connection(1u << 20);
@@ -247,6 +262,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_what_a_client_has_taken_back_is_not_probed),
         CASE(test_a_connection_that_is_anybodys_is_not_probed),
         CASE(test_only_an_address_of_this_host_is_probed_for),
+        CASE(test_a_connection_has_one_name),
         CASE(test_a_user_has_a_bound_and_root_another),
         CASE(test_probes_are_paced_and_wait_for_room),
 };

@@ -616,6 +616,7 @@ static int server_run_due_work(struct vmad_server *server, struct clock *clock)
 		}
 	}
 	return server->attr->exit_when_idle && !xdp_owner_has_minisocks(server->owner) &&
+	       (server->watches == NULL || vmad_watches_count(server->watches) == 0) &&
 	       now - clock->idle_since > (clock->used ? IDLE_MS : UNUSED_MS);
 }
 

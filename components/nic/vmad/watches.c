@@ -17,6 +17,7 @@
 #include "server.h"
 #include "watches.h"
 
+#define VLAN_MAX 4094
 #define FIRST_MS 50
 #define AGAIN_MS 600
 #define PACE_MS 1
@@ -197,11 +198,16 @@ static bool user_at_bound(const struct vmad_watches *watches, uid_t uid)
 
 void vmad_watches_add(struct vmad_watches *watches, unsigned client, uid_t uid, const struct vmad_watched *watched)
 {
-	const uint32_t number = watches->free_ones;
-	uint32_t *bucket = flow_bucket_of_key(watches, watched);
+	uint32_t *bucket, number;
 
-	if (watched->local_port_be == 0 || watched->peer_port_be == 0 || watch_find(watches, client, watched) != NONE)
+	/* Bytes that a client is free to choose would be as many names for one connection, and in one chain. */
+	if (watched->local_port_be == 0 || watched->peer_port_be == 0 || watched->reserved != 0 ||
+	    watched->vlan > VLAN_MAX || watch_find(watches, client, watched) != NONE)
 		return;
+	if (watches->free_ones == NONE && watches->list[LIST_AGAIN].first != NONE)
+		watch_drop(watches, watches->list[LIST_AGAIN].first); /* its peer has been probed once */
+	number = watches->free_ones;
+	bucket = flow_bucket_of_key(watches, watched);
 	if (number == NONE || user_at_bound(watches, uid)) {
 		vma_log_once(VMA_LOG_WARN,
 		             "vmad: %s: too many connections by the card: if a process is killed, peers are not told "
