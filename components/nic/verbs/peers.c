@@ -13,11 +13,13 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include "../client/watch.h"
 #include "../os.h"
 #include "verbs.h"
 
+#define FORGET_TRIES 20  /* a millisecond apart */
 #define LOOK_MS 1000     /* for a vmad */
 #define REFUSED_MS 10000 /* there is one, which does not take this process */
 #define ROOM_MS 5        /* for vmad to read */
@@ -158,11 +160,15 @@ void verbs_peers_child_close(const struct nic_verbs *nic)
 		os_close(nic->peers.right_fd);
 }
 
-/* All flows have ended, so there is nothing that vmad has not been told; or it has had no room, and forgets now. */
+/*
+ * All flows have ended. If many ended at once, vmad's socket had no room for each. An end that vmad does not hear of looks
+ * like a kill, so it has some milliseconds to make room for a last word.
+ */
 void verbs_peers_fini(struct nic_verbs *nic)
 {
 	if (nic->peers.vmad != NULL) {
-		vmad_watch_forget(nic->peers.vmad);
+		for (unsigned tries = 0; tries < FORGET_TRIES && !vmad_watch_forget(nic->peers.vmad); tries++)
+			usleep(1000);
 		vmad_watch_end(nic->peers.vmad);
 		nic->peers.vmad = NULL;
 	}
