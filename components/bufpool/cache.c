@@ -39,7 +39,7 @@ static struct cache *pool_first_use_by_thread(struct vma_bufpool *pool)
 }
 
 /* The owner came in and finds the gate not open: never opened for this thread yet, or a visitor is at work. */
-static struct cache *cache_enter_gate_was_shut(struct vma_bufpool *pool, struct cache *cache)
+static struct cache *cache_enter_opening_gate(struct vma_bufpool *pool, struct cache *cache)
 {
 	bufpool_cache_leave(pool, cache);
 	if (atomic_load_explicit(&cache->gate, memory_order_acquire) == 0 && cache_register(pool, cache) &&
@@ -52,7 +52,7 @@ static struct cache *cache_enter_gate_was_shut(struct vma_bufpool *pool, struct 
 
 COLD struct cache *bufpool_cache_acquire_slow(struct vma_bufpool *pool, struct cache *cache)
 {
-	return cache == NULL ? pool_first_use_by_thread(pool) : cache_enter_gate_was_shut(pool, cache);
+	return cache == NULL ? pool_first_use_by_thread(pool) : cache_enter_opening_gate(pool, cache);
 }
 
 /* The owner has left and finds the gate not open. If the pool was retired meanwhile, closing was left to the owner. */

@@ -119,7 +119,7 @@ union control {
 	char bytes[SENDER_BYTES + CMSG_SPACE(sizeof(int))];
 };
 
-static void read_control(struct msghdr *msg, struct vma_unix_cred *sender, int *fd)
+static void unix_read_sender_and_fd(struct msghdr *msg, struct vma_unix_cred *sender, int *fd)
 {
 	struct ucred ucred;
 
@@ -144,7 +144,7 @@ int vma_unix_peek(int fd, struct vma_unix_cred *sender)
 
 	if (syscall(SYS_recvmsg, fd, &msg, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC) < 0)
 		return -errno;
-	read_control(&msg, sender, &none);
+	unix_read_sender_and_fd(&msg, sender, &none);
 	return 0;
 }
 
@@ -170,7 +170,7 @@ int vma_unix_receive(int fd, struct vma_unix_message *message, bool wants_fd)
 	if (n < 0)
 		return -errno;
 	message->name_len = msg.msg_namelen;
-	read_control(&msg, &message->sender, &message->fd);
+	unix_read_sender_and_fd(&msg, &message->sender, &message->fd);
 	return (int)n;
 }
 

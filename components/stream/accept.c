@@ -56,7 +56,7 @@ bool stream_enqueue_accepted(struct stream_sock *listener, struct vma_tcp_conn *
 	atomic_fetch_add(&listener->n_queued, 1);
 	vma_mpsc_push(&listener->arrived, &child->link);
 	if (__builtin_expect(atomic_load(&listener->exec_exported), 0))
-		stream_schedule_update(listener);
+		stream_schedule_listen_update(listener);
 	vma_file_ready(&listener->file, EPOLLIN | EPOLLRDNORM);
 	return true;
 }

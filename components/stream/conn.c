@@ -43,7 +43,7 @@ static void stream_on_connect_failed(struct stream_sock *sock, int error)
 	uint8_t connecting = STREAM_CONNECTING;
 
 	if (stream_sock_phase(sock) == STREAM_FAILED)
-		return; /* by us: stream_connect_failed */
+		return; /* by us: stream_fail_connect */
 	set_so_error(sock, error);
 	atomic_compare_exchange_strong(&sock->phase, &connecting, STREAM_FAILED);
 }

@@ -69,7 +69,7 @@ static void connect_abort_with_reset(struct stream_sock *sock)
 	sock->peer = (struct sockaddr_in){0};
 }
 
-void stream_connect_failed(struct stream_sock *sock, int error)
+void stream_fail_connect(struct stream_sock *sock, int error)
 {
 	struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 	uint8_t connecting = STREAM_CONNECTING;

@@ -173,7 +173,7 @@ static void stream_endpoint_on_revoked(struct vma_tcp_listener *listener, void *
 		struct stream_sock *sock = listen_member_at(members, i);
 
 		if (sock != NULL)
-			stream_schedule_update(sock);
+			stream_schedule_listen_update(sock);
 	}
 }
 

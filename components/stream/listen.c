@@ -127,7 +127,7 @@ static void listen_attach_target(struct stream_sock *sock, struct vma_engine *en
 	if (t->endpoint != NULL && stream_endpoint_is_revoked(t->endpoint)) {
 		if (stream_endpoint_awaits_conn_rules(t->endpoint)) {
 			vma_engine_steer_pending_now();
-			stream_schedule_update(sock); /* in the internal thread's next turn */
+			stream_schedule_listen_update(sock); /* in the internal thread's next turn */
 			return;
 		}
 		stream_endpoint_finish(t->endpoint);
@@ -633,7 +633,7 @@ static void listen_update_task(struct vma_internal_task *task)
 
 /* Not by the caller: whoever polls may hold locks that are taken after a file's, whoever revokes holds a ring's flag.
  */
-void stream_schedule_update(struct stream_sock *sock)
+void stream_schedule_listen_update(struct stream_sock *sock)
 {
 	if (vma_engine() == NULL || atomic_exchange(&sock->update_scheduled, true))
 		return;

@@ -36,7 +36,7 @@ static uint32_t poll_events_of_phase(struct stream_sock *sock)
 		if (!atomic_load_explicit(&sock->was_polled, memory_order_relaxed))
 			atomic_store(&sock->was_polled, true);
 		if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
-			stream_schedule_update(sock);
+			stream_schedule_listen_update(sock);
 		return atomic_load_explicit(&sock->n_queued, memory_order_acquire) != 0 ||
 		                       stream_fork_queue_has_conns(sock)
 		               ? IN

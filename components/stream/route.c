@@ -200,7 +200,7 @@ void stream_route_update_path(struct stream_sock *sock)
 	vma_net_path_read(sock->path, &t);
 	if (stream_sock_phase(sock) == STREAM_CONNECTING && t.error != 0 &&
 	    (t.state == VMA_NET_FAILED || t.state == VMA_NET_ERROR)) {
-		stream_connect_failed(sock, t.error);
+		stream_fail_connect(sock, t.error);
 		return;
 	}
 	path = route_to_tcp_path(sock, &t);

@@ -407,7 +407,7 @@ void stream_passed_free(struct stream_sock *sock);
 
 int stream_connect(struct vma_file *file, int fd, const struct sockaddr *addr, socklen_t len);
 /* The attempt has failed for a reason that the connection does not know. file.lock. */
-void stream_connect_failed(struct stream_sock *sock, int error);
+void stream_fail_connect(struct stream_sock *sock, int error);
 void stream_tcp_disconnect(struct stream_sock *sock);
 bool stream_connect_by_os(struct stream_sock *sock); /* file.lock; then, without the lock, its own_poll ends */
 int stream_listen(struct vma_file *file, int fd, int backlog);
@@ -430,7 +430,7 @@ void stream_listen_after_passed(struct stream_sock *sock,
                                 int fd); /* it listens already: its flows wait until it is used */
 /* A listener that was inherited, or whose flows were revoked, asks for them. */
 void stream_use_inherited_socket(struct stream_sock *sock);
-void stream_schedule_update(struct stream_sock *sock); /* by the internal thread; never waits */
+void stream_schedule_listen_update(struct stream_sock *sock); /* by the internal thread; never waits */
 int stream_accept4(struct vma_file *file, int fd, struct sockaddr *addr, socklen_t *len, int flags);
 /* By whoever drives: a new connection of this listener. False: no memory. */
 bool stream_enqueue_accepted(struct stream_sock *listener, struct vma_tcp_conn *conn, struct vma_ring_ctx *ring_ctx);

@@ -515,7 +515,7 @@ static inline bool msg_is_single_iov(const struct msghdr *msg, struct iovec *iov
 }
 
 static ssize_t __attribute__((noinline))
-receive_in_pieces(struct udp_sock *sock, const struct udp_attachments *all, struct msghdr *msg, int flags)
+receive_by_iov_iter(struct udp_sock *sock, const struct udp_attachments *all, struct msghdr *msg, int flags)
 {
 	struct udp_datagram datagram;
 	struct vma_inet_iov_iter iov_iter;
@@ -678,7 +678,7 @@ ssize_t udp_receive_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
 		return len;
 	if (__builtin_expect(flags & (MSG_PEEK | VMA_LEND_FLAG) || !msg_is_single_iov(msg, &iov), 0))
 		return flags & VMA_LEND_FLAG ? receive_lent(sock, all, msg, flags)
-		                             : receive_in_pieces(sock, all, msg, flags);
+		                             : receive_by_iov_iter(sock, all, msg, flags);
 	if (!udp_take_datagram(sock, all, false, &datagram))
 		return -ENODATA;
 	return finish_datagram(sock, msg, flags, &iov, 1, iov.iov_len, &datagram);

@@ -385,13 +385,13 @@ CASE(epoll_timeouts, "epoll_wait, epoll_pwait and epoll_pwait2 wait as long as t
 
 	RES(epoll_control(set, EPOLL_CTL_ADD, s, EPOLLIN, 1));
 	RES(epoll_wait(set, &got, 1, 40));
-	say_time("epoll_wait", start, 40);
+	say_took_about("epoll_wait", start, 40);
 	start = now_ms();
 	RES(epoll_pwait(set, &got, 1, 40, NULL));
-	say_time("epoll_pwait", start, 40);
+	say_took_about("epoll_pwait", start, 40);
 	start = now_ms();
 	RES(epoll_pwait2(set, &got, 1, &ts, NULL));
-	say_time("epoll_pwait2", start, 40);
+	say_took_about("epoll_pwait2", start, 40);
 	ts.tv_nsec = 500000;
 	RES(epoll_pwait2(set, &got, 1, &ts, NULL));
 	ts.tv_nsec = -1;
@@ -400,7 +400,7 @@ CASE(epoll_timeouts, "epoll_wait, epoll_pwait and epoll_pwait2 wait as long as t
 	peer_later(far(), 50, 0, here, port_of(s), 20, 1);
 	start = now_ms();
 	RES(epoll_wait(set, &got, 1, -1));
-	say_time("without a limit", start, 50);
+	say_took_about("without a limit", start, 50);
 	RES(epoll_pwait2(set, &got, 1, NULL, NULL));
 }
 

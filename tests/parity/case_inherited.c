@@ -341,7 +341,7 @@ CASE(inherited_timeouts, "SO_RCVTIMEO is set by one process, and recv of the oth
 		wait_turn(&r);
 		begun = now_ms();
 		say_recv("the child", s, 0);
-		say_time("the child has waited", begun, 300);
+		say_took_about("the child has waited", begun, 300);
 		RES(set_timeout(s, SO_RCVTIMEO, 150));
 		end_child(&r);
 	}
@@ -351,7 +351,7 @@ CASE(inherited_timeouts, "SO_RCVTIMEO is set by one process, and recv of the oth
 	begun = now_ms();
 	peer_later(far(), 2000, 0, here, 7426, 100, 1);
 	say_recv("the parent", s, 0);
-	say_time("the parent has waited", begun, 150);
+	say_took_about("the parent has waited", begun, 150);
 	inherited_await(&r);
 }
 

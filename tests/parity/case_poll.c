@@ -29,7 +29,7 @@ static void poll_one(const char *what, int fd, int events, int wait_ms)
 
 	say("%s: %d, events %x", what, n, (unsigned)(unsigned short)p.revents);
 	if (n == 0 && wait_ms > 0)
-		say_time("it waited", start, (unsigned)wait_ms);
+		say_took_about("it waited", start, (unsigned)wait_ms);
 }
 
 CASE(poll_events, "poll of one socket: every event, asked for or not")
@@ -94,13 +94,13 @@ CASE(poll_mixed, "poll over sockets, pipes, timers and eventfds: each wakes it u
 	timerfd_settime(timer, 0, &in_50_ms, NULL);
 	start = now_ms();
 	RES(poll(p, 5, 2000));
-	say_time("the timer", start, 50);
+	say_took_about("the timer", start, 50);
 	say("events %x %x %x %x", p[0].revents, p[1].revents, p[2].revents, p[3].revents);
 	RES(read(timer, &value, sizeof(value)));
 	peer_later(far(), 50, 0, here, port_of(s), 20, 1);
 	start = now_ms();
 	RES(poll(p, 5, 2000));
-	say_time("the socket", start, 50);
+	say_took_about("the socket", start, 50);
 	say("events %x %x %x %x", p[0].revents, p[1].revents, p[2].revents, p[3].revents);
 	RES(write(event, &value, sizeof(value)));
 	RES(write(pipes[1], "x", 1));
@@ -173,33 +173,33 @@ CASE(poll_timeouts, "poll, ppoll, select, pselect and epoll wait as long as they
 	fd_set set;
 
 	RES(poll(&p, 1, 40));
-	say_time("poll", start, 40);
+	say_took_about("poll", start, 40);
 	start = now_ms();
 	RES(ppoll(&p, 1, &ts, NULL));
-	say_time("ppoll", start, 40);
+	say_took_about("ppoll", start, 40);
 	say("left %ld", ts.tv_nsec);
 	start = now_ms();
 	FD_ZERO(&set);
 	FD_SET(s, &set);
 	RES(select(s + 1, &set, NULL, NULL, &tv));
-	say_time("select", start, 40);
+	say_took_about("select", start, 40);
 	say("left %ld, set %d", (long)tv.tv_usec, FD_ISSET(s, &set));
 	start = now_ms();
 	FD_SET(s, &set);
 	RES(pselect(s + 1, &set, NULL, NULL, &ts, NULL));
-	say_time("pselect", start, 40);
+	say_took_about("pselect", start, 40);
 	say("left %ld", ts.tv_nsec);
 	start = now_ms();
 	tv.tv_usec = 40000;
 	RES(select(0, NULL, NULL, NULL, &tv));
-	say_time("select as a sleep", start, 40);
+	say_took_about("select as a sleep", start, 40);
 	start = now_ms();
 	RES(poll(NULL, 0, 40));
-	say_time("poll as a sleep", start, 40);
+	say_took_about("poll as a sleep", start, 40);
 	start = now_ms();
 	tv = (struct timeval){0};
 	RES(select(s + 1, &set, NULL, NULL, &tv));
-	say_time("select at once", start, 0);
+	say_took_about("select at once", start, 0);
 	tv = (struct timeval){.tv_sec = 2};
 	peer_later(far(), 50, 0, here, port_of(s), 20, 1);
 	FD_SET(s, &set);

@@ -228,7 +228,7 @@ CASE(recvmmsg_details, "recvmmsg: MSG_WAITFORONE, timeouts, errors in the middle
 	start = now_ms();
 	timeout = (struct timespec){.tv_nsec = 50000000};
 	RES(recvmmsg(s, many, 8, 0, &timeout));
-	say_time("it took", start, 150);
+	say_took_about("it took", start, 150);
 	say("%ld s %ld ns left", (long)timeout.tv_sec, timeout.tv_nsec);
 	recv_arrive(s, 4, 30, 1);
 	many[2].msg_hdr.msg_iov = &bad_iov;
@@ -251,7 +251,7 @@ CASE(recv_blocks, "a blocking recv waits for its datagram, spinning or asleep")
 
 		peer_later(far(), delays[i], 0, here, port, 20, i);
 		say("seed %d", (RES(recv(s, bytes, 100, 0)), seed_of(bytes, 20)));
-		say_time("waited", start, (unsigned)delays[i]);
+		say_took_about("waited", start, (unsigned)delays[i]);
 	}
 }
 

@@ -56,7 +56,7 @@ static ssize_t give_with(int to, const char *line, const int *fds, int n)
 }
 
 /* What has come with a line is put into fds[at] and further; how many. */
-static int rights_get(int from, char *line, int *fds, int at, int flags)
+static int receive_line_and_fds(int from, char *line, int *fds, int at, int flags)
 {
 	union rights rights;
 	struct iovec piece = {.iov_base = line, .iov_len = LINE};
@@ -183,7 +183,7 @@ static bool is_taker(void)
 
 	if (getenv("PARITY_TAKER") == NULL)
 		return false;
-	while ((n = rights_get(TAKER_FD, line, had, n_had, 0)) >= 0) {
+	while ((n = receive_line_and_fds(TAKER_FD, line, had, n_had, 0)) >= 0) {
 		n_had += n;
 		do_line(line);
 		if (write(TAKER_FD, "done", 4) != 4)
@@ -439,8 +439,8 @@ CASE(rights_self, "given to the same process, by sendmmsg; the first number is c
 	put_rights(&msgs[1].msg_hdr, &rights, given, 2);
 	RES(sendmmsg(ends[0], msgs, 2, 0));
 	RES(close(s));
-	RES(rights_get(ends[1], line, fds, 0, 0));
-	RES(n = rights_get(ends[1], line, fds, 0, MSG_CMSG_CLOEXEC));
+	RES(receive_line_and_fds(ends[1], line, fds, 0, 0));
+	RES(n = receive_line_and_fds(ends[1], line, fds, 0, MSG_CMSG_CLOEXEC));
 	RES(fcntl(fds[1], F_GETFD));
 	far_writes(1, 100, 1, 1);
 	say_read(fds[1], 100, MSG_WAITALL);
@@ -458,8 +458,8 @@ CASE(rights_peek, "a control message is looked at with MSG_PEEK, and brings the 
 	RES(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
 	RES(give_with(ends[0], "one", &s, 1));
 	RES(close(s));
-	RES(rights_get(ends[1], line, fds, 0, MSG_PEEK));
-	RES(rights_get(ends[1], line, fds, 1, 0));
+	RES(receive_line_and_fds(ends[1], line, fds, 0, MSG_PEEK));
+	RES(receive_line_and_fds(ends[1], line, fds, 1, 0));
 	far_writes(1, 100, 1, 2);
 	say_read(fds[0], 100, MSG_WAITALL);
 	RES(close(fds[0]));
@@ -618,7 +618,7 @@ static void giver_gone(int signal_number)
 		exit(0);
 	}
 	close(ends[0]);
-	if (rights_get(ends[1], line, &fd, 0, 0) != 1)
+	if (receive_line_and_fds(ends[1], line, &fd, 0, 0) != 1)
 		give_up("nothing was given");
 	peer(far(), "accept 0 1 2000");
 	waitpid(child, &status, 0);
@@ -654,7 +654,7 @@ CASE(rights_forked_taker, "a forked child has the receiving end, and takes what 
 		int fds[2];
 
 		close(s);
-		if (rights_get(ends[1], line, fds, 0, 0) != 1)
+		if (receive_line_and_fds(ends[1], line, fds, 0, 0) != 1)
 			_exit(1);
 		stream_pieces(fds[0], 5, 1, 1);
 		_exit(0);
@@ -918,7 +918,7 @@ CASE(rights_listener_to_itself, "a listener that a process sends to itself is on
 	RES(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
 	s = tcp_in(&at);
 	RES(give_with(ends[0], "have", &at, 1));
-	RES(rights_get(ends[1], line, &copy, 0, 0));
+	RES(receive_line_and_fds(ends[1], line, &copy, 0, 0));
 	peer(far(), "dial 2 %s %d", here, port_of(at));
 	RES(is_readable(at, 2000));
 	RES(is_readable(copy, 2000));
@@ -1144,7 +1144,7 @@ CASE(rights_full, "a connection goes on after a message that was refused because
 		;
 	RES(give_with(ends[0], "have", &s, 1));
 	RES(close(s));
-	RES(rights_get(ends[1], line, &fd, 0, 0));
+	RES(receive_line_and_fds(ends[1], line, &fd, 0, 0));
 	far_writes(1, 100, 2, 1);
 	say_read(fd, 100, MSG_WAITALL);
 }
@@ -1157,7 +1157,7 @@ CASE(rights_unseen_number, "what arrives gets the number of a socket that was cl
 	RES(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
 	RES(give_with(ends[0], "have", &file, 1));
 	RES(raw_call(SYS_close, s, 0, 0, 0, 0));
-	RES(rights_get(ends[1], line, &fd, 0, 0));
+	RES(receive_line_and_fds(ends[1], line, &fd, 0, 0));
 	say("%s", fd == s ? "the same number" : "another number");
 	RES(read(fd, &byte, 1));
 	RES(byte);

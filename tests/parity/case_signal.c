@@ -126,7 +126,7 @@ static void interrupt_each(int flags)
 			alarms(0, 0);
 			took = now_ms();
 			say("handled %d", handled_besides(took > armed ? took - armed : 0));
-			say_time("after", start, ends ? delays[d] : 250);
+			say_took_about("after", start, ends ? delays[d] : 250);
 			/* The datagram, if it has not been received yet. */
 			if ((i > 0 || rc < 0) && is_readable(s, 2000))
 				recv(s, &start, 1, MSG_DONTWAIT);
@@ -178,14 +178,14 @@ CASE(signal_handler_forks, "a handler that forks ends recv with EINTR, or recv g
 	alarm_in(100);
 	peer_later(far(), 600, 0, here, port_of(s), 10, 1);
 	RES(recv_once(s));
-	say_time("it ends", begun, 100);
+	say_took_about("it ends", begun, 100);
 	RES(recv_once(s));
 	signal_install(note_forking, SA_RESTART);
 	alarm_in(100);
 	begun = now_ms();
 	peer_later(far(), 600, 0, here, port_of(s), 10, 1);
 	RES(recv_once(s));
-	say_time("it goes on", begun, 600);
+	say_took_about("it goes on", begun, 600);
 	say("%d handled", (int)handled);
 }
 

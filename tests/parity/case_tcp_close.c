@@ -264,7 +264,7 @@ CASE(tcp_linger_waits, "SO_LINGER waits in close until the peer has acknowledged
 	say_write(s, 1000, 1, 0);
 	since = now_ms();
 	RES(close(s));
-	say_time("closed", since, 0);
+	say_took_about("closed", since, 0);
 	far_reads(1, 1000, 1, 1);
 	far_reads(1, 1, 0, 1);
 }
@@ -392,11 +392,11 @@ CASE(tcp_linger_nonblocking, "SO_LINGER waits in close of a non-blocking socket,
 		pause_ms(1);
 	since = now_ms();
 	RES(close(s));
-	say_time("closed", since, 1000);
+	say_took_about("closed", since, 1000);
 	s = tcp_out();
 	RES(setsockopt(s, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
 	RES(write(s, bytes, 1000));
 	since = now_ms();
 	RES(close(s));
-	say_time("closed with nothing in its way", since, 0);
+	say_took_about("closed with nothing in its way", since, 0);
 }

@@ -173,7 +173,7 @@ CASE(tcp_connect_timeout, "SO_SNDTIMEO bounds connect; afterwards it goes on by 
 	RES(setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)));
 	since = now_ms();
 	RES(tcp_connect_try_connect(s, "10.9.0.99", 80));
-	say_time("gave up", since, 300);
+	say_took_about("gave up", since, 300);
 	RES(tcp_connect_try_connect(s, "10.9.0.99", 80));
 	say_state("on its way", s, POLLHUP, 50);
 	close(s);

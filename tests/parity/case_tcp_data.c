@@ -115,7 +115,7 @@ CASE(tcp_read_waits_for_all,
 
 	peer(far(), "later 100 write 1 500 2 2 100000");
 	RES(recv(s, bytes, 1000, MSG_WAITALL));
-	say_time("all of it", since, 200);
+	say_took_about("all of it", since, 200);
 	far_writes(1, 300, 1, 1);
 	far_shuts(1, SHUT_WR);
 	RES(recv(s, bytes, 1000, MSG_WAITALL));
@@ -132,11 +132,11 @@ CASE(tcp_read_times_out, "SO_RCVTIMEO bounds a read; with part of it there, MSG_
 	setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	since = now_ms();
 	say_read(s, 10, 0);
-	say_time("nothing", since, 200);
+	say_took_about("nothing", since, 200);
 	far_writes(1, 10, 1, 1);
 	since = now_ms();
 	RES(recv(s, bytes, 100, MSG_WAITALL));
-	say_time("a part", since, 200);
+	say_took_about("a part", since, 200);
 	close(s);
 }
 
@@ -215,7 +215,7 @@ CASE(tcp_write_waits, "a blocking writer waits for room, as long as SO_SNDTIMEO 
 		;
 	since = now_ms();
 	RES(write(s, bytes, 1000000));
-	say_time("gave up", since, 300);
+	say_took_about("gave up", since, 300);
 	close(s);
 }
 
@@ -264,7 +264,7 @@ CASE(tcp_more, "MSG_MORE and TCP_CORK hold a short segment back; what follows ta
 	since = now_ms();
 	say_write(s, 10, 1, 0);
 	far_reads(1, 10, 1, 1);
-	say_time("the cork gives way", since, 200);
+	say_took_about("the cork gives way", since, 200);
 	close(s);
 }
 

@@ -180,11 +180,11 @@ CASE(tcp_accept_waits, "accept waits for a connection; SO_RCVTIMEO bounds it")
 	expect_offloaded(l);
 	peer(far(), "later 200 dial 1 %s %d", here, port_of(l));
 	OKAY(accept(l, NULL, NULL));
-	say_time("accepted", since, 200);
+	say_took_about("accepted", since, 200);
 	setsockopt(l, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	since = now_ms();
 	RES(accept(l, NULL, NULL));
-	say_time("gave up", since, 200);
+	say_took_about("gave up", since, 200);
 	close(l);
 }
 

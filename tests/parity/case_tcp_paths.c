@@ -68,7 +68,7 @@ CASE(tcp_path_lost, "nothing comes back: SYNs are repeated as often as TCP_SYNCN
 	RES(set_int(s, IPPROTO_TCP, TCP_SYNCNT, 1));
 	since = now_ms();
 	RES(tcp_paths_try_connect(s, "10.88.2.1", 80));
-	say_time("given up", since, 3000);
+	say_took_about("given up", since, 3000);
 	close(s);
 	peer_run(far(), "ip route del 10.88.2.0/24");
 	no_route_through_far();

@@ -22,25 +22,25 @@ CASE(timeout_of_recv, "SO_RCVTIMEO: recv gives up in time, and does not when som
 	say("%ld s, %ld usec", (long)got.tv_sec, (long)(got.tv_usec + 4000) / 10000 * 10000);
 	start = now_ms();
 	RES(recv(s, bytes, sizeof(bytes), 0));
-	say_time("recv", start, 60);
+	say_took_about("recv", start, 60);
 	start = now_ms();
 	RES(read(s, bytes, sizeof(bytes)));
-	say_time("read", start, 60);
+	say_took_about("read", start, 60);
 	start = now_ms();
 	RES(recv(s, bytes, sizeof(bytes), MSG_DONTWAIT));
-	say_time("MSG_DONTWAIT", start, 0);
+	say_took_about("MSG_DONTWAIT", start, 0);
 	tv.tv_sec = 2;
 	RES(setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv)));
 	peer_later(far(), 50, 0, here, port_of(s), 20, 1);
 	start = now_ms();
 	RES(recv(s, bytes, sizeof(bytes), 0));
-	say_time("recv", start, 50);
+	say_took_about("recv", start, 50);
 	tv = (struct timeval){0};
 	RES(setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv)));
 	peer_later(far(), 150, 0, here, port_of(s), 20, 1);
 	start = now_ms();
 	RES(recv(s, bytes, sizeof(bytes), 0));
-	say_time("without a limit", start, 150);
+	say_took_about("without a limit", start, 150);
 }
 
 CASE(timeout_values, "SO_RCVTIMEO and SO_SNDTIMEO: odd values")

@@ -86,7 +86,7 @@ void say_peer(const char *what, int fd); /* getpeername */
 
 /* "text: after about N ms", or what it really took. */
 uint64_t now_ms(void);
-void say_time(const char *text, uint64_t since_ms, unsigned expected_ms);
+void say_took_about(const char *text, uint64_t since_ms, unsigned expected_ms);
 
 /* ---- sockets (say.c) ---- */
 

@@ -148,7 +148,7 @@ uint64_t now_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-void say_time(const char *text, uint64_t since_ms, unsigned expected_ms)
+void say_took_about(const char *text, uint64_t since_ms, unsigned expected_ms)
 {
 	uint64_t took = now_ms() - since_ms;
 	unsigned slack = 90;

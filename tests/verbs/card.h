@@ -167,7 +167,7 @@ int qp_destroy(struct card_client *client, uint32_t number);
 struct card_qp *qp_find(struct card_client *client, uint32_t number);
 bool qp_uses_pd(const struct card_client *client, uint32_t pd);
 void qps_forget(struct card_client *client);
-void qp_receive(struct card_qp *qp, const uint8_t *frame, size_t len, uint32_t flow_tag);
+void qp_deliver_frame(struct card_qp *qp, const uint8_t *frame, size_t len, uint32_t flow_tag);
 bool qps_run(void); /* true: something was done */
 bool qps_have_work(void);
 int64_t cqs_next_ns(void); /* until the next delayed completion; -1: none */

@@ -558,7 +558,7 @@ static bool qp_run_sends(struct card_qp *qp)
 	return done > 0;
 }
 
-void qp_receive(struct card_qp *qp, const uint8_t *frame, size_t len, uint32_t flow_tag)
+void qp_deliver_frame(struct card_qp *qp, const uint8_t *frame, size_t len, uint32_t flow_tag)
 {
 	struct card_cqe cqe = {.byte_len = (uint32_t)len, .flow_tag = flow_tag};
 	struct card_wqe wqe;

@@ -128,7 +128,7 @@ void steer_frame(const uint8_t *frame, size_t len)
 			port_to_tap(frame, len);
 			return;
 		} else
-			qp_receive(&card.qps[rule->rule.qp_num % CARD_MAX_QPS], frame, len, rule->rule.flow_tag);
+			qp_deliver_frame(&card.qps[rule->rule.qp_num % CARD_MAX_QPS], frame, len, rule->rule.flow_tag);
 	}
 	if (!first)
 		port_to_tap(frame, len);

@@ -25,7 +25,7 @@
 #define PEER_PORT 22000
 #define DEPTH 256
 
-static char specs[2][256], netns[2][256];
+static char end_specs[2][256], netns[2][256];
 static bool provider_lacks_extended_verbs; /* as it were of the old kind */
 
 /* ---- libibverbs, in place of lib.c's ---- */
@@ -74,7 +74,7 @@ static void open_end(struct fixture *w, int end)
 	struct vma_nic_attr attr = {.arena = w->arena};
 
 	fixture_enter_netns(w, end);
-	assert_int_equal(vma_nic_open(specs[end], &attr, &w->nic[end]), 0);
+	assert_int_equal(vma_nic_open(end_specs[end], &attr, &w->nic[end]), 0);
 }
 
 static int setup_both_ends(void **state)
@@ -918,7 +918,7 @@ int main(void)
 	};
 
 	vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_ERROR});
-	if (sscanf(getenv("VMA_CONFORMANCE"), "%255s %255s", specs[0], specs[1]) != 2 ||
+	if (sscanf(getenv("VMA_CONFORMANCE"), "%255s %255s", end_specs[0], end_specs[1]) != 2 ||
 	    sscanf(getenv("VMA_CONFORMANCE_NETNS"), "%255s %255s", netns[0], netns[1]) != 2)
 		return 2;
 	vma_test_filter();

@@ -39,7 +39,7 @@ static struct make makes[4] = {
          .pair = {.mtu = 9000, .checksum_offload = true, .segmentation_offload = true, .memory_link = true}},
         {.name = "file"},
 };
-static char file_spec[64], specs[2][256], netns[2][256];
+static char file_spec[64], end_specs[2][256], netns[2][256];
 
 /* ---- making and ending a fixture ---- */
 
@@ -1083,11 +1083,11 @@ static size_t find_conformance_fixtures(void)
 		makes[2].spec[0] = makes[2].spec[1] = file_spec;
 		return 3;
 	}
-	if (sscanf(env, "%255s %255s", specs[0], specs[1]) != 2) {
+	if (sscanf(env, "%255s %255s", end_specs[0], end_specs[1]) != 2) {
 		fprintf(stderr, "VMA_CONFORMANCE: two specs are wanted\n");
 		exit(2);
 	}
-	makes[0] = (struct make){.name = specs[0], .spec = {specs[0], specs[1]}};
+	makes[0] = (struct make){.name = end_specs[0], .spec = {end_specs[0], end_specs[1]}};
 	if (owner != NULL && strcmp(owner, "vmad") == 0)
 		makes[0].owner = VMA_NIC_OWNER_VMAD;
 	if (env_netns != NULL && sscanf(env_netns, "%255s %255s", netns[0], netns[1]) == 2)

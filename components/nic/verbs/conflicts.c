@@ -133,11 +133,11 @@ static void conflict_look_check_socket(const struct kernel_sock *socket, void *a
 		return;
 	for (uint32_t i = 0; i < nic->flow_buckets_n; i++) {
 		for (struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next) {
-			if (flow->has_rival || !flow_may_get_conflict(look, flow) ||
+			if (flow->is_contested || !flow_may_get_conflict(look, flow) ||
 			    !kernel_sock_conflicts(&flow->rule, socket, nic->base.info.ifindex) ||
 			    !kernel_sock_suspected_before(&flow->suspect, socket, nic->looks))
 				continue;
-			flow->has_rival = true;
+			flow->is_contested = true;
 			describe_rule(&flow->rule, text, sizeof(text));
 			vma_log_warn("%s: %s goes back to the kernel: another socket (inode %u of user %u) receives on "
 			             "that port now",

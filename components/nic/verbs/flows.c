@@ -574,7 +574,7 @@ void verbs_flows_revoke_contested(struct nic_verbs *nic)
 		struct verbs_flow **place = &nic->flow_buckets[i];
 
 		while (*place != NULL) {
-			if ((*place)->has_rival)
+			if ((*place)->is_contested)
 				flow_revoke_to_kernel(nic, place, true);
 			else
 				place = &(*place)->next;

@@ -164,7 +164,7 @@ struct verbs_flow {
 	struct verbs_qp *qp;
 	struct ibv_flow *of_card; /* NULL: its queue pair is lost */
 	uint16_t priority;
-	bool is_broadcast, has_rival;
+	bool is_broadcast, is_contested;
 	bool is_noted, is_told;                      /* peers.c: it counts; vmad knows it */
 	uint64_t until_ms;                           /* revoked: its rule lingers so long */
 	int claim_fd;                                /* -1: it needs none */
@@ -386,7 +386,7 @@ void verbs_flows_close_claims_in_child(const struct nic_verbs *nic);
 /* Whether the device takes rules at all: 0 or -errno. No lock. */
 int verbs_probe_flow_rules(const struct verbs_device *device, struct ibv_qp *qp);
 
-void verbs_flows_revoke_contested(struct nic_verbs *nic); /* those with has_rival */
+void verbs_flows_revoke_contested(struct nic_verbs *nic); /* those with is_contested */
 
 /* ---- conflicts.c; lock held ---- */
 int verbs_conflicts_refuse(struct nic_verbs *nic, const struct vma_flow_rule *rule); /* 0, -EADDRINUSE, -errno */

@@ -213,7 +213,8 @@ static void engine_deliver_delayed_frames(struct run *run)
 			break;
 		wire_fault_delay_remove(delay, held);
 	}
-	atomic_store_explicit(&run->end->engine.delayed, !wire_fault_delay_is_empty(delay), memory_order_relaxed);
+	atomic_store_explicit(&run->end->engine.has_delayed_frames, !wire_fault_delay_is_empty(delay),
+	                      memory_order_relaxed);
 }
 
 /* ---- reports to sleepers ---- */
@@ -263,11 +264,11 @@ static void engine_run_report(struct run *run)
 		struct wire_qp *qp = engine->qps[i];
 		if (qp == NULL || atomic_load_explicit(&qp->armed, memory_order_seq_cst) == 0)
 			continue;
-		uint64_t due = qp_report_due_ns(run, qp), delayed = wire_fault_delay_next_due_ns(&engine->delay);
+		uint64_t due = qp_report_due_ns(run, qp), delay_due = wire_fault_delay_next_due_ns(&engine->delay);
 		if (due == 0)
 			wire_qp_wake(qp);
-		else if (due != UINT64_MAX || delayed != UINT64_MAX)
-			qp_set_timer(qp, due < delayed ? due : delayed);
+		else if (due != UINT64_MAX || delay_due != UINT64_MAX)
+			qp_set_timer(qp, due < delay_due ? due : delay_due);
 	}
 }
 
@@ -321,7 +322,7 @@ static bool wire_end_has_work(const struct wire_end *end)
 	const struct wire_engine *engine = &end->engine;
 	uint32_t nonce = atomic_load_explicit(&end->nonce, memory_order_relaxed);
 
-	if (atomic_load_explicit(&engine->delayed, memory_order_relaxed))
+	if (atomic_load_explicit(&engine->has_delayed_frames, memory_order_relaxed))
 		return true;
 	if (nonce == 0)
 		return false;

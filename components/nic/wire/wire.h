@@ -142,10 +142,11 @@ enum wire_count {
 
 struct wire_engine {
 	_Atomic uint32_t busy __attribute__((aligned(WIRE_LINE))); /* held by who drives */
-	_Atomic uint32_t again;                                   /* somebody failed to get it and wants one more run */
-	_Atomic uint32_t sleepers;                                /* armed queue pairs */
-	_Atomic bool delayed __attribute__((aligned(WIRE_LINE))); /* frames are in the delay line, for peeking */
-	uint32_t first_lane;                                      /* served first in the next run */
+	_Atomic uint32_t again;    /* somebody failed to get it and wants one more run */
+	_Atomic uint32_t sleepers; /* armed queue pairs */
+	_Atomic bool has_delayed_frames
+	        __attribute__((aligned(WIRE_LINE))); /* frames are in the delay line, for peeking */
+	uint32_t first_lane;                         /* served first in the next run */
 	struct wire_consumer lanes[WIRE_LANES];
 	struct wire_qp *qps[WIRE_LANES];
 	uint32_t nqps;

@@ -5,7 +5,7 @@
 #include "internal.h"
 
 static ck_stack_t queue = CK_STACK_INITIALIZER;
-static ck_stack_entry_t *taken; /* by the internal thread, and not yet run */
+static ck_stack_entry_t *tasks_to_run; /* taken from the queue by the internal thread */
 
 _Static_assert(offsetof(struct vma_internal_task, next) == offsetof(ck_stack_entry_t, next),
                "a task starts with its link");
@@ -44,11 +44,11 @@ uint64_t tasks_due(void)
 
 void tasks_run(void)
 {
-	taken = vma_mpsc_take_all(&queue);
-	while (taken != NULL) {
-		struct vma_internal_task *task = (struct vma_internal_task *)taken;
+	tasks_to_run = vma_mpsc_take_all(&queue);
+	while (tasks_to_run != NULL) {
+		struct vma_internal_task *task = (struct vma_internal_task *)tasks_to_run;
 
-		taken = ck_pr_load_ptr(&taken->next);
+		tasks_to_run = ck_pr_load_ptr(&tasks_to_run->next);
 		atomic_store(&task->queued, false);
 		task->run(task);
 	}
@@ -57,9 +57,9 @@ void tasks_run(void)
 /* In a forked child: what the parent's thread was to do is not to be done here; but the tasks may be posted again. */
 void tasks_fork_child(void)
 {
-	ck_stack_entry_t *lists[] = {taken, vma_mpsc_take_all(&queue)};
+	ck_stack_entry_t *lists[] = {tasks_to_run, vma_mpsc_take_all(&queue)};
 
-	taken = NULL;
+	tasks_to_run = NULL;
 	for (size_t i = 0; i < sizeof(lists) / sizeof(lists[0]); i++)
 		for (; lists[i] != NULL; lists[i] = ck_pr_load_ptr(&lists[i]->next))
 			atomic_store(&((struct vma_internal_task *)lists[i])->queued, false);

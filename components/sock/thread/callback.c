@@ -12,7 +12,7 @@
 static struct vma_callback_source *_Atomic posted;
 /* Runners' own, in the order of posting. */
 static pthread_mutex_t taken_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct vma_callback_source *taken;
+static struct vma_callback_source *sources_to_call;
 static _Atomic bool ended;
 /* In place of a source while a thread looks for one. */
 static struct vma_callback_source none;
@@ -89,13 +89,13 @@ static struct vma_callback_source *callback_source_take(void)
 	struct vma_callback_source *source;
 
 	pthread_mutex_lock(&taken_lock);
-	if (taken == NULL)
-		taken = callback_sources_reversed(atomic_exchange(&posted, NULL));
-	source = taken;
+	if (sources_to_call == NULL)
+		sources_to_call = callback_sources_reversed(atomic_exchange(&posted, NULL));
+	source = sources_to_call;
 	if (source != NULL)
-		taken = source->next;
-	if (source != NULL && taken != NULL)
-		callbacks_wake_all_threads(taken->file); /* the callback of this one may take long */
+		sources_to_call = source->next;
+	if (source != NULL && sources_to_call != NULL)
+		callbacks_wake_all_threads(sources_to_call->file); /* the callback of this one may take long */
 	pthread_mutex_unlock(&taken_lock);
 	return source;
 }
@@ -172,7 +172,7 @@ static bool callback_sources_are_posted(void)
 
 	vma_enter();
 	pthread_mutex_lock(&taken_lock);
-	wait = taken != NULL || atomic_load(&posted) != NULL;
+	wait = sources_to_call != NULL || atomic_load(&posted) != NULL;
 	pthread_mutex_unlock(&taken_lock);
 	vma_leave(vma_thread_cache);
 	return wait;
@@ -233,5 +233,5 @@ __attribute__((cold)) void vma_callbacks_forked_child(void)
 {
 	pthread_mutex_init(&taken_lock, NULL);
 	atomic_store(&posted, NULL);
-	taken = NULL;
+	sources_to_call = NULL;
 }

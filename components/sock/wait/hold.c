@@ -38,7 +38,7 @@ static bool is_armed_by_internal(const struct vma_ring_ctx *ring_ctx)
 }
 
 /* The ring says nothing from now on. Returns how many packets wait there; -EBUSY: another thread drives. */
-static int ring_rest_unarmed(struct vma_ring_ctx *ring_ctx)
+static int ring_unarm_and_count(struct vma_ring_ctx *ring_ctx)
 {
 	struct vma_ring *ring = ring_ctx->ring;
 	int waiting;
@@ -94,7 +94,7 @@ static enum hold_sleep sleep_and_count(struct vma_ring_ctx *ring_ctx, uint64_t n
 		looks = waiting > 0;
 	}
 	if (!looks)
-		waiting = ring_rest_unarmed(ring_ctx);
+		waiting = ring_unarm_and_count(ring_ctx);
 	if (waiting >= (int)hold->count || waiting == 0) { /* 0: another thread has taken them */
 		moderation_hold_set(hold, 0, 0);
 		return HOLD_OVER;
@@ -124,7 +124,7 @@ enum hold_sleep hold_before_sleep(struct vma_ring_ctx *ring_ctx, uint64_t *until
 		return HOLD_NOT;
 	if (hold->count != 0 && *until_ns - now > LOOK_NSEC)
 		return sleep_and_count(ring_ctx, now, until_ns);
-	ring_rest_unarmed(ring_ctx);
+	ring_unarm_and_count(ring_ctx);
 	return HOLD_TIMER;
 }
 
@@ -138,7 +138,7 @@ static void wakeup_was_due(struct vma_ring_hold *hold, uint64_t now, uint64_t sp
 
 static bool hold_first_packet(struct vma_ring_ctx *ring_ctx, const struct vma_cq_hold_back *how, uint64_t now)
 {
-	const int waiting = ring_rest_unarmed(ring_ctx);
+	const int waiting = ring_unarm_and_count(ring_ctx);
 
 	if (waiting <= 0 || (uint32_t)waiting >= how->count)
 		return false;

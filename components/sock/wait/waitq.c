@@ -89,7 +89,7 @@ bool vma_waitq_remove(struct vma_waitq *q, struct vma_thread *self)
 	return false;
 }
 
-static void waitq_wake_all(void)
+static void waitq_wake_every_thread(void)
 {
 	unsigned count = vma_thread_count();
 
@@ -112,6 +112,6 @@ void vma_waitq_wake_slow(struct vma_waitq *q, bool all)
 	}
 	if (atomic_exchange(&q->overflow, 0) != 0) {
 		atomic_fetch_sub(&q->used, 1);
-		waitq_wake_all();
+		waitq_wake_every_thread();
 	}
 }

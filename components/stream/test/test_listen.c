@@ -548,7 +548,7 @@ static void test_an_update_asked_for_before_a_fork_does_not_take_the_listener_up
 	(void)state;
 	stream_fork_queue_stop_serving(fixture_sock_of(fd));
 	assert_int_equal(fixture_reason(fd), VMA_SOCK_INHERITED);
-	stream_schedule_update(fixture_sock_of(fd));
+	stream_schedule_listen_update(fixture_sock_of(fd));
 	fixture_until(!atomic_load(&fixture_sock_of(fd)->update_scheduled));
 	fixture_settle();
 	assert_int_equal(fixture_reason(fd), VMA_SOCK_INHERITED);

@@ -168,7 +168,7 @@ void recovery_detect_reordering(struct vma_tcp_conn *conn);       /* the time to
 uint64_t recovery_rescue_due_ns(const struct vma_tcp_conn *conn); /* when recovery_retransmit has to be called again */
 /* At the end of an output: whether the application, or the pace, is what holds back; until when. */
 void recovery_output_done(struct vma_tcp_conn *conn);
-bool recovery_is_held_back(const struct vma_tcp_conn *conn); /* something waits for nothing but its time */
+bool recovery_waits_for_send_time(const struct vma_tcp_conn *conn); /* something waits for nothing but its time */
 /* tx/output.c has rebuilt pcb->unacked (a smaller MSS); new pieces of what was sent carry SEG_LOST. Sends nothing. */
 void recovery_detect_losses_again(struct vma_tcp_conn *conn);
 void recovery_reset_segment_state(struct vma_tcp_conn *conn); /* the pcb's segments are being freed */

@@ -57,7 +57,7 @@ static bool send_waits_for_pacing(const struct vma_tcp_conn *conn)
 	       recovery_bytes_in_flight(conn) < conn->cc.cwnd;
 }
 
-bool recovery_is_held_back(const struct vma_tcp_conn *conn)
+bool recovery_waits_for_send_time(const struct vma_tcp_conn *conn)
 {
 	return conn->in_small_mss_queue || send_waits_for_pacing(conn);
 }

@@ -53,7 +53,7 @@
 #define RING_LIMIT_LEAST (128u << 10)
 #define HEADERS_MOST 128 /* of a frame: Ethernet, VLAN, IP and TCP with options */
 
-static uint32_t min_as_window_u32(uint64_t value, uint64_t limit)
+static uint32_t min_u64_to_u32(uint64_t value, uint64_t limit)
 {
 	return (uint32_t)(value < limit ? value : limit);
 }
@@ -95,7 +95,7 @@ static uint32_t sndbuf_initial(const struct vma_tcp_conn *conn)
 
 	if (set == 0)
 		return max_u32((uint32_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF_INIT), SNDBUF_MIN);
-	return max_u32(min_as_window_u32((uint64_t)set * 2, INT32_MAX), SNDBUF_MIN);
+	return max_u32(min_u64_to_u32((uint64_t)set * 2, INT32_MAX), SNDBUF_MIN);
 }
 
 void window_init(struct vma_tcp_conn *conn)
@@ -138,7 +138,7 @@ void window_max_update(struct vma_tcp_conn *conn)
 	if (rtt_ns != 0)
 		limit = rtt_ns > UNDRIVEN_NS ? window_limit_by_rx_ring(conn) * (rtt_ns / UNDRIVEN_NS)
 		                             : window_limit_by_rx_ring(conn);
-	atomic_store_explicit(&conn->window_max, min_as_window_u32(limit, max), memory_order_relaxed);
+	atomic_store_explicit(&conn->window_max, min_u64_to_u32(limit, max), memory_order_relaxed);
 }
 
 /* The SYN's window is not scaled; what it said is the edge. */
@@ -146,12 +146,12 @@ void window_established(struct vma_tcp_conn *conn)
 {
 	struct tcp_pcb *pcb = conn->pcb;
 
-	conn->window.rcv_edge = pcb->rcv_nxt + min_as_window_u32(pcb->rcv_wnd_max, 65535);
+	conn->window.rcv_edge = pcb->rcv_nxt + min_u64_to_u32(pcb->rcv_wnd_max, 65535);
 	pcb->rcv_wnd = pcb->rcv_ann_wnd = conn->window.rcv_edge - pcb->rcv_nxt;
 	pcb->rcv_wnd_max = UINT32_C(1) << 30;
 	window_max_update(conn);
 	conn->window.rcv_space =
-	        min_as_window_u32(atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed), 10 * conn->mss);
+	        min_u64_to_u32(atomic_load_explicit(&conn->rcvbuf, memory_order_relaxed), 10 * conn->mss);
 	conn->window.rcv_space_ns = conn->tcp->now_ns;
 	if (tcp_option(conn, VMA_TCP_OPT_SNDBUF) == 0)
 		window_sndbuf_grow(conn);
@@ -193,7 +193,7 @@ static void rcvbuf_grow(struct vma_tcp_conn *conn)
 		wanted = 2 * (uint64_t)copied + 16 * conn->mss;
 		wanted += 2 * (wanted * (copied - conn->window.rcv_space) / conn->window.rcv_space);
 		max = (uint64_t)tcp_option(conn, VMA_TCP_OPT_RCVBUF_MAX);
-		wanted = min_as_window_u32(wanted, max);
+		wanted = min_u64_to_u32(wanted, max);
 		if (wanted > rcvbuf && !tcp_memory_under_pressure(conn->tcp) &&
 		    tcp_option(conn, VMA_TCP_OPT_RCVBUF) == 0 && tcp_option(conn, VMA_TCP_OPT_WINDOW_CLAMP) == 0)
 			atomic_store_explicit(&conn->rcvbuf, wanted, memory_order_relaxed);
@@ -238,7 +238,7 @@ void window_sndbuf_grow(struct vma_tcp_conn *conn)
 		return;
 	/* A model wants to be able to double the window while it repairs a loss, too: so the kernel. */
 	wanted = (cc_is_model_based(&conn->cc) ? 3 : 2) * (segments > 10 ? segments : 10) * per_segment;
-	wanted = min_as_window_u32(wanted, (uint64_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF_MAX));
+	wanted = min_u64_to_u32(wanted, (uint64_t)tcp_option(conn, VMA_TCP_OPT_SNDBUF_MAX));
 	wanted = payload_bytes_within_sndbuf(conn, wanted);
 	if (wanted > sndbuf)
 		atomic_store_explicit(&conn->sndbuf, wanted, memory_order_relaxed);
@@ -290,8 +290,8 @@ window_under_memory_pressure(const struct vma_tcp_conn *conn, uint64_t rcvbuf, u
 	const uint64_t few = 4 * (uint64_t)conn->window.rcv_mss;
 
 	if (tcp_memory_is_exhausted(conn->tcp))
-		return queued >= BUDGET_RCV_LEAST ? 0 : min_as_window_u32(window, few);
-	return 2 * queued > rcvbuf ? min_as_window_u32(window, few) : window;
+		return queued >= BUDGET_RCV_LEAST ? 0 : min_u64_to_u32(window, few);
+	return 2 * queued > rcvbuf ? min_u64_to_u32(window, few) : window;
 }
 
 static uint32_t choose_window(const struct vma_tcp_conn *conn)
@@ -303,9 +303,8 @@ static uint32_t choose_window(const struct vma_tcp_conn *conn)
 
 	if (__builtin_expect(conn->window.chooses, 0))
 		queued += zcopy_held_and_waiting_bytes(conn);
-	chosen =
-	        min_as_window_u32(window_avoid_silly(rcvbuf, rcvbuf_minus_queued(rcvbuf, queued), conn->window.rcv_mss),
-	                          atomic_load_explicit(&conn->window_max, memory_order_relaxed));
+	chosen = min_u64_to_u32(window_avoid_silly(rcvbuf, rcvbuf_minus_queued(rcvbuf, queued), conn->window.rcv_mss),
+	                        atomic_load_explicit(&conn->window_max, memory_order_relaxed));
 	if (__builtin_expect(tcp_memory_under_pressure(conn->tcp), 0))
 		chosen = (uint32_t)window_under_memory_pressure(conn, rcvbuf, queued, chosen);
 	chosen &= ~(unit - 1);
@@ -334,7 +333,7 @@ static inline uint16_t window_to_advertise(struct vma_tcp_conn *conn, uint32_t w
 	conn->window.acks_before_hold -= conn->window.acks_before_hold != 0;
 	if (!conn->window.sacks_held) /* data takes no blocks along */
 		timers_cancel_delack(conn);
-	return (uint16_t)min_as_window_u32(window >> pcb->rcv_scale, 65535);
+	return (uint16_t)min_u64_to_u32(window >> pcb->rcv_scale, 65535);
 }
 
 static uint16_t __attribute__((noinline)) window_advertise_recomputed(struct vma_tcp_conn *conn)
@@ -354,7 +353,7 @@ uint16_t window_advertise(struct vma_tcp_conn *conn)
 	         queued = fifo_queued_bytes(&conn->rx);
 	uint32_t now = advertised_window_left(conn), window;
 
-	window = min_as_window_u32(rcvbuf - queued, atomic_load_explicit(&conn->window_max, memory_order_relaxed)) >>
+	window = min_u64_to_u32(rcvbuf - queued, atomic_load_explicit(&conn->window_max, memory_order_relaxed)) >>
 	         pcb->rcv_scale << pcb->rcv_scale;
 	if (__builtin_expect(queued > rcvbuf / 2 || pcb->refused_data != NULL || window < now || window == 0 ||
 	                             tcp_memory_under_pressure(conn->tcp) || conn->window.chooses,
@@ -382,7 +381,7 @@ static inline __attribute__((always_inline)) bool reader_should_send_window_upda
 		return false;
 	next = window_avoid_silly(rcvbuf, rcvbuf_minus_queued(rcvbuf, queued),
 	                          atomic_load_explicit(&conn->mss_now, memory_order_relaxed));
-	next = min_as_window_u32(next, atomic_load_explicit(&conn->window_max, memory_order_relaxed));
+	next = min_u64_to_u32(next, atomic_load_explicit(&conn->window_max, memory_order_relaxed));
 	return next != 0 && next >= 2 * now;
 }
 
@@ -493,7 +492,7 @@ static bool segment_disables_delayed_ack(const struct vma_tcp_conn *conn, uint32
 
 static void __attribute__((cold, noinline)) window_raise_rcv_mss(struct vma_tcp_conn *conn, uint32_t segment)
 {
-	conn->window.rcv_mss = min_as_window_u32(segment, tcp_mss_advertised(conn));
+	conn->window.rcv_mss = min_u64_to_u32(segment, tcp_mss_advertised(conn));
 	window_max_update(conn);
 }
 

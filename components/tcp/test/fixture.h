@@ -49,7 +49,7 @@ static struct vma_bufpool *fixture_spill;
 static struct side side[2];
 static uint64_t fixture_now_ns;
 static unsigned fixture_allocated;
-static bool fixture_no_memory, fixture_no_bytes;
+static bool fixture_alloc_fails, fixture_alloc_bytes_fails;
 static struct vma_tcp_listener *fixture_listener;
 static struct app *fixture_accepted[APPS];
 static unsigned fixture_accepted_count;
@@ -65,7 +65,7 @@ static uint64_t fixture_clock(void *arg)
 
 static void *fixture_alloc(size_t size)
 {
-	void *memory = fixture_no_memory ? NULL : calloc(1, size);
+	void *memory = fixture_alloc_fails ? NULL : calloc(1, size);
 
 	fixture_allocated += memory != NULL;
 	return memory;
@@ -74,7 +74,7 @@ static void *fixture_alloc(size_t size)
 /* Promises nothing about what is in it. */
 static void *fixture_alloc_bytes(size_t size)
 {
-	void *memory = fixture_no_bytes ? NULL : fixture_alloc(size);
+	void *memory = fixture_alloc_bytes_fails ? NULL : fixture_alloc(size);
 
 	return memory != NULL ? memset(memory, 0xa5, size) : NULL;
 }
@@ -239,7 +239,7 @@ static inline void app_free(struct app *app)
 static inline int fixture_close(void **state)
 {
 	(void)state;
-	fixture_no_memory = fixture_no_bytes = false;
+	fixture_alloc_fails = fixture_alloc_bytes_fails = false;
 	for (unsigned i = 0; i < fixture_accepted_count; i++)
 		app_free(fixture_accepted[i]);
 	if (fixture_listener != NULL)

@@ -108,10 +108,10 @@ static void test_connection_lives_through_lack_of_memory(void **state)
 	fixture_run(MS);
 	assert_int_equal(read_bytes(server, sent), sent);
 	sent = send_flags(client, 20000, VMA_TCP_TX_LATER);
-	fixture_no_memory = true;
+	fixture_alloc_fails = true;
 	vma_tcp_send_committed(client->conn);
 	fixture_run(300 * MS);
-	fixture_no_memory = false;
+	fixture_alloc_fails = false;
 	fixture_run(10 * SEC);
 	assert_int_equal(read_bytes(server, 100000), sent);
 	transfer(server, client, 50000, 10 * SEC);
@@ -124,9 +124,9 @@ static void test_no_memory_for_a_connection_is_enomem(void **state)
 	struct app app = {0};
 
 	(void)state;
-	fixture_no_memory = true;
+	fixture_alloc_fails = true;
 	assert_int_equal(connect_rc(0, 1000, PORT, &path, &app), -ENOMEM);
-	fixture_no_memory = false;
+	fixture_alloc_fails = false;
 	assert_null(app.conn);
 }
 

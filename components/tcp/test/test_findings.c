@@ -153,12 +153,12 @@ static void test_last_bytes_wait_for_memory_in_time_wait(void **state)
 	vma_tcp_shutdown(app->conn, SHUT_WR);
 	raw_send(1, 2, TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_FIN_WAIT2);
-	fixture_no_bytes = true;
+	fixture_alloc_bytes_fails = true;
 	raw_send(1, 2, TCP_ACK | TCP_FIN, (uint8_t[]){fixture_byte_at(0), fixture_byte_at(1)}, 2);
 	fixture_run(5 * MS);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
 	assert_false(vma_tcp_rx_eof(app->conn));
-	fixture_no_bytes = false;
+	fixture_alloc_bytes_fails = false;
 	fixture_run(5 * MS);
 	assert_int_equal(read_bytes(app, 10), 2);
 	assert_true(vma_tcp_rx_eof(app->conn));
@@ -173,7 +173,7 @@ static void test_last_bytes_without_memory_go_with_a_close_in_time_wait(void **s
 	(void)state;
 	vma_tcp_shutdown(app->conn, SHUT_WR);
 	raw_send(1, 2, TCP_ACK, "", 0);
-	fixture_no_bytes = true;
+	fixture_alloc_bytes_fails = true;
 	raw_send(1, 2, TCP_ACK | TCP_FIN, (uint8_t[]){fixture_byte_at(0), fixture_byte_at(1)}, 2);
 	fixture_run(5 * MS);
 	assert_non_null(app->conn->pcb->refused_data);
@@ -188,14 +188,14 @@ static void test_last_bytes_wait_for_memory_in_last_ack(void **state)
 	struct app *app = raw_connect();
 
 	(void)state;
-	fixture_no_bytes = true;
+	fixture_alloc_bytes_fails = true;
 	raw_send(1, 1, TCP_ACK | TCP_FIN, (uint8_t[]){fixture_byte_at(0), fixture_byte_at(1)}, 2);
 	vma_tcp_shutdown(app->conn, SHUT_WR);
 	fixture_run_until_idle();
 	assert_int_equal(raw_last_segment()->flags & TCP_FIN, TCP_FIN);
 	raw_send(4, 2, TCP_ACK, "", 0);
 	fixture_run(5 * MS);
-	fixture_no_bytes = false;
+	fixture_alloc_bytes_fails = false;
 	fixture_run(5 * MS);
 	assert_int_equal(read_bytes(app, 10), 2);
 	assert_true(vma_tcp_rx_eof(app->conn));
@@ -234,9 +234,9 @@ static void test_path_that_finds_no_memory_says_so(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	fixture_no_memory = true;
+	fixture_alloc_fails = true;
 	assert_int_equal(vma_tcp_set_path(client->conn, &path), -ENOMEM);
-	fixture_no_memory = false;
+	fixture_alloc_fails = false;
 	assert_int_equal(vma_tcp_set_path(client->conn, &path), 0);
 	app_free(client);
 }

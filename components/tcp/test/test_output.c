@@ -586,7 +586,7 @@ static void test_what_could_not_be_cut_is_cut_before_it_is_sent_again(void **sta
 	(void)state;
 	fixture_send_bytes(app, 10000);
 	fixture_run(1 * MS);
-	fixture_no_memory = true;
+	fixture_alloc_fails = true;
 	vma_tcp_icmp(app->conn, 3, 4, 600, raw.their_isn + 1);
 	fixture_run_until_idle();
 	assert_true(counts_of(0).no_memory > 0);
@@ -594,7 +594,7 @@ static void test_what_could_not_be_cut_is_cut_before_it_is_sent_again(void **sta
 	fixture_run(5 * MS);
 	while (raw_unseen_count() > 0)
 		assert_in_range(raw_next_segment()->len, 0, 560);
-	fixture_no_memory = false;
+	fixture_alloc_fails = false;
 	while (end < 10001) {
 		raw_send(1, end, TCP_ACK, "", 0);
 		fixture_run(1 * SEC);
@@ -677,10 +677,10 @@ static void test_lack_of_memory_delays_and_loses_nothing(void **state)
 
 	(void)state;
 	send_flags(app, 300, VMA_TCP_TX_LATER);
-	fixture_no_memory = true;
+	fixture_alloc_fails = true;
 	vma_tcp_send_committed(app->conn);
 	fixture_run(20 * MS);
-	fixture_no_memory = false;
+	fixture_alloc_fails = false;
 	fixture_run(5 * MS);
 	assert_true(raw_unseen_count() >= 1);
 	assert_int_equal(raw_next_segment()->len, 300);

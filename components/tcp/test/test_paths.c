@@ -232,9 +232,9 @@ static void play_fifo_alloc_fails(void)
 {
 	if (peer.a & 1)
 		send_flags(app, 1 + peer.b % 300, VMA_TCP_TX_LATER);
-	fixture_no_bytes = true;
+	fixture_alloc_bytes_fails = true;
 	peer_sends_message();
-	fixture_no_bytes = false;
+	fixture_alloc_bytes_fails = false;
 }
 
 /* Of what is out a part at the end has come, and perhaps a message says so. */

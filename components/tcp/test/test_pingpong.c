@@ -508,7 +508,7 @@ static void play_receive_window_nearly_full(void)
 
 	for (uint64_t i = 0; i < room / 64; i++)
 		peer_sends_expected_message(64);
-	fixture_no_bytes = true;
+	fixture_alloc_bytes_fails = true;
 	arm_fast_path_detection();
 	raw_send_bytes(mine, theirs(), 200);
 	assert_false(fast_path_was_taken());
@@ -516,7 +516,7 @@ static void play_receive_window_nearly_full(void)
 	arm_fast_path_detection();
 	raw_send_bytes(mine, theirs(), 8); /* for which there would be room, but it comes after them */
 	assert_false(fast_path_was_taken());
-	fixture_no_bytes = false;
+	fixture_alloc_bytes_fails = false;
 	fixture_run(10 * MS); /* tried again */
 	assert_int_equal(read_bytes(app, 1000), 584);
 }

@@ -302,9 +302,9 @@ static void test_cookie_without_memory_is_as_good_as_lost(void **state)
 	open_flooded();
 	raw_syn(0);
 	raw_next_segment();
-	fixture_no_memory = true;
+	fixture_alloc_fails = true;
 	raw_send(1, 1, TCP_ACK, "", 0);
-	fixture_no_memory = false;
+	fixture_alloc_fails = false;
 	assert_int_equal(fixture_accepted_count, 0);
 	raw_send_bytes(1, 1, 10);
 	assert_int_equal(fixture_accepted_count, 1);

@@ -176,10 +176,10 @@ static void test_mark_is_where_it_belongs_when_there_was_no_memory_for_what_came
 	char text[16];
 
 	(void)state;
-	fixture_no_bytes = true;
+	fixture_alloc_bytes_fails = true;
 	raw_send(1, 1, TCP_ACK | TCP_PSH, "abc", 3);
 	raw_send_options(4, 1, TCP_ACK | TCP_URG | TCP_PSH, "", 0, 4, "defX", 4);
-	fixture_no_bytes = false;
+	fixture_alloc_bytes_fails = false;
 	assert_int_equal(vma_tcp_rx_urgent_mark(app->conn), 6);
 	fixture_run(2 * MS);
 	assert_int_equal(urgent_read_text(app, text, 15), 3);

@@ -490,9 +490,9 @@ static void test_without_memory_nothing_is_lost(void **state)
 	(void)state;
 	establish_zcopy(&client, &server);
 	sent = fixture_send_bytes(client, 30000);
-	fixture_no_bytes = true; /* no chunk for a frame, and none to copy to */
+	fixture_alloc_bytes_fails = true; /* no chunk for a frame, and none to copy to */
 	fixture_run(MS);
-	fixture_no_bytes = false;
+	fixture_alloc_bytes_fails = false;
 	fixture_run(SEC);
 	assert_int_equal(hold_all(server) + read_bytes(server, sent), sent);
 	app_free(client);

@@ -290,7 +290,7 @@ static void __attribute__((noinline)) retransmit_update(struct vma_tcp_conn *con
 	if (conn->pcb->unacked) {
 		persist_end(conn);
 		due_ns = retransmit_due_ns(conn);
-	} else if (persist_waits(conn) && !recovery_is_held_back(conn)) {
+	} else if (persist_waits(conn) && !recovery_waits_for_send_time(conn)) {
 		due_ns = persist_due_ns(conn);
 	} else {
 		persist_end(conn);
@@ -350,7 +350,7 @@ void timers_fire(struct vma_tcp_conn *conn, unsigned which)
 	case TCP_TIMER_RETRANSMIT:
 		if (conn->pcb->unacked)
 			fire_retransmit(conn);
-		else if (persist_runs(conn) && persist_waits(conn) && !recovery_is_held_back(conn))
+		else if (persist_runs(conn) && persist_waits(conn) && !recovery_waits_for_send_time(conn))
 			persist_fire(conn);
 		break;
 	case TCP_TIMER_DELACK:

@@ -554,7 +554,7 @@ static void poll_again(struct vma_watcher *watcher, uint32_t events)
 		looker.found_moved = true;
 }
 
-static void rings_are_others(struct vma_watcher *watcher, uint64_t rings)
+static void ignore_ring_change(struct vma_watcher *watcher, uint64_t rings)
 {
 	(void)watcher;
 	(void)rings;
@@ -564,7 +564,7 @@ static void rings_are_others(struct vma_watcher *watcher, uint64_t rings)
 static void watch_and_send(int fd, const char *text)
 {
 	looker.sock = control_fixture_sock_of(fd);
-	looker.watcher = (struct vma_watcher){.ready = poll_again, .rings = rings_are_others};
+	looker.watcher = (struct vma_watcher){.ready = poll_again, .rings = ignore_ring_change};
 	looker.found_queued = looker.found_moved = false;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	update(fd);

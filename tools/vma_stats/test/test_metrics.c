@@ -259,7 +259,7 @@ static void test_objects_without_room_are_in_sums(void **state)
 }
 
 /* A file that looks alive: somebody holds its lock. */
-static int make_nonsense_file(const char *dir, const char *name)
+static int make_locked_empty_file(const char *dir, const char *name)
 {
 	char path[128];
 	int fd;
@@ -303,8 +303,8 @@ static void test_processes_without_time_come_first_in_the_next_scrape(void **sta
 	assert_non_null(mkdtemp(dir));
 	options = (struct options){.directory = dir};
 	assert_int_equal(vma_stats_create(dir, &stats), 0);
-	first = make_nonsense_file(dir, "vmastat.1");
-	last = make_nonsense_file(dir, "vmastat.4194300");
+	first = make_locked_empty_file(dir, "vmastat.1");
+	last = make_locked_empty_file(dir, "vmastat.4194300");
 	for (unsigned scrape = 0; scrape < 4; scrape++) {
 		scrape_text(0); /* time for one */
 		assert_line("vma_processes_put_off 2");
