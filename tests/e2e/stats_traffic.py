@@ -5,7 +5,7 @@
 #   tcp IP PORT COUNT    a TCP client: COUNT questions of 100 bytes, prints TCP_INFO, waits
 #   info IP PORT CC      the same with 50 questions and that congestion control; prints more of TCP_INFO, in ss's words;
 #                        300 bytes of answers stay unread
-#   ask IP PORT COUNT    a UDP client: COUNT questions of 200 bytes
+#   ask IP PORT COUNT [AT_ONCE]    a UDP client: COUNT questions of 200 bytes, AT_ONCE of them (1) on their way
 #   pace IP PORT udp|tcp RATE    a client of at most RATE questions of 100 bytes a second; says once a second how many it was
 #   many IP PORT COUNT   COUNT UDP sockets, on this port and those behind it, waits
 import select
@@ -108,9 +108,13 @@ elif role == "info":
 elif role == "ask":
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     s.connect((ip, port))
-    for _ in range(int(sys.argv[4])):
-        s.send(bytes(200))
-        s.recv(2000)
+    count, at_once = int(sys.argv[4]), int(sys.argv[5]) if len(sys.argv) > 5 else 1
+    for begun in range(0, count, at_once):
+        asked = min(at_once, count - begun)
+        for _ in range(asked):
+            s.send(bytes(200))
+        for _ in range(asked):
+            s.recv(2000)
     say("asked")
 elif role == "pace":
     udp = sys.argv[4] == "udp"

@@ -11,9 +11,11 @@ size=$((4 << 20)) clients=8
 [ -z "$SAN" ] || size=$((1 << 20))
 
 echoed() { # PORT FILE N: what comes back is the same
-	client /usr/bin/socat -t 20 - "TCP:$IP_B:$1" <"$2" >"$WORK/echo.$3" &&
-		[ "$(sum_of "$WORK/echo.$3")" = "$(sum_of "$2")" ] && return
-	echo "client $3 has got $(stat -c %s "$WORK/echo.$3") bytes of $(stat -c %s "$2")"
+	local status
+	client /usr/bin/socat -t 20 - "TCP:$IP_B:$1" <"$2" >"$WORK/echo.$3"
+	status=$?
+	[ $status -ne 0 ] || ! cmp "$WORK/echo.$3" "$2" || return 0
+	echo "client $3 ended with $status and has got $(stat -c %s "$WORK/echo.$3") bytes of $(stat -c %s "$2")"
 	return 1
 }
 all_at_once() { # PORT FILE

@@ -236,14 +236,22 @@ sleep 1000 3<>"$WORK/pipe" &
 holder=$!
 start slow b "$BUILD/bin/vma_dump" -p "${PID[server]}" -w "$WORK/pipe"
 check "a reader whose output is stuck" wait_for 20 log_has slow "capturing"
-start asker a $TRAFFIC ask "$IP_B" 7001 $ROUNDS
+# All of them within the two seconds for which the process captures unasked.
+start asker a $TRAFFIC ask "$IP_B" 7001 $ROUNDS 50
 check "the program goes on" finish asker 100
 sleep 3 # the process has not been asked for so long that it has ended the capture
-(timeout 20 cat "$WORK/pipe" >"$WORK/slow.pcapng" &)
-sleep 1
+(timeout 60 cat "$WORK/pipe" >"$WORK/slow.pcapng" &)
+# What was kept is written; then it asks again, and the process begins a new capture.
+written() { # its size does not grow
+	local before
+	before=$(stat -c %s "$WORK/slow.pcapng")
+	sleep 1
+	[ "$before" -gt 0 ] && [ "$(stat -c %s "$WORK/slow.pcapng")" = "$before" ]
+}
+check "a reader that comes late gets what was kept" wait_for 20 written
 start asker a $TRAFFIC ask "$IP_B" 7001 10
 check "and on" finish asker 20
-sleep 0.2
+check "and what moved since" wait_for 20 written
 stop slow INT
 lost=$(sed -n 's/.* seen, \([0-9]*\) lost$/\1/p' "$WORK/slow.log")
 seen=$(sed -n 's/.* written, \([0-9]*\) seen.*/\1/p' "$WORK/slow.log")

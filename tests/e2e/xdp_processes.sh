@@ -196,7 +196,7 @@ for port in 7021 7023 7024; do
 	label=first
 	[ $port = 7021 ] || label=third
 	check "client $port keeps its queue pair" sh -c "! grep -q '^rebound $port' '$WORK/$label.log'"
-	check_num "and $port was never away for 200 ms longer than the kernel's" "$(gap $port)" -lt $((200 + $(gap 7030)))
+	check_num "and $port was never away for 500 ms longer than the kernel's" "$(gap $port)" -lt $((500 + $(gap 7030)))
 done
 
 # With nothing left: a vmad without its fdstore is the end of all that they had.
@@ -222,7 +222,8 @@ for port in 7021 7023 7024; do
 	label=first
 	[ $port = 7021 ] || label=third
 	check "client $port is offloaded again" log_has $label "^rebound $port: after"
-	check_num "and $port was away for less than a second more than the kernel's" "$(gap $port)" -lt $((1000 + $(gap 7030)))
+	# About 0.5 s on a machine that has nothing else to do; the next vmad is asked for at growing intervals, up to 250 ms.
+	check_num "and $port was away for less than four seconds more than the kernel's" "$(gap $port)" -lt $((4000 + $(gap 7030)))
 done
 before=$(udp_seen)
 ping 0.5 7021 7023 7024
