@@ -28,10 +28,12 @@ say = $(if $(filter 1,$(V)),,@printf '  %-6s %s\n' '$(1)' '$(2)')
 empty :=
 space := $(empty) $(empty)
 comma := ,
-variant_dir := $(subst $(space),-,$(strip $(if $(filter fuzz,$(VARIANT)),,$(if $(findstring clang,$(CC)),clang)) $(VARIANT)))
+variant_dir := $(subst $(comma),-,$(subst $(space),-,$(strip $(if $(filter fuzz,$(VARIANT)),,$(if $(findstring clang,$(CC)),clang)) $(VARIANT))))
 BUILD := build$(if $(variant_dir),/$(variant_dir))
 
-OPT := $(if $(SAN),-O1 -g1 -fno-omit-frame-pointer,-O2 -g)
+# Sanitizers by clang: the tests that CI builds and runs once, so the build is the greater part. But for fuzzing.
+SAN_OPT := $(if $(findstring clang,$(CC)),$(if $(filter fuzz,$(VARIANT)),$(if $(FUZZ_SMOKE),-O0,-O1),-O0),-O1)
+OPT := $(if $(SAN),$(SAN_OPT) -g1 -fno-omit-frame-pointer,-O2 -g)
 CPPFLAGS_ALL := -D_GNU_SOURCE $(if $(VARIANT),-DVMA_DEBUG=1)
 CFLAGS_ALL := -std=gnu11 -Wall -Wextra -Werror $(OPT) -fPIC -fvisibility=hidden -fno-strict-aliasing -pthread
 LDFLAGS_ALL := -pthread
@@ -48,6 +50,9 @@ CFLAGS_ALL += -fsanitize=$(SAN) $(if $(findstring undefined,$(SAN)),-fno-sanitiz
 # Instrumentation hides from gcc what it sees in the plain build, where this warning is an error.
 CFLAGS_ALL += $(if $(findstring clang,$(CC)),,-Wno-maybe-uninitialized)
 LDFLAGS_ALL += $(patsubst %,-fsanitize=%,$(subst fuzzer-no-link$(comma),,$(SAN)))
+# As gcc does.
+CPPFLAGS_ALL += $(if $(findstring clang,$(CC)),$(if $(findstring address,$(SAN)),-D__SANITIZE_ADDRESS__=1) \
+	$(if $(findstring thread,$(SAN)),-D__SANITIZE_THREAD__=1))
 endif
 CPPFLAGS_ALL += $(CPPFLAGS)
 CFLAGS_ALL += $(CFLAGS)

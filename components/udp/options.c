@@ -395,7 +395,8 @@ static void mirror_membership(struct udp_sock *sock, int fd, int name, const voi
 	uint32_t group;
 
 	if (len < (socklen_t)offset + sizeof(group) ||
-	    vma_copy(&group, (const char *)value + offset, sizeof(group)) != 0 || !IN_MULTICAST(ntohl(group)))
+	    vma_copy(&group, (const void *)((uintptr_t)value + (uintptr_t)offset), sizeof(group)) != 0 ||
+	    !IN_MULTICAST(ntohl(group)))
 		return;
 	if (udp_groups_refresh(sock, fd, group) != 0)
 		vma_log_once(VMA_LOG_ERROR, "no memory to note what a socket has joined");

@@ -7,11 +7,6 @@
 #include <unistd.h>
 
 #ifdef VMA_DEBUG
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) && !defined(__SANITIZE_ADDRESS__)
-#define __SANITIZE_ADDRESS__ 1
-#endif
-#endif
 
 /* Runs `misuse` in a child; true if it died by abort() and its log has `text`. */
 static bool child_aborts_with_log_text(void (*misuse)(void), const char *text)
