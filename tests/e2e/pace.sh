@@ -3,7 +3,7 @@
 # then that there is room (poll, select, epoll level and edge). Nothing is lost, and a socket without a pace is not held up.
 #
 #   a (preloaded)  10.9.0.1 ---- veth ---- 10.9.0.2  (kernel sockets) b
-# seconds: 15
+# seconds: 7
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 combination client

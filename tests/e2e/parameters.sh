@@ -2,7 +2,7 @@
 # Parameters of which a program, its peer or the machine sees the effect: each is tried with a value and without.
 #
 #   a: a program, preloaded      veth      b: kernel sockets
-# seconds: 80
+# seconds: 100
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 PORT=7000

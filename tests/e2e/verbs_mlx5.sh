@@ -3,7 +3,8 @@
 # conformance suite, programs that are preloaded, a queue that fails under traffic, and rings that cannot be had.
 #
 #   a (10.9.0.1, 10.77.0.1) vs_a ---- card ---- wire ---- card ---- vs_b (10.9.0.2, 10.77.0.2) b
-# seconds: 60
+# test-all: whole programs; the unit tests show the rings themselves
+# seconds: 33
 . "$(dirname "$0")/../lib_verbs.sh"
 need_cards
 command -v sockperf >/dev/null || cannot_run "no sockperf"
