@@ -370,10 +370,9 @@ static inline uint64_t train_cost(struct vma_buf *const *bufs, unsigned n)
 	return cost;
 }
 
-/* By way of the usual case again, if all that it lacks is a look at the application's array, or spare places. */
 static enum vma_xtreme_given __attribute__((cold, noinline))
-give_datagram_slow(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, struct vma_buf *buf, uint64_t limit,
-                   uint32_t src, uint16_t src_port_be)
+give_datagram_as_packet(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, struct vma_buf *buf, uint64_t limit,
+                        uint32_t src, uint16_t src_port_be)
 {
 	const struct vma_fragment fragment = {.buf = buf, .off = buf->payload_off, .len = buf->payload_len};
 	const struct vma_xtreme_packet packet = {
@@ -386,14 +385,23 @@ give_datagram_slow(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, stru
 	        .src = src,
 	        .src_port_be = src_port_be,
 	};
-	bool lacked = poll->at == poll->end || poll->ring->spare == 0;
+
+	return vma_xtreme_give(poll, xtreme, &packet);
+}
+
+/* The usual case again, if all that it lacked was a look at the application's array (each poll's first), or places. */
+static enum vma_xtreme_given __attribute__((noinline))
+give_datagram_slow(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, struct vma_buf *buf, uint64_t limit,
+                   uint32_t src, uint16_t src_port_be)
+{
+	const bool lacked = poll->at == poll->end || poll->ring->spare == 0;
 
 	if (vma_xtreme_next_completion(poll) == NULL)
 		return VMA_XTREME_NO_ROOM;
 	if (poll->ring->spare == 0)
 		poll->ring->spare = spare_refill(poll->ring);
 	return lacked && poll->ring->spare != 0 ? vma_xtreme_give_datagram(poll, xtreme, buf, limit, src, src_port_be)
-	                                        : vma_xtreme_give(poll, xtreme, &packet);
+	                                        : give_datagram_as_packet(poll, xtreme, buf, limit, src, src_port_be);
 }
 
 /* A datagram of one buffer, which the account has been charged for. */

@@ -168,18 +168,15 @@ static bool xtreme_poll_has_room(const struct vma_xtreme_poll *poll)
 /* A byte of each page is written, once for a poll: what is a completion's later is nobody's now. */
 struct vma_completion_t *vma_xtreme_open(struct vma_xtreme_poll *poll)
 {
-	const size_t size = poll->n * sizeof(*poll->first);
-	char *bytes = (char *)poll->first;
+	const uintptr_t end = (uintptr_t)(poll->first + poll->n);
 	const char zero = 0;
 
 	if (!xtreme_poll_has_room(poll))
 		return NULL;
-	for (size_t off = 0; off < size && !poll->bad; off += PAGE)
-		poll->bad = vma_copy(bytes + off, &zero, 1) != 0;
-	if (poll->bad || vma_copy(bytes + size - 1, &zero, 1) != 0) {
-		poll->bad = true;
+	for (uintptr_t at = (uintptr_t)poll->first; at < end && !poll->bad; at = (at | (PAGE - 1)) + 1)
+		poll->bad = vma_copy((void *)at, &zero, 1) != 0;
+	if (poll->bad)
 		return NULL;
-	}
 	poll->end = poll->first + poll->n;
 	return poll->at;
 }
@@ -235,6 +232,33 @@ static inline void poll_ring(struct vma_thread *self, struct vma_xtreme_poll *po
 		xtreme_poll_run_sources_if_any(poll, ring);
 	}
 	ring_release(ring);
+}
+
+/* `complete` drives no ring for this poll: so it is with sources of the list. */
+static bool xtreme_poll_complete_now(struct vma_thread *self, struct vma_file *file, uint32_t *events)
+{
+	struct vma_xtreme_poll *poll = self->xtreme;
+	bool more;
+
+	self->xtreme = NULL;
+	more = file->ops->complete(file, poll, events);
+	self->xtreme = poll;
+	return more;
+}
+
+void vma_xtreme_complete_or_post(struct vma_xtreme_source *source, uint32_t events)
+{
+	struct vma_thread *self = vma_thread_cache;
+	const struct vma_xtreme_poll *poll = self != NULL && !self->gathers ? self->xtreme : NULL;
+	struct vma_file *file = atomic_load(&source->file);
+
+	if (poll == NULL || poll->ring != source->ring || file == NULL || !xtreme_poll_has_room(poll) ||
+	    atomic_load(&source->queued)) {
+		vma_xtreme_post(source, events);
+		return;
+	}
+	if (xtreme_poll_complete_now(self, file, &events) || events != 0)
+		vma_xtreme_post(source, events);
 }
 
 int vma_xtreme_poll(uint64_t rings, struct vma_completion_t *completions, unsigned n)

@@ -62,9 +62,18 @@ static void xtreme_add_ring_sources(struct stream_xtreme_state *x, uint64_t ring
 		xtreme_add_ring_source(x, (unsigned)__builtin_ctzll(rings));
 }
 
+/* Bytes that the thread itself has just received go into the completions of the poll that it is in. */
 static void xtreme_on_ready(struct vma_watcher *watcher, uint32_t events)
 {
-	xtreme_post_to_rings(xtreme_of_watcher(watcher), events);
+	struct stream_xtreme_state *x = xtreme_of_watcher(watcher);
+
+	if (events != VMA_FILE_READABLE) {
+		xtreme_post_to_rings(x, events);
+		return;
+	}
+	for (uint64_t bits = atomic_load(&x->bits); bits != 0; bits &= bits - 1)
+		vma_xtreme_complete_or_post(
+		        atomic_load_explicit(&x->source[__builtin_ctzll(bits)], memory_order_acquire), events);
 }
 
 static void xtreme_on_rings(struct vma_watcher *watcher, uint64_t rings)

@@ -403,6 +403,52 @@ static void test_source_that_does_not_fit_is_told_in_the_next_poll(void **state)
 	vma_xtreme_source_put(source);
 }
 
+/* Not while the thread drives the ring: complete() would run in a sink. */
+static void test_source_is_completed_at_once_by_the_thread_that_polls_its_ring(void **state)
+{
+	struct vma_xtreme_source *source = vma_xtreme_source_create(&fake->file, BIT);
+	struct vma_completion_t completions[2];
+	struct vma_xtreme_poll poll = {.at = completions,
+	                               .end = completions,
+	                               .first = completions,
+	                               .n = 2,
+	                               .arena = vma_engine()->arena,
+	                               .ring = xtreme_rings_at(BIT)};
+	struct vma_thread *self = vma_thread_self();
+
+	(void)state;
+	tells.packets = 3;
+	self->xtreme = &poll;
+	vma_xtreme_complete_or_post(source, 4);
+	assert_ptr_equal(self->xtreme, &poll);
+	assert_int_equal(poll.at - completions, 2);
+	assert_int_equal(tells.events, 4);
+	assert_int_equal(tells.packets, 1);
+	assert_int_equal(vma_xtreme_free_packets(&completions[0].packet, 1), 0);
+	assert_int_equal(vma_xtreme_free_packets(&completions[1].packet, 1), 0);
+	vma_xtreme_complete_or_post(source, 4); /* the array is full, and the third one is on the list */
+	assert_int_equal(tells.calls, 1);
+	poll.at = completions;
+	poll.ring = NULL;
+	vma_xtreme_complete_or_post(source, 4);
+	assert_int_equal(tells.calls, 1);
+	self->xtreme = NULL;
+	assert_int_equal(vma_xtreme_poll(1ULL << BIT, completions, 2), 1);
+	assert_int_equal(vma_xtreme_free_packets(&completions[0].packet, 1), 0);
+	tells.packets = 1;
+	poll.ring = xtreme_rings_at(BIT);
+	self->xtreme = &poll;
+	self->gathers = true;
+	vma_xtreme_complete_or_post(source, 4);
+	self->gathers = false;
+	self->xtreme = NULL;
+	assert_int_equal(tells.packets, 1);
+	assert_int_equal(vma_xtreme_poll(1ULL << BIT, completions, 2), 1);
+	assert_int_equal(vma_xtreme_free_packets(&completions[0].packet, 1), 0);
+	vma_xtreme_source_end(source);
+	vma_xtreme_source_put(source);
+}
+
 static void test_sources_that_nobody_polls_do_not_pile_up(void **state)
 {
 	struct vma_completion_t completion;
@@ -508,6 +554,8 @@ int main(void)
 	        cmocka_unit_test_setup_teardown(test_child_has_nothing_of_its_parents, setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_source_that_does_not_fit_is_told_in_the_next_poll, setup,
 	                                        teardown),
+	        cmocka_unit_test_setup_teardown(test_source_is_completed_at_once_by_the_thread_that_polls_its_ring,
+	                                        setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_sources_that_nobody_polls_do_not_pile_up, setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_options_are_kept_and_checked, setup, teardown),
 	        cmocka_unit_test_setup_teardown(test_of_threads_that_free_the_same_packets_one_succeeds, setup,

@@ -14,6 +14,7 @@
 #include "../lwip/objects.h"
 #include "predict.h"
 #include "../loss/recovery.h"
+#include "../zcopy.h"
 
 enum { STAMPED_LEN = TCP_HLEN + LWIP_TCP_OPT_LEN_TS_OUT };
 
@@ -80,7 +81,7 @@ static inline bool pingpong_segment_is_expected(const struct vma_tcp_conn *conn,
 
 	return m->seq == pcb->rcv_nxt && m->len <= pcb->rcv_wnd &&
 	       (!m->stamped || (int32_t)(m->ts_val - pcb->ts_recent) >= 0) && pcb->ooseq == NULL &&
-	       pcb->refused_data == NULL && atomic_load_explicit(&conn->rx_mode, memory_order_relaxed) == 0;
+	       pcb->refused_data == NULL;
 }
 
 /* Nothing is out and waits for more after it. With no segment out, or the one, unmarked, there is no mark at all. */
@@ -140,20 +141,37 @@ static inline bool pingpong_put(struct tcp_fifo *fifo, const uint8_t *data, uint
 	return true;
 }
 
-static inline void pingpong_receive_data(struct vma_tcp_conn *conn, const struct pingpong_segment *m)
+static inline bool pingpong_take_copied_data(struct vma_tcp_conn *conn, const struct pingpong_segment *m)
+{
+	if (!pingpong_put(&conn->rx, m->data, m->len))
+		return false;
+	vma_buf_put(conn->tcp->arena, conn->burst);
+	TCP_COUNT(conn->tcp, bytes_in, m->len);
+	conn->counts.bytes_in += m->len;
+	conn->data_received = true;
+	return true;
+}
+
+/* As fast_path_take_data of predict.c. False: the packet stays, and nothing has happened. */
+static inline bool pingpong_take_data(struct vma_tcp_conn *conn, const struct pingpong_segment *m)
+{
+	const uint8_t mode = atomic_load_explicit(&conn->rx_mode, memory_order_relaxed);
+
+	if (__builtin_expect(mode == 0, 1))
+		return pingpong_take_copied_data(conn, m);
+	return mode == RX_ZCOPY && zcopy_take_packets(conn, &conn->burst, 1, m->len);
+}
+
+static inline void pingpong_count_segment(struct vma_tcp_conn *conn, const struct pingpong_segment *m)
 {
 	struct vma_tcp *tcp = conn->tcp;
 	struct tcp_pcb *pcb = conn->pcb;
 
-	vma_buf_put(tcp->arena, conn->burst);
 	conn->burst = conn->burst_last = NULL;
 	tcp->gro_conns_left -= tcp->gro_conns_left > 0;
 	TCP_COUNT(tcp, segments_in, 1);
 	conn->counts.segments_in++;
 	conn->data_segments_in++;
-	TCP_COUNT(tcp, bytes_in, m->len);
-	conn->counts.bytes_in += m->len;
-	conn->data_received = true;
 	conn->last_in_ns = tcp->now_ns;
 	if (m->stamped)
 		fast_path_update_ts_recent(pcb, m->seq, m->len, m->ts_val);
@@ -204,9 +222,9 @@ bool tcp_pingpong_input(struct vma_tcp_conn *conn)
 	    !ack_covers_all_sent(conn->pcb, &m) || !conn_is_established_no_recovery(conn) ||
 	    !conn_may_use_fast_path(conn))
 		return false;
-	if (!pingpong_put(&conn->rx, m.data, m.len))
+	if (!pingpong_take_data(conn, &m))
 		return false;
-	pingpong_receive_data(conn, &m);
+	pingpong_count_segment(conn, &m);
 	pingpong_take_ack(conn, &m);
 	pingpong_conclude(conn, &m);
 	return true;

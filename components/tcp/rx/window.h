@@ -19,7 +19,7 @@ struct tcp_window {
 	uint32_t rcv_rtt_ecr, rcv_space;
 	uint32_t quick_acks;       /* left to send at once */
 	bool pingpong;             /* interactive: ACKs may be delayed */
-	bool chooses;              /* no shortcut: zero-copy receive, or a test */
+	bool chooses;              /* the window is computed anew each time: zero-copy receive, or a test */
 	bool ack_held;             /* in a fast stream, for a few microseconds */
 	uint32_t acks_before_hold; /* ACKs to send before one is held again */
 	uint32_t hold_failed;

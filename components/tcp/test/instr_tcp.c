@@ -14,8 +14,8 @@
  *   phase_tcp_bulk_out_N  64 KB: reserve, copy, commit; ACKs that come and what they let go. Per segment
  *   phase_tcp_bulk_in_N   their receipt, and the ACKs for them. Per segment
  *
- * With "sums" the NIC finishes checksums, with "tso" it also cuts large packets into segments. "zcopy" receives without copying: pieces are taken, looked at and given back. bench/instr.sh holds its bulk_in against
- * that of "1".
+ * With "sums" the NIC finishes checksums, with "tso" it also cuts large packets into segments. "zcopy" receives without
+ * copying: pieces are taken, looked at and given back. bench/instr.sh holds its bulk_in against that of "1".
  */
 #include <netinet/in.h>
 #include <stdio.h>
@@ -377,8 +377,8 @@ int main(int argc, char **argv)
 	for (unsigned i = 0; i < p->connections; i++)
 		connect_one(i, &options);
 	memory_of_all = vma_tcp_memory_limits_of(side[1].conn[0]);
-	if (strcmp(p->name, "zcopy") == 0)
-		tcp_must(vma_tcp_zcopy_begin(side[1].conn[0]), "zcopy");
+	for (int i = 0; i < 2 && strcmp(p->name, "zcopy") == 0; i++)
+		tcp_must(vma_tcp_zcopy_begin(side[i].conn[0]), "zcopy");
 	tcp_ping_pong(&quiet, p->connections * 4 > 1024 ? p->connections * 4 : 1024); /* each has found its memory */
 	received = 0;
 	if (strstr(name, "bulk") != NULL) {

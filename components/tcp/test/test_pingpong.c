@@ -47,6 +47,37 @@ static void test_ping_pong_takes_the_fast_path(void **state)
 	expect_same_state(known[FAST], known[SLOW], ROUNDS);
 }
 
+/* Payload stays in its frame: as much of the receive buffer is in use as if it were copied. */
+static void test_ping_pong_by_zero_copy_takes_the_fast_path(void **state)
+{
+	static struct known known[PATHS][ROUNDS];
+	struct vma_tcp_rx_stream_piece piece;
+
+	(void)state;
+	for (int which = 0; which < PATHS; which++) {
+		open_on_path(which, true, true);
+		assert_int_equal(vma_tcp_zcopy_begin(app->conn), 0);
+		fixture_run_until_idle();
+		for (int i = 0; i < ROUNDS; i++) {
+			fixture_send_bytes(app, 64);
+			pingpong_pass_time();
+			assert_true(takes_fast_path() == (which == FAST));
+			assert_true(vma_tcp_rx_piece(app->conn, &piece));
+			assert_non_null(piece.buf);
+			assert_int_equal(piece.len, 64);
+			for (uint32_t k = 0; k < piece.len; k++)
+				assert_int_equal(((const uint8_t *)piece.data)[k], fixture_byte_at(mine - 1 - 64 + k));
+			record_compared_state(&known[which][i]);
+			assert_int_equal(read_bytes(app, 64), 64);
+			pingpong_pass_time();
+			raw.count = raw.seen = 0;
+		}
+		assert_int_equal(app->conn->counts.zcopy_bytes, ROUNDS * 64);
+		close_path();
+	}
+	expect_same_state(known[FAST], known[SLOW], ROUNDS);
+}
+
 /* Nothing is out, so nothing is acknowledged. */
 static void test_messages_one_way_take_the_fast_path(void **state)
 {
@@ -751,6 +782,7 @@ static void test_a_conversation_drawn_by_chance_is_the_same_on_both_paths(void *
 
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ping_pong_takes_the_fast_path),
+        cmocka_unit_test(test_ping_pong_by_zero_copy_takes_the_fast_path),
         cmocka_unit_test(test_messages_one_way_take_the_fast_path),
         cmocka_unit_test(test_what_waits_to_be_sent_is_sent_after_it),
         cmocka_unit_test(test_long_messages_and_many_unread_take_the_fast_path),

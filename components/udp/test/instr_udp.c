@@ -17,6 +17,7 @@
  *   phase_receive_empty  recv that finds nothing, nonblocking
  *   phase_recv_burst     recv until nothing is there, of 16 datagrams that wait in the ring
  *   phase_udp_socketxtreme  the same 16 by one poll of SocketXtreme, and given back by one call
+ *   phase_udp_socketxtreme_one  a datagram by a poll, and given back
  */
 #include <arpa/inet.h>
 #include <stdio.h>
@@ -70,6 +71,7 @@ PHASE ssize_t phase_receive_waited(struct message *message);
 PHASE ssize_t phase_receive_empty(struct message *message);
 PHASE unsigned phase_recv_burst(struct message *message);
 PHASE unsigned phase_udp_socketxtreme(unsigned n);
+PHASE unsigned phase_udp_socketxtreme_one(unsigned n);
 
 static inline ssize_t send_it(struct message *message)
 {
@@ -151,7 +153,7 @@ static struct vma_completion_t completions[BURST];
 static struct vma_packet_desc_t packets[BURST];
 
 /* The poll, or the call that gives back what it has given. */
-unsigned phase_udp_socketxtreme(unsigned n)
+static inline __attribute__((always_inline)) unsigned poll_or_free(unsigned n)
 {
 	struct vma_thread *self = vma_enter();
 
@@ -161,6 +163,16 @@ unsigned phase_udp_socketxtreme(unsigned n)
 		vma_xtreme_free_packets(packets, (int)n);
 	vma_leave(self);
 	return n;
+}
+
+unsigned phase_udp_socketxtreme(unsigned n)
+{
+	return poll_or_free(n);
+}
+
+unsigned phase_udp_socketxtreme_one(unsigned n)
+{
+	return poll_or_free(n);
 }
 
 static struct message message_of(void *data, size_t size, void *name)
@@ -248,6 +260,13 @@ static void run_bursts(unsigned datagrams)
 		for (unsigned k = 0; k < n; k++)
 			packets[k] = completions[k].packet;
 		received += phase_udp_socketxtreme(n);
+	}
+	for (unsigned i = 0; i < datagrams; i++) {
+		vma_thread_self()->tx_last_tsc = 0;
+		sent += send_it(&out) == PAYLOAD;
+		n = phase_udp_socketxtreme_one(0);
+		packets[0] = completions[0].packet;
+		received += phase_udp_socketxtreme_one(n);
 	}
 }
 

@@ -91,6 +91,11 @@ void vma_xtreme_source_end(struct vma_xtreme_source *source);
 void vma_xtreme_source_put(struct vma_xtreme_source *source);
 /* There is something to tell: events are EPOLL* bits, which the file's complete() gets. Any thread; also in sinks. */
 void vma_xtreme_post(struct vma_xtreme_source *source, uint32_t events);
+/*
+ * The same, without a lock and not in a sink. If the calling thread is in a poll of the source's ring, and nothing of
+ * the source is queued, the file's complete() runs at once. The caller keeps the file alive.
+ */
+void vma_xtreme_complete_or_post(struct vma_xtreme_source *source, uint32_t events);
 
 /* ---- a poll ---- */
 
@@ -111,7 +116,7 @@ static inline struct vma_xtreme_poll *vma_xtreme_poll_here(void)
 
 	return self != NULL ? self->xtreme : NULL;
 }
-struct vma_completion_t *vma_xtreme_open(struct vma_xtreme_poll *poll) __attribute__((cold));
+struct vma_completion_t *vma_xtreme_open(struct vma_xtreme_poll *poll);
 /* The place of the next completion; NULL: there is no room. It counts when poll->at has moved. */
 static inline struct vma_completion_t *vma_xtreme_next_completion(struct vma_xtreme_poll *poll)
 {
