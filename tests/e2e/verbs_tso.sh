@@ -76,7 +76,8 @@ card a "wire loses 0"
 card b "wire loses 0"
 check "5 MB arrive with VMA_TSO=0" bulk 5 kernel VMA_TSO=0
 check_num "... in single segments" "$cut" -eq 0
-check_num "... none of it by the kernel" "$by_kernel" -eq 0
+# But for what the transfer before, whose process has ended, is still asked: its peer sends its own end again and again.
+check_num "... none of it by the kernel" "$by_kernel" -le 3
 in_ns a ethtool -k "$IF_A" 2>/dev/null | grep -q '^tcp-segmentation-offload: on' && own=-ge || own=-eq
 check "5 MB arrive with VMA_TSO=auto" bulk 5 kernel VMA_TSO=auto
 check_num "... in packets as the interface is set for the kernel" "$cut" "$own" "$([ "$own" = -eq ] && echo 0 || echo 150)"
