@@ -524,7 +524,10 @@ static int listen_attach_rx_flag_held(struct vma_tcp_listener *listener, bool ru
 	return rc;
 }
 
-/* Without the receive flag: packets go on while the NIC is asked. */
+/*
+ * Without the receive flag: packets go on while the NIC is asked. What a wider rule has brought meanwhile may be half
+ * open. If the NIC refuses, the listener is the kernel's, which never saw these requests: their peers are reset.
+ */
 static int listener_steer(struct vma_tcp_listener *listener)
 {
 	struct vma_tcp *tcp = listener->tcp;
@@ -534,7 +537,7 @@ static int listener_steer(struct vma_tcp_listener *listener)
 		return 0;
 	vma_ring_acquire(tcp->ring); /* nothing is accepted between the two */
 	vma_ring_detach(tcp->ring, &listener->flow);
-	listener_end_half_open_conns(listener, false);
+	listener_end_half_open_conns(listener, true);
 	tcp_control_forget_listener(tcp, &listener->flow);
 	unlink_listener(listener);
 	vma_ring_release(tcp->ring);

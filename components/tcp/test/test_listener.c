@@ -510,6 +510,39 @@ static void test_closing_a_listener_resets_who_waits(void **state)
 	assert_true(raw_next_segment()->flags & TCP_RST);
 }
 
+/* A NIC that has no room for a listener's rule, while a wider one brings a request. */
+static const struct vma_nic_ops *ops_of_nic;
+static int refuse_rule_after_request(struct vma_nic_qp *qp, const struct vma_flow_rule *rule)
+{
+	assert_int_equal(ops_of_nic->flow_add(qp, rule), 0);
+	raw_syn(0);
+	assert_int_equal(ops_of_nic->flow_del(qp, &rule->key), 0);
+	return -ENOSPC;
+}
+
+static void test_a_listener_that_the_nic_refuses_resets_who_waits(void **state)
+{
+	struct vma_tcp_listen_attr attr = {.owner = &fixture_listener_owner,
+	                                   .options = &side[0].options,
+	                                   .family = AF_INET,
+	                                   .local_port_be = htons(PORT),
+	                                   .backlog = 8};
+	struct vma_nic_qp *qp = vma_ring_qp(side[0].ring);
+	struct vma_nic_ops refusing = *qp->ops;
+
+	(void)state;
+	memcpy(attr.local, side[0].ip, 16);
+	ops_of_nic = qp->ops;
+	refusing.flow_add = refuse_rule_after_request;
+	qp->ops = &refusing;
+	assert_int_equal(vma_tcp_listen(side[0].tcp, &attr, &fixture_listener), -ENOSPC);
+	qp->ops = ops_of_nic;
+	fixture_run_until_idle();
+	assert_int_equal(raw_next_segment()->flags, TCP_SYN | TCP_ACK);
+	assert_true(raw_next_segment()->flags & TCP_RST);
+	assert_int_equal(raw_unseen_count(), 0);
+}
+
 /* What has come while nobody looked, as well as what comes while the rule is being taken away. */
 static void test_requests_that_meet_the_end_of_a_listener_are_refused(void **state)
 {
@@ -694,6 +727,7 @@ static const struct CMUnitTest tests[] = {
         RAW_CASE(test_deferred_accept_waits_for_data),
         RAW_CASE(test_deferred_accept_does_not_wait_for_ever),
         RAW_CASE(test_closing_a_listener_resets_who_waits),
+        RAW_CASE(test_a_listener_that_the_nic_refuses_resets_who_waits),
         RAW_CASE(test_requests_that_meet_the_end_of_a_listener_are_refused),
         RAW_CASE(test_requests_that_meet_the_end_of_a_listener_that_has_finished_are_dropped),
         RAW_CASE(test_a_listener_that_finishes_has_those_who_wait_come_in),
