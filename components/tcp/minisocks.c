@@ -6,7 +6,6 @@
  * thread holds the receive flag while the owner listens. If something changes meanwhile, that is lost, as the segment
  * that changed it might have been; the peer sends it again.
  */
-#include <errno.h>
 #include <string.h>
 
 #include "tcp_priv.h"
@@ -63,10 +62,10 @@ static void write_minisocks(const struct vma_tcp *tcp, struct export_batch *expo
 bool tcp_minisocks_export(struct vma_tcp *tcp, uint32_t most)
 {
 	struct export_batch export_batch = {.most = 0};
-	int rc = 0;
+	bool exported = false;
 
 	if (!vma_ring_acquire(tcp->ring))
-		return true;
+		return false;
 	export_batch.most = tcp_count_connections(tcp) + timewait_count(tcp);
 	export_batch.most = export_batch.most < most ? export_batch.most : most;
 	if (export_batch.most > 0)
@@ -75,8 +74,9 @@ bool tcp_minisocks_export(struct vma_tcp *tcp, uint32_t most)
 		write_minisocks(tcp, &export_batch);
 	vma_ring_release(tcp->ring);
 	if (export_batch.count > 0)
-		rc = vma_nic_minisock_export(vma_ring_qp(tcp->ring), export_batch.minisocks, export_batch.count);
+		exported = vma_nic_minisock_export(vma_ring_qp(tcp->ring), export_batch.minisocks,
+		                                   export_batch.count) == 0;
 	if (export_batch.minisocks != NULL)
 		tcp->host.free(export_batch.minisocks);
-	return rc != -EOPNOTSUPP;
+	return exported;
 }

@@ -573,7 +573,7 @@ void timewait_for_each(const struct vma_tcp *tcp,
                        void *arg);
 
 /* minisocks.c: the owner of the device goes on for all, or `most`, of them. Control path; nothing ends here. */
-/* False: the device has no owner that answers for connections. */
+/* False: nobody answers for them: the device has no owner that does, or could not be told. */
 bool tcp_minisocks_export(struct vma_tcp *tcp, uint32_t most);
 
 /* Of the way back to a peer that asks: its path is not known yet. */

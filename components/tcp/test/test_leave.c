@@ -74,18 +74,29 @@ static int take_minisocks(struct vma_nic_qp *qp, const struct vma_flow_minisock 
 	return 0;
 }
 
-/* The device's owner outlives this side. */
-static void leave_to_owner(int i)
+static int lose_minisocks(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks, unsigned n)
+{
+	(void)qp, (void)minisocks, (void)n;
+	return -EPIPE;
+}
+
+static void leave_with(int i, int (*export)(struct vma_nic_qp *, const struct vma_flow_minisock *, unsigned))
 {
 	struct vma_nic_qp *qp = vma_ring_qp(side[i].ring);
 	const struct vma_nic_ops *ops = qp->ops;
 	struct vma_nic_ops with_minisocks = *ops;
 
-	with_minisocks.minisock_export = take_minisocks;
+	with_minisocks.minisock_export = export;
 	left_count = 0;
 	qp->ops = &with_minisocks;
 	vma_tcp_leave_at_exit(side[i].tcp);
 	qp->ops = ops;
+}
+
+/* The device's owner outlives this side. */
+static void leave_to_owner(int i)
+{
+	leave_with(i, take_minisocks);
 }
 
 /* The connecting side has a rule of the NIC's, whose owner sees to it; the accepting side has none yet. */
@@ -115,6 +126,34 @@ static void test_without_an_owner_peers_of_all_unfinished_connections_are_reset(
 	fixture_run(MS);
 	assert_int_equal(vma_tcp_error(server->conn), ECONNRESET);
 	assert_int_equal(flows_of(0, client), 0);
+	app_free(client);
+}
+
+static void test_if_the_owner_has_gone_peers_of_unfinished_connections_are_reset(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	leave_with(0, lose_minisocks);
+	fixture_run(MS);
+	assert_int_equal(vma_tcp_error(server->conn), ECONNRESET);
+	assert_int_equal(flows_of(0, client), 0);
+	app_free(client);
+}
+
+static void test_if_there_is_no_memory_to_tell_the_owner_peers_of_unfinished_connections_are_reset(void **state)
+{
+	struct app *client, *server;
+
+	(void)state;
+	establish(&client, &server);
+	fixture_alloc_bytes_fails = true;
+	leave_to_owner(0);
+	fixture_alloc_bytes_fails = false;
+	assert_int_equal(left_count, 0);
+	fixture_run(MS);
+	assert_int_equal(vma_tcp_error(server->conn), ECONNRESET);
 	app_free(client);
 }
 
@@ -185,6 +224,11 @@ int main(void)
 	                                        fixture_open, fixture_close),
 	        cmocka_unit_test_setup_teardown(test_without_an_owner_peers_of_all_unfinished_connections_are_reset,
 	                                        fixture_open, fixture_close),
+	        cmocka_unit_test_setup_teardown(test_if_the_owner_has_gone_peers_of_unfinished_connections_are_reset,
+	                                        fixture_open, fixture_close),
+	        cmocka_unit_test_setup_teardown(
+	                test_if_there_is_no_memory_to_tell_the_owner_peers_of_unfinished_connections_are_reset,
+	                fixture_open, fixture_close),
 	        cmocka_unit_test_setup_teardown(test_the_owner_waits_for_the_end_of_a_peer_that_has_not_closed,
 	                                        fixture_open, fixture_close),
 	        cmocka_unit_test_setup_teardown(test_the_owner_goes_on_with_time_wait, fixture_open, fixture_close),

@@ -169,7 +169,7 @@ bool vma_tcp_has_orphans(struct vma_tcp *tcp);
  * connections and answers for them from now on, where there is one (vma_nic_minisock_export). What has nothing left to
  * say (TIME_WAIT, and FIN_WAIT_2 of closed connections) is over, or its rules of the NIC would look like connections of
  * a process that died, whose peers are to be reset; peers of other connections that have no rule yet are reset, and all
- * of them if the device has no such owner.
+ * of them if the device has no such owner, or it could not be told.
  */
 void vma_tcp_leave_at_exit(struct vma_tcp *tcp);
 
