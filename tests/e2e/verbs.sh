@@ -112,6 +112,56 @@ for pid in $(ip netns pids "$(ns b)"); do
 done
 stop workers
 
+# Two processes with UDP sockets of the same addresses, the peer's too: the kernel has them, and each datagram comes once.
+cat >"$WORK/twin.py" <<'PY'
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind((sys.argv[1], int(sys.argv[3])))
+s.connect((sys.argv[2], 7201))
+print("ready", flush=True)
+n = 0
+while s.recv(100):
+    n += 1
+    print("got", n, flush=True)
+PY
+twin() { # LABEL PORT RUNNER...
+	start "$1" b "${@:3}" python3 "$WORK/twin.py" "$IP_B" "$IP_A" "$2"
+	wait_for 20 log_has "$1" ready
+}
+say() { # PORT NUMBER
+	in_ns a python3 -c '
+import socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind((sys.argv[1], 7201))
+s.connect((sys.argv[2], int(sys.argv[3])))
+for i in range(int(sys.argv[4])):
+    s.send(b"%d" % i)
+    time.sleep(0.001)' "$IP_A" "$IP_B" "$@"
+}
+got() { # LABEL
+	awk '/^got/ { n = $2 } END { print n + 0 }' "$WORK/$1.log"
+}
+have() { # LABEL LABEL NUMBER
+	[ $(($(got "$1") + $(got "$2"))) -ge "$3" ]
+}
+twin plain_one 7202 env && twin plain_two 7202 env && say 7202 30
+check "two kernel sockets of the same addresses have their datagrams" wait_for 10 have plain_one plain_two 30
+stop plain_one
+stop plain_two
+check "a UDP socket with one peer is the card's" twin one 7200 "${preloaded[@]}"
+before=$(received)
+say 7200 20
+check "... which brings its datagrams" wait_for 10 log_has one 'got 20$'
+check_eq "... and the kernel saw none of them" "$(received)" "$before"
+check "another process has the same addresses" twin two 7200 "${preloaded[@]}"
+check "... so both sockets are the kernel's" wait_for 10 log_has one 'the kernel has UDP port 7200'
+say 7200 30
+check "... which brings their datagrams" wait_for 10 have one two 50
+check_eq "... once, to whom kernel sockets have them" "$(($(got one) - 20)) $(got two)" "$(got plain_one) $(got plain_two)"
+stop one
+stop two
+
 for name in a b; do check_eq "programs broke no rule of the verbs ($name)" "$(card_count $name violations)" 0; done
 
 # ---- the card's faults; the last case takes a card away ----

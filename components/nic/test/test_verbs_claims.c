@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -64,6 +65,29 @@ static void test_a_second_claim_is_refused_and_the_first_one_asked(void **state)
 	assert_int_equal(claim(7000), -EADDRINUSE);
 	assert_int_equal(verbs_next_contested_claim(&nic), first);
 	assert_int_equal(verbs_next_contested_claim(&nic), -1);
+	close(first);
+	close(other);
+}
+
+static void test_a_datagram_flow_of_one_peer_has_a_name_of_its_own(void **state)
+{
+	struct vma_flow_key key = listener_key(7000);
+	int first, other;
+
+	(void)state;
+	assert_true(verbs_flow_is_claimed(&key));
+	key.peer_port_be = htons(9000);
+	assert_false(verbs_flow_is_claimed(&key)); /* a connection */
+	key.proto = IPPROTO_UDP;
+	assert_true(verbs_flow_is_claimed(&key));
+	memcpy(key.peer, (uint8_t[]){10, 0, 0, 2}, 4);
+	first = verbs_claim_flow_address(&nic, &key);
+	key.peer[3] = 3;
+	other = verbs_claim_flow_address(&nic, &key);
+	assert_true(first >= 0 && other >= 0);
+	key.peer[3] = 2;
+	assert_int_equal(verbs_claim_flow_address(&nic, &key), -EADDRINUSE);
+	assert_int_equal(verbs_next_contested_claim(&nic), first);
 	close(first);
 	close(other);
 }
@@ -221,6 +245,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_contests_end_one_by_one, setup, teardown),
         cmocka_unit_test_setup_teardown(test_contests_beyond_the_limit_are_none, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_second_claim_is_refused_and_the_first_one_asked, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_a_datagram_flow_of_one_peer_has_a_name_of_its_own, setup, teardown),
         cmocka_unit_test_setup_teardown(test_a_stranger_may_not_ask_and_holds_the_thread_up_for_a_few_bytes_only, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_who_gives_a_flow_up_has_it_back_only_when_nobody_asks_any_more, setup,

@@ -174,6 +174,33 @@ static void test_a_full_card_refuses_and_forgets(void **state)
 	assert_int_equal(rules, 2);
 }
 
+/* A card would give both processes each datagram. A connection's addresses no other process has. */
+static void test_a_datagram_flow_of_one_peer_that_another_process_has_is_refused(void **state)
+{
+	struct vma_flow_rule rule = connection(9000);
+	struct nic_verbs neighbour = {.claims_fd = epoll_create1(EPOLL_CLOEXEC)};
+	int claim;
+
+	(void)state;
+	fake.nic.claims_fd = epoll_create1(EPOLL_CLOEXEC);
+	fake.nic.base.info.ifindex = neighbour.base.info.ifindex = (uint32_t)getpid(); /* no other test's name */
+	rule.key.proto = IPPROTO_UDP;
+	rule.flags = VMA_FLOW_PORT_EXCLUSIVE; /* no kernel sock need be looked for */
+	claim = verbs_claim_flow_address(&neighbour, &rule.key);
+	assert_true(claim >= 0);
+	assert_int_equal(verbs_flow_add(&qp->base, &rule), -EADDRINUSE);
+	assert_int_equal(verbs_next_contested_claim(&neighbour), claim); /* whose user is to give it up */
+	assert_int_equal(rules, 0);
+	close(claim);
+	assert_int_equal(verbs_flow_add(&qp->base, &rule), 0);
+	assert_int_equal(verbs_claim_flow_address(&neighbour, &rule.key), -EADDRINUSE);
+	verbs_flows_give_up_requested(&fake.nic);
+	assert_int_equal(rules, 0);
+	assert_int_equal(verbs_flow_add(&qp->base, &rule), -EADDRINUSE); /* a contest */
+	close(neighbour.claims_fd);
+	close(fake.nic.claims_fd);
+}
+
 static void test_a_move_that_fails_changes_nothing(void **state)
 {
 	(void)state;
@@ -456,6 +483,7 @@ static void test_a_look_at_an_interface_without_device_finds_none(void **state)
 static const struct CMUnitTest tests[] = {
         CASE(test_a_thousand_flows_are_each_found_again),
         CASE(test_a_full_card_refuses_and_forgets),
+        CASE(test_a_datagram_flow_of_one_peer_that_another_process_has_is_refused),
         CASE(test_a_move_that_fails_changes_nothing),
         CASE(test_a_queue_pair_that_is_given_up_tells_of_each_flow),
         CASE(test_what_a_new_queue_cannot_have_is_revoked),

@@ -1,16 +1,20 @@
 /*
- * claims - a flow from any peer is one process's at a time.
+ * claims - a flow from any peer, and any of UDP, is one process's at a time.
  *
  * A card takes the same rule from two processes, and gives each packet to both: two workers of a TCP service would both
- * answer a SYN. So a process binds a datagram socket to an abstract name that says interface, address and port. Whoever
- * finds the name taken is refused, and sends a byte there. The holder's nic then gives its flow up, too: if two want
- * it, it is the kernel's, which knows how to share it.
+ * answer a SYN, and two sockets of UDP that are connected to the same peer would both receive its datagrams. So a process
+ * binds a datagram socket to an abstract name that says interface, addresses and ports. Whoever finds the name taken is
+ * refused, and sends a byte there. The holder's nic then gives its flow up, too: if two want it, it is the kernel's,
+ * which knows how to share it.
  *
  * Both will ask again, now and then. So the holder keeps the name for a contest: it is refused its own flow as well,
  * until CONTEST_MS have passed since the last byte. If the other has gone by then, the holder may have its flow again.
  *
  * The name belongs to the network namespace, and ends with its process. Only root's processes and those of the holder's
  * user may make it give up.
+ *
+ * A connection of TCP has no name, and needs none if it was accepted: its listener had one. One that was made here has
+ * its shadow bound to its port (../../stream/port.c).
  */
 #include <errno.h>
 #include <stddef.h>
@@ -34,9 +38,10 @@ static socklen_t claim_socket_address(const struct nic_verbs *nic, const struct 
 	int len;
 
 	*name = (struct sockaddr_un){.sun_family = AF_UNIX};
-	len = snprintf(name->sun_path + 1, sizeof(name->sun_path) - 1, "vma/verbs/%u/%u/%u/%02x%02x%02x%02x/%04x",
-	               nic->base.info.ifindex, key->proto, key->vlan, key->local[0], key->local[1], key->local[2],
-	               key->local[3], key->local_port_be);
+	len = snprintf(name->sun_path + 1, sizeof(name->sun_path) - 1,
+	               "vma/verbs/%u/%u/%u/%02x%02x%02x%02x/%04x/%02x%02x%02x%02x/%04x", nic->base.info.ifindex,
+	               key->proto, key->vlan, key->local[0], key->local[1], key->local[2], key->local[3],
+	               key->local_port_be, key->peer[0], key->peer[1], key->peer[2], key->peer[3], key->peer_port_be);
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len);
 }
 

@@ -1,6 +1,6 @@
 /*
- * conflicts - kernel socks that have a right to what a flow from any peer takes (kernel_sock.h): before the rule is
- * made, and twice a second from then on. They win: only the kernel can give several sockets their packets.
+ * conflicts - kernel socks that have a right to what a flow from any peer, or one of UDP, takes (kernel_sock.h): before
+ * the rule is made, and twice a second from then on. They win: only the kernel can give several sockets their packets.
  *
  * A look that took long is followed by a long pause: at most LOOK_SHARE of the thread's time goes into this, however
  * many sockets the host has.
@@ -68,7 +68,7 @@ int verbs_conflicts_refuse(struct nic_verbs *nic, const struct vma_flow_rule *ru
 	char text[64];
 	int rc;
 
-	if (rule->key.peer_port_be != 0 || rule->flags & VMA_FLOW_PORT_EXCLUSIVE)
+	if (!verbs_flow_may_get_conflict(rule))
 		return 0;
 	rc = kernel_sock_walk(&nic->diag_fd, rule->key.proto, ntohs(rule->key.local_port_be),
 	                      rule->flags & VMA_FLOW_LISTENER, search_check, &search);
@@ -96,10 +96,9 @@ struct look {
 	uint8_t ports[65536 / 8];
 };
 
-static bool flow_may_get_conflict(const struct look *look, const struct verbs_flow *flow)
+static bool flow_is_looked_for(const struct look *look, const struct verbs_flow *flow)
 {
-	return flow->rule.key.peer_port_be == 0 && flow->rule.key.proto == look->proto &&
-	       !(flow->rule.flags & VMA_FLOW_PORT_EXCLUSIVE);
+	return flow->rule.key.proto == look->proto && verbs_flow_may_get_conflict(&flow->rule);
 }
 
 static void conflict_look_index_ports(struct look *look)
@@ -113,7 +112,7 @@ static void conflict_look_index_ports(struct look *look)
 		for (const struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next) {
 			const uint16_t port = ntohs(flow->rule.key.local_port_be);
 
-			if (!flow_may_get_conflict(look, flow))
+			if (!flow_is_looked_for(look, flow))
 				continue;
 			look->ports[port / 8] |= (uint8_t)(1u << port % 8);
 			look->listeners &= (flow->rule.flags & VMA_FLOW_LISTENER) != 0;
@@ -133,7 +132,7 @@ static void conflict_look_check_socket(const struct kernel_sock *socket, void *a
 		return;
 	for (uint32_t i = 0; i < nic->flow_buckets_n; i++) {
 		for (struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next) {
-			if (flow->is_contested || !flow_may_get_conflict(look, flow) ||
+			if (flow->is_contested || !flow_is_looked_for(look, flow) ||
 			    !kernel_sock_conflicts(&flow->rule, socket, nic->base.info.ifindex) ||
 			    !kernel_sock_suspected_before(&flow->suspect, socket, nic->looks))
 				continue;

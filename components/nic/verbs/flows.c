@@ -2,8 +2,8 @@
  * flows - the flows of all queue pairs of a nic, and their rules in the card.
  *
  * They are in one table, because a card would take the same rule for two queue pairs, and give each packet to both.
- * claims.c sees to it that no other process has a flow from any peer, conflicts.c that no kernel sock has a right to
- * its packets.
+ * claims.c sees to it that no other process has a flow from any peer, or of UDP, conflicts.c that no kernel sock has a
+ * right to its packets.
  *
  * A move is: the new rule, then the end of the old one. The two have different priorities, so at each moment one of
  * them has all packets.
@@ -219,7 +219,7 @@ static int flow_claim_and_create_rule(struct verbs_flow *flow)
 	const struct vma_flow_key *key = &flow->rule.key;
 	int rc = 0;
 
-	if (key->peer_port_be == 0) {
+	if (verbs_flow_is_claimed(key)) {
 		flow->claim_fd = verbs_flow_contest_take(nic, key);
 		if (flow->claim_fd == -ENOENT)
 			flow->claim_fd = verbs_claim_flow_address(nic, key);
@@ -302,7 +302,7 @@ int verbs_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 	pthread_mutex_lock(&qp->nic->lock);
 	rc = flow_add_locked(qp, rule);
 	pthread_mutex_unlock(&qp->nic->lock);
-	if (rc == 0 && rule->key.peer_port_be == 0)
+	if (rc == 0 && verbs_flow_may_get_conflict(rule))
 		verbs_thread_wake(qp->nic); /* which looks for conflicts from now on */
 	return rc;
 }

@@ -28,6 +28,7 @@
 #ifndef VMA_NIC_VERBS_VERBS_H
 #define VMA_NIC_VERBS_VERBS_H
 
+#include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -167,7 +168,7 @@ struct verbs_flow {
 	bool is_broadcast, is_contested;
 	bool is_noted, is_told;                      /* peers.c: it counts; vmad knows it */
 	uint64_t until_ms;                           /* revoked: its rule lingers so long */
-	int claim_fd;                                /* -1: it needs none */
+	int claim_fd;                                /* -1: it needs none (verbs_flow_is_claimed) */
 	struct kernel_sock_suspected_before suspect; /* conflicts.c */
 };
 
@@ -388,13 +389,13 @@ int verbs_probe_flow_rules(const struct verbs_device *device, struct ibv_qp *qp)
 
 void verbs_flows_revoke_contested(struct nic_verbs *nic); /* those with is_contested */
 
-/* ---- conflicts.c; lock held ---- */
-int verbs_conflicts_refuse(struct nic_verbs *nic, const struct vma_flow_rule *rule); /* 0, -EADDRINUSE, -errno */
-/* If it is time, flows whose ports kernel socks have by now are given up. How long to the next look, ms; -1: none is
- * due. */
-int verbs_conflicts_search(struct nic_verbs *nic);
-
 /* ---- claims.c; lock held ---- */
+/* Also UDP with one peer: processes share both addresses by SO_REUSEADDR, SO_REUSEPORT and fork. */
+static inline bool verbs_flow_is_claimed(const struct vma_flow_key *key)
+{
+	return key->peer_port_be == 0 || key->proto == IPPROTO_UDP;
+}
+
 int verbs_claim_flow_address(const struct nic_verbs *nic,
                              const struct vma_flow_key *key); /* a descriptor; -EADDRINUSE, ... */
 int verbs_next_contested_claim(const struct nic_verbs *nic);
@@ -406,6 +407,18 @@ int verbs_flow_contest_take(struct nic_verbs *nic, const struct vma_flow_key *ke
 int verbs_flow_contests_expire(struct nic_verbs *nic); /* how long to the next, ms; -1: there is none */
 void verbs_flow_contests_close_in_child(const struct nic_verbs *nic);
 void verbs_flow_contests_fini(struct nic_verbs *nic);
+
+/* ---- conflicts.c; lock held ---- */
+/* For a connection of TCP no kernel socket is looked for: its shadow, or its listener's, has the port. */
+static inline bool verbs_flow_may_get_conflict(const struct vma_flow_rule *rule)
+{
+	return verbs_flow_is_claimed(&rule->key) && !(rule->flags & VMA_FLOW_PORT_EXCLUSIVE);
+}
+
+int verbs_conflicts_refuse(struct nic_verbs *nic, const struct vma_flow_rule *rule); /* 0, -EADDRINUSE, -errno */
+/* If it is time, flows whose ports kernel socks have by now are given up. How long to the next look, ms; -1: none is
+ * due. */
+int verbs_conflicts_search(struct nic_verbs *nic);
 
 /* ---- stamps.c; lock held but for verbs_enable_timestamps and the two reads ---- */
 int verbs_enable_timestamps(struct vma_nic *nic);
