@@ -204,16 +204,6 @@ static void ring_dismantle(struct vma_ring *ring)
 	free(ring);
 }
 
-/* A packet must fit into an empty queue as a whole, or it would wait there for ever. */
-static uint32_t segs_max_of(const struct vma_nic_info *info, uint32_t tx_depth)
-{
-	uint32_t most = tx_depth < TX_BURST ? tx_depth : TX_BURST;
-
-	if (!(info->caps & VMA_NIC_CAP_SG) || info->tx_segs_max == 0)
-		return 1;
-	return info->tx_segs_max < most ? info->tx_segs_max : most;
-}
-
 static void ring_settle_attr(struct vma_ring *ring, const struct vma_ring_attr *attr)
 {
 	const struct vma_nic_info *info = vma_nic_info(ring->nic);
@@ -226,7 +216,7 @@ static void ring_settle_attr(struct vma_ring *ring, const struct vma_ring_attr *
 	unable |= info->caps & VMA_NIC_CAP_DUMMY_SEND ? 0 : VMA_NIC_SEG_DUMMY;
 	ring->flags_unable = unable;
 	ring->flags_special = unable | VMA_NIC_SEG_MORE | VMA_NIC_SEG_TSO;
-	ring->segs_max = segs_max_of(info, ring->qp->tx_depth);
+	ring->segs_max = ring_segs_max_now(ring);
 	ring->buf_size = UINT32_C(1) << ring->qp->arena->frame_shift;
 	ring_update_packet_lengths(ring);
 	ring_fragments_init(&ring->fragments, ring->qp,

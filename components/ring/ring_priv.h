@@ -39,7 +39,8 @@ struct tx_slot {
 	ck_stack_entry_t entry; /* first: a slot's queue link */
 	struct tx_slot *more;   /* the same packet goes on there */
 	uint32_t segs_count;
-	uint32_t number; /* its bit in slots_free */
+	uint16_t number;      /* its bit in slots_free */
+	uint16_t frames_sent; /* of a packet that is cut here: tx_cut.h */
 	struct vma_nic_seg segs[TX_SLOT_SEGS];
 };
 
@@ -85,7 +86,7 @@ struct vma_ring {
 	uint32_t buf_size;
 	_Atomic uint32_t plain_span;          /* a frame of one segment is no longer than 14 bytes and these */
 	uint16_t flags_unable, flags_special; /* of segments: the NIC cannot; it needs a look at the whole packet */
-	uint32_t segs_max; /* of a packet as the NIC takes it; one with more is gathered into a buffer */
+	uint32_t segs_max; /* of a packet as the first binding took it; one with more is gathered into a buffer */
 	uint32_t reap_at;  /* segments sent between looks at the completions */
 	struct tx_slot *slots;
 	struct vma_stats *stats_home;
@@ -130,6 +131,17 @@ struct vma_ring {
 static inline struct flow_table *ring_table_of(struct vma_ring *ring, const struct vma_flow_key *key)
 {
 	return key->peer_port_be != 0 ? &ring->five_tuples : &ring->three_tuples;
+}
+
+/* A packet must fit into an empty queue as a whole, or it would wait there for ever. Of the binding of now. */
+static inline uint32_t ring_segs_max_now(const struct vma_ring *ring)
+{
+	const struct vma_nic_info *info = vma_nic_info(ring->nic);
+	const uint32_t most = ring->qp->tx_depth < TX_BURST ? ring->qp->tx_depth : TX_BURST;
+
+	if (!(info->caps & VMA_NIC_CAP_SG) || info->tx_segs_max == 0)
+		return 1;
+	return info->tx_segs_max < most ? info->tx_segs_max : most;
 }
 
 /* ring_flows.c; with the receive flag. */

@@ -16,6 +16,7 @@
 #include <vma/probe.h>
 
 #include "ring_priv.h"
+#include "tx_cut.h"
 #include "tx_packet.h"
 #include "tx_slots.h"
 
@@ -121,12 +122,10 @@ static inline __attribute__((always_inline)) void kick_and_reap(struct vma_ring 
 static bool gather_slot(struct vma_ring *ring, struct tx_slot *slot)
 {
 	struct vma_nic_seg all[TX_BURST], one;
-	unsigned n = 0;
+	const unsigned n = tx_slot_collect(slot, all);
 	uint64_t len;
 	int rc;
 
-	for (struct tx_slot *part = slot; part != NULL; n += part->segs_count, part = part->more)
-		memcpy(all + n, part->segs, part->segs_count * sizeof(*all));
 	packet_extent(all, n, &len);
 	rc = tx_packet_gather(ring, all, n, len, &one);
 	if (rc == 0) {
@@ -145,6 +144,52 @@ static bool gather_slot(struct vma_ring *ring, struct tx_slot *slot)
 	return true;
 }
 
+static bool tx_slot_needs_cut(const struct vma_ring *ring, const struct tx_slot *slot)
+{
+	struct vma_nic_seg all[TX_BURST];
+	unsigned n;
+	uint64_t len;
+
+	if (__builtin_expect(slot->segs_count == 0 || !(slot->segs[0].flags & (VMA_NIC_SEG_CSUM | VMA_NIC_SEG_TSO)), 1))
+		return false;
+	n = tx_slot_collect(slot, all);
+	packet_extent(all, n, &len);
+	return tx_packet_needs_cut(ring, all, n, len);
+}
+
+/* False: the NIC is full, or there is no buffer; what is left of the packet waits. */
+static bool __attribute__((cold)) tx_send_cut(struct vma_ring *ring, struct tx_slot *slot)
+{
+	struct vma_nic_seg all[TX_BURST], frame;
+	const unsigned n = tx_slot_collect(slot, all);
+	struct tx_cut cut;
+	uint64_t len;
+
+	packet_extent(all, n, &len);
+	tx_cut_begin(&cut, all, len);
+	for (; slot->frames_sent < cut.frames; slot->frames_sent++) {
+		int rc = tx_cut_frame(ring, &cut, slot->frames_sent, &frame);
+
+		if (rc == 0) {
+			tx_kick(ring); /* what was not kicked cannot complete */
+			tx_reap(ring);
+			rc = tx_cut_frame(ring, &cut, slot->frames_sent, &frame);
+		}
+		if (rc == 0)
+			return false;
+		if (rc < 0) {
+			vma_stats_add(&ring->stats->tx.tx_drop_bad, 1);
+			break;
+		}
+		if (hand_to_nic(ring, &frame, 1, 1, frame.len) == 0) {
+			vma_buf_put(ring->rules.arena, frame.buf);
+			return false;
+		}
+	}
+	put_segs(ring, all, n);
+	return true;
+}
+
 /* As many whole packets from the head of the backlog as fit; *end is the first that is not among them. */
 static unsigned tx_collect_backlog(struct vma_ring *ring, struct vma_nic_seg segs[TX_BURST], ck_stack_entry_t **end)
 {
@@ -154,15 +199,23 @@ static unsigned tx_collect_backlog(struct vma_ring *ring, struct vma_nic_seg seg
 	for (; entry != NULL; entry = ck_pr_load_ptr(&entry->next)) {
 		struct tx_slot *slot = (struct tx_slot *)entry;
 
-		if (tx_slot_count_segs(slot) > ring->segs_max && !gather_slot(ring, slot))
+		if (tx_slot_needs_cut(ring, slot) ||
+		    (tx_slot_count_segs(slot) > ring_segs_max_now(ring) && !gather_slot(ring, slot)))
 			break;
 		if (n + tx_slot_count_segs(slot) > TX_BURST)
 			break;
-		for (struct tx_slot *part = slot; part != NULL; n += part->segs_count, part = part->more)
-			memcpy(segs + n, part->segs, part->segs_count * sizeof(*segs));
+		n += tx_slot_collect(slot, segs + n);
 	}
 	*end = entry;
 	return n;
+}
+
+static void tx_pop_backlog(struct vma_ring *ring)
+{
+	struct tx_slot *slot = (struct tx_slot *)ring->backlog;
+
+	ring->backlog = ck_pr_load_ptr(&slot->entry.next);
+	slots_free(ring, slot);
 }
 
 /* Frees the slots at the head of the backlog whose segments are among the `taken`; up to end. Returns how many. */
@@ -171,15 +224,13 @@ static unsigned tx_retire_sent(struct vma_ring *ring, const ck_stack_entry_t *en
 	unsigned packets = 0;
 
 	while (ring->backlog != end) {
-		struct tx_slot *slot = (struct tx_slot *)ring->backlog;
-		unsigned k = tx_slot_count_segs(slot);
+		unsigned k = tx_slot_count_segs((struct tx_slot *)ring->backlog);
 
 		if (k > taken)
 			break;
 		taken -= k;
 		packets++;
-		ring->backlog = ck_pr_load_ptr(&slot->entry.next);
-		slots_free(ring, slot);
+		tx_pop_backlog(ring);
 	}
 	return packets;
 }
@@ -208,9 +259,17 @@ static void __attribute__((cold)) tx_drain_queue(struct vma_ring *ring)
 	while (ring->backlog != NULL) {
 		struct vma_nic_seg segs[TX_BURST];
 		ck_stack_entry_t *end;
-		unsigned n = tx_collect_backlog(ring, segs, &end), packets, taken;
+		unsigned n, packets, taken;
 		uint64_t bytes;
 
+		if (tx_slot_needs_cut(ring, (struct tx_slot *)ring->backlog)) {
+			if (!tx_send_cut(ring, (struct tx_slot *)ring->backlog))
+				break;
+			tx_pop_backlog(ring);
+			vma_stats_add(&stats->tx_commands, 1);
+			continue;
+		}
+		n = tx_collect_backlog(ring, segs, &end);
 		packets = count_packets(segs, n, &bytes);
 		taken = n == 0 ? 0 : hand_to_nic(ring, segs, n, packets, bytes);
 		packets = tx_retire_sent(ring, end, taken);
@@ -464,12 +523,9 @@ void ring_tx_fini(struct vma_ring *ring)
 {
 	append_backlog(ring, command_queue_take_all(&ring->tx_queue));
 	while (ring->backlog != NULL) {
-		struct tx_slot *slot = (struct tx_slot *)ring->backlog;
-
-		ring->backlog = ck_pr_load_ptr(&slot->entry.next);
-		for (struct tx_slot *part = slot; part != NULL; part = part->more)
+		for (struct tx_slot *part = (struct tx_slot *)ring->backlog; part != NULL; part = part->more)
 			put_segs(ring, part->segs, part->segs_count);
-		slots_free(ring, slot);
+		tx_pop_backlog(ring);
 	}
 	ring->unkicked = ring->unreaped = 0;
 }

@@ -16,7 +16,7 @@
 static void tx_slots_init(struct vma_ring *ring)
 {
 	for (uint32_t i = 0; i < TX_SLOTS; i++)
-		ring->slots[i].number = i;
+		ring->slots[i].number = (uint16_t)i;
 	for (uint32_t i = 0; i < TX_SLOTS / 64; i++)
 		atomic_init(&ring->slots_free[i], UINT64_MAX);
 }
@@ -65,6 +65,7 @@ static struct tx_slot *tx_slots_fill(struct vma_ring *ring, const struct vma_nic
 		}
 		slot->more = NULL;
 		slot->segs_count = here;
+		slot->frames_sent = 0;
 		memcpy(slot->segs, segs, here * sizeof(*segs));
 		*link = slot;
 		link = &slot->more;
@@ -81,6 +82,16 @@ static unsigned tx_slot_count_segs(const struct tx_slot *slot)
 
 	for (; slot != NULL; slot = slot->more)
 		n += slot->segs_count;
+	return n;
+}
+
+/* The segments of the whole packet, in one array; how many there are. */
+static unsigned tx_slot_collect(const struct tx_slot *slot, struct vma_nic_seg *segs)
+{
+	unsigned n = 0;
+
+	for (; slot != NULL; n += slot->segs_count, slot = slot->more)
+		memcpy(segs + n, slot->segs, slot->segs_count * sizeof(*segs));
 	return n;
 }
 

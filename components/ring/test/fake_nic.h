@@ -209,6 +209,13 @@ static bool fake_rx_is_quiet(const struct vma_nic_qp *qp)
 	return quiet;
 }
 
+/* As a device does of whose offload a packet asks in vain. */
+static bool fake_lacks_offload(const struct fake_nic *fake, uint16_t flags)
+{
+	return (flags & VMA_NIC_SEG_TSO && !(fake->nic.info.caps & VMA_NIC_CAP_TSO)) ||
+	       (flags & VMA_NIC_SEG_CSUM && !(fake->nic.info.caps & VMA_NIC_CAP_TX_CSUM));
+}
+
 static unsigned fake_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n)
 {
 	struct fake_nic *fake = fake_of(qp);
@@ -228,7 +235,8 @@ static unsigned fake_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, u
 			frame->len += segs[k].len;
 			frame->segs++;
 		} while (segs[k++].flags & VMA_NIC_SEG_MORE);
-		if (frame->segs > fake->nic.info.tx_segs_max || frame->segs > qp->tx_depth)
+		if (frame->segs > fake->nic.info.tx_segs_max || frame->segs > qp->tx_depth ||
+		    fake_lacks_offload(fake, frame->flags))
 			break; /* never */
 		if (frame->segs > fake->tx_room || fake->queued_count + fake->done_count + frame->segs > FAKE_BUFS)
 			break;

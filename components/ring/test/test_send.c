@@ -549,6 +549,144 @@ static void test_destroy_gives_back_what_was_queued(void **state)
 	ring = fake_ring(&fake, VMA_THREAD_YIELD);
 }
 
+/* ---- what was queued meets a device that can do less ---- */
+
+enum { CUT_MSS = 1400, CUT_BYTES = 4000, CUT_HEADERS = 54 };
+
+static uint8_t cut_byte(uint32_t at)
+{
+	return (uint8_t)(at * 7 + (at >> 8));
+}
+
+/* A packet of TCP in three pieces; its numbers are about to wrap. */
+static void cut_packet(struct vma_nic_seg segs[3])
+{
+	static const uint32_t bytes[] = {1001, 1999, 1000};
+	uint8_t header[CUT_HEADERS];
+
+	tcp_frame(header, 1000, 80, 0x80 | 0x10 | 0x08 | 0x01, "", 0);
+	set16(header + 18, 0xfffe);
+	vma_pkt_put32(header + 38, 0xfffffff0);
+	for (uint32_t i = 0, at = 0; i < 3; i++) {
+		segs[i] = frame_seg(0, 0);
+		if (i == 0)
+			memcpy(vma_buf_frame(fake.arena, segs[0].buf) + segs[0].off, header, CUT_HEADERS);
+		segs[i].len = i == 0 ? CUT_HEADERS : 0;
+		for (uint32_t k = 0; k < bytes[i]; k++)
+			((uint8_t *)vma_buf_frame(fake.arena, segs[i].buf))[segs[i].off + segs[i].len++] =
+			        cut_byte(at++);
+		segs[i].flags = i < 2 ? VMA_NIC_SEG_MORE : 0;
+	}
+	segs[0].flags |= VMA_NIC_SEG_TSO | VMA_NIC_SEG_CSUM;
+	segs[0].mss = CUT_MSS;
+	segs[0].hdr_len = CUT_HEADERS;
+}
+
+static void check_cut_frame(const struct fake_frame *frame, uint32_t i, bool summed_by_nic)
+{
+	const uint32_t len = i < 2 ? CUT_MSS : CUT_BYTES - 2 * CUT_MSS;
+	uint8_t scratch[FAKE_FRAME];
+
+	assert_int_equal(frame->len, CUT_HEADERS + len);
+	assert_int_equal(frame->segs, 1);
+	assert_int_equal(frame->flags, summed_by_nic ? VMA_NIC_SEG_CSUM : 0);
+	assert_int_equal(frame->bytes[16] << 8 | frame->bytes[17], 40 + len);
+	assert_int_equal(frame->bytes[18] << 8 | frame->bytes[19], (0xfffe + i) & 0xffff);
+	assert_int_equal(naive_checksum(frame->bytes + 14, 20), 0);
+	assert_int_equal((uint32_t)frame->bytes[38] << 24 | frame->bytes[39] << 16 | frame->bytes[40] << 8 |
+	                         frame->bytes[41],
+	                 (uint32_t)(0xfffffff0 + i * CUT_MSS));
+	assert_int_equal(frame->bytes[47], 0x10 | (i == 0 ? 0x80 : 0) | (i == 2 ? 0x09 : 0));
+	for (uint32_t k = 0; k < len; k++)
+		assert_int_equal(frame->bytes[CUT_HEADERS + k], cut_byte(i * CUT_MSS + k));
+	memcpy(scratch, frame->bytes + 26, 8);
+	memcpy(scratch + 8, (uint8_t[]){0, IPPROTO_TCP, (uint8_t)((20 + len) >> 8), (uint8_t)(20 + len)}, 4);
+	memcpy(scratch + 12, frame->bytes + 34, 20 + len);
+	if (summed_by_nic)
+		assert_int_equal((uint16_t)~naive_checksum(scratch, 12), frame->bytes[50] << 8 | frame->bytes[51]);
+	else
+		assert_int_equal(naive_checksum(scratch, 12 + 20 + len), 0);
+}
+
+static void send_cut_packet_inside(void *arg)
+{
+	struct vma_nic_seg segs[4];
+
+	(void)arg;
+	fake.in_tx = NULL;
+	fake.tx_room = 1;
+	cut_packet(segs);
+	segs[3] = frame_seg(60, 9);
+	assert_int_equal(vma_ring_send(ring, segs, 4, 0), 4);
+}
+
+static void check_queued_packet_is_cut_here(uint32_t caps)
+{
+	const unsigned before = fake.sent_count;
+	const uint64_t commands = COUNT(tx_commands);
+
+	fake.nic.info.caps = VMA_NIC_CAP_SG | VMA_NIC_CAP_TX_CSUM | VMA_NIC_CAP_TSO;
+	fake.nic.info.tso_max_bytes = 5000;
+	fake.in_tx = send_cut_packet_inside;
+	assert_int_equal(send_one_frame(60, 0xff, 0), 1); /* has the only room */
+	fake.nic.info.caps = caps;                        /* as after a rebind */
+	fake.nic.info.tso_max_bytes = 0;
+	fake.tx_room = 1; /* and what has been cut goes on where it stopped */
+	vma_ring_progress(ring);
+	assert_int_equal(fake.sent_count, before + 2);
+	fake.tx_room = 1000;
+	vma_ring_progress(ring);
+	assert_int_equal(fake.sent_count, before + 5);
+	for (uint32_t i = 0; i < 3; i++)
+		check_cut_frame(&fake.sent[before + 1 + i], i, caps & VMA_NIC_CAP_TX_CSUM);
+	assert_int_equal(fake.sent[before + 4].len, 60);
+	assert_int_equal(COUNT(tx_commands), commands + 2);
+	assert_int_equal(COUNT(tx_drop_bad), 0);
+}
+
+static void test_a_queued_packet_is_cut_here_if_the_nic_cannot_any_more(void **state)
+{
+	(void)state;
+	check_queued_packet_is_cut_here(VMA_NIC_CAP_SG | VMA_NIC_CAP_TX_CSUM);
+	check_queued_packet_is_cut_here(VMA_NIC_CAP_SG);
+	check_queued_packet_is_cut_here(VMA_NIC_CAP_TX_CSUM);
+}
+
+static void send_summed_inside(void *arg)
+{
+	struct vma_nic_seg segs[2] = {frame_seg(0, 0), frame_seg(0, 0)};
+	uint8_t bytes[200];
+
+	(void)arg;
+	fake.in_tx = NULL;
+	fake.tx_room = 1;
+	segs[0].len = udp_frame(bytes, 53, 54, "a datagram", 10);
+	memcpy(vma_buf_frame(fake.arena, segs[0].buf) + segs[0].off, bytes, segs[0].len);
+	segs[0].flags = segs[1].flags = VMA_NIC_SEG_CSUM;
+	segs[1].len = 60; /* and one whose sum cannot be found */
+	memset(vma_buf_frame(fake.arena, segs[1].buf) + segs[1].off, 0, 60);
+	assert_int_equal(vma_ring_send(ring, segs, 2, 0), 2);
+}
+
+static void test_a_queued_packet_is_summed_here_if_the_nic_cannot_any_more(void **state)
+{
+	uint8_t expected[200];
+	const uint32_t len = udp_frame(expected, 53, 54, "a datagram", 10);
+
+	(void)state;
+	fake.in_tx = send_summed_inside;
+	assert_int_equal(send_one_frame(60, 0xff, 0), 1);
+	fake.nic.info.caps = VMA_NIC_CAP_SG;
+	fake.tx_room = 1000;
+	vma_ring_progress(ring);
+	assert_int_equal(fake.sent_count, 2);
+	assert_int_equal(fake.sent[1].len, len);
+	assert_int_equal(fake.sent[1].flags, 0);
+	assert_memory_equal(fake.sent[1].bytes, expected, len);
+	assert_int_equal(COUNT(tx_drop_bad), 1);
+	assert_int_equal(send_one_frame(60, 0xee, 0), 1); /* nothing stands in the way */
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
 #define CASE_WITHOUT_SG(name) cmocka_unit_test_setup_teardown(name, setup_without_sg, teardown)
 static const struct CMUnitTest tests[] = {
@@ -565,6 +703,10 @@ static const struct CMUnitTest tests[] = {
         CASE(test_what_the_nic_can_never_send_stops_nobody),
         cmocka_unit_test_setup_teardown(test_a_packet_that_the_nic_cuts_goes_to_it_whole, setup_tso, teardown),
         cmocka_unit_test_setup_teardown(test_a_packet_that_cannot_be_cut_stops_nobody, setup_tso, teardown),
+        cmocka_unit_test_setup_teardown(test_a_queued_packet_is_cut_here_if_the_nic_cannot_any_more, setup_tso,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_a_queued_packet_is_summed_here_if_the_nic_cannot_any_more, setup_tso,
+                                        teardown),
         CASE_WITHOUT_SG(test_segments_are_gathered_for_a_nic_that_takes_one),
         CASE(test_more_segments_than_the_nic_takes_are_gathered),
         CASE(test_queued_segments_beyond_what_the_nic_takes_are_gathered_too),
