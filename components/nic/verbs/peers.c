@@ -22,7 +22,8 @@
 #define FORGET_TRIES 20  /* a millisecond apart */
 #define LOOK_MS 1000     /* for a vmad */
 #define REFUSED_MS 10000 /* there is one, which does not take this process */
-#define ROOM_MS 5        /* for vmad to read */
+#define ROOM_MS 5        /* for vmad to read: at first, */
+#define ROOM_MAX_MS 250  /* and at last: it may be stopped */
 
 static bool is_connection(const struct verbs_flow *flow)
 {
@@ -96,6 +97,7 @@ static void peers_look_for_end(struct verbs_peers *peers)
 		return;
 	vmad_watch_end(peers->vmad);
 	peers->vmad = NULL;
+	peers->room_ms = 0;
 	peers->look_ms = os_now_ms() + LOOK_MS / 10;
 }
 
@@ -107,12 +109,22 @@ static void peers_look_for_vmad(struct nic_verbs *nic)
 	int rc = vmad_watch_begin(nic->base.info.ifindex, nic->name, peers->right_fd, &vmad);
 
 	pthread_mutex_lock(&nic->lock);
-	peers->look_ms = os_now_ms() + (rc == -ECONNREFUSED || rc == -ENOENT ? LOOK_MS : REFUSED_MS);
+	/* -EAGAIN: there is one, with too many at its door. */
+	peers->look_ms = os_now_ms() + (rc == -ECONNREFUSED || rc == -ENOENT || rc == -EAGAIN ? LOOK_MS : REFUSED_MS);
 	if (rc == 0) {
 		peers->vmad = vmad;
 		peers_tell_all_anew(nic);
 	}
 	pthread_mutex_unlock(&nic->lock);
+}
+
+/* How long to wait until vmad has read: twice as long each time that it has not. */
+static int peers_await_room(struct verbs_peers *peers)
+{
+	const uint32_t ms = peers->room_ms != 0 ? peers->room_ms : ROOM_MS;
+
+	peers->room_ms = 2 * ms < ROOM_MAX_MS ? 2 * ms : ROOM_MAX_MS;
+	return (int)ms;
 }
 
 static int peers_work(struct nic_verbs *nic)
@@ -124,10 +136,13 @@ static int peers_work(struct nic_verbs *nic)
 		return peers->connections == 0 ? -1 : peers->look_ms <= now_ms ? 0 : (int)(peers->look_ms - now_ms);
 	if (peers->stale) {
 		if (!vmad_watch_forget(peers->vmad))
-			return ROOM_MS;
+			return peers_await_room(peers);
 		peers_tell_all_anew(nic);
 	}
-	return !peers->behind || peers_tell(nic) ? -1 : ROOM_MS;
+	if (peers->behind && !peers_tell(nic))
+		return peers_await_room(peers);
+	peers->room_ms = 0;
+	return -1;
 }
 
 int verbs_peers_follow(struct nic_verbs *nic)

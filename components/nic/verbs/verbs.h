@@ -279,6 +279,7 @@ struct verbs_peers {
 	uint32_t connections;     /* flows of TCP with a peer */
 	bool behind, stale;
 	uint64_t look_ms; /* for a vmad, not before */
+	uint32_t room_ms; /* the next pause until vmad has read; 0: it had room the last time */
 };
 
 struct nic_verbs {
