@@ -48,6 +48,7 @@ struct fake {
 	_Atomic uint32_t polls;
 	_Atomic uint32_t more; /* other bits of the answer */
 	_Atomic bool is_full;  /* not writable, and the shadow is not to be asked */
+	_Atomic bool is_os;    /* it has become the kernel's: the shadow knows */
 };
 
 static inline struct fake *backends_fake_of(struct vma_file *file)
@@ -59,6 +60,8 @@ static uint32_t fake_poll(struct vma_file *file)
 	struct fake *fake = backends_fake_of(file);
 
 	atomic_fetch_add_explicit(&fake->polls, 1, memory_order_relaxed);
+	if (atomic_load(&fake->is_os))
+		return 0;
 	return (atomic_load(&fake->is_full) ? VMA_POLL_OWN_OUT : EPOLLOUT | EPOLLWRBAND) |
 	       (atomic_load(&fake->queued) > 0 ? EPOLLIN : 0) | atomic_load(&fake->more);
 }

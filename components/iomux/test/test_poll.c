@@ -596,6 +596,37 @@ static void test_a_file_that_is_full_is_not_writable_until_it_says_so(void **sta
 	backend_close(&be, fds[0].fd);
 }
 
+static void *give_to_kernel(void *arg)
+{
+	struct fake *fake = arg;
+	struct vma_thread *self;
+
+	usleep(300000);
+	self = vma_enter();
+	atomic_store(&fake->is_os, true);
+	vma_waitq_wake(&fake->file.waitq, true);
+	vma_leave(self);
+	return NULL;
+}
+
+/* The shadow was not asked as long as the file was full; from now on nobody else knows. */
+static void test_a_file_that_is_full_and_becomes_the_kernels_is_as_writable_as_its_shadow(void **state)
+{
+	struct backend be = {.kind = OFFLOADED};
+	struct pollfd fds[1] = {{.fd = backend_socket(&be), .events = POLLOUT}};
+	struct fake *fake = fake_at(fds[0].fd);
+	pthread_t thread;
+
+	(void)state;
+	fake_set_full(fake, true);
+	assert_int_equal(backend_poll(&be, fds, 1, 0), 0);
+	assert_int_equal(pthread_create(&thread, NULL, give_to_kernel, fake), 0);
+	assert_int_equal(backend_poll(&be, fds, 1, 5000), 1);
+	assert_int_equal(fds[0].revents, POLLOUT);
+	pthread_join(thread, NULL);
+	backend_close(&be, fds[0].fd);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -617,6 +648,7 @@ int main(void)
 	        cmocka_unit_test(test_a_shadow_that_is_not_the_file_is_not_asked),
 	        cmocka_unit_test(test_a_sleeper_goes_along_with_a_member_that_moves),
 	        cmocka_unit_test(test_a_file_that_is_full_is_not_writable_until_it_says_so),
+	        cmocka_unit_test(test_a_file_that_is_full_and_becomes_the_kernels_is_as_writable_as_its_shadow),
 	};
 
 	return run_backends(__FILE__, tests, sizeof(tests) / sizeof(tests[0]));

@@ -3,6 +3,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/rtnetlink.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -16,8 +17,38 @@
 #include "../client/vmad_priv.h"
 #include "../client/watch.h"
 #include "../os.h"
+#include "../route_type.h"
 #include "../vmad/server.h"
+#include "../vmad/watches.h"
 #include "fake_owner.h"
+
+/* ---- in place of ../owner/probe.c and the routes ---- */
+
+int owner_probe_open(void);
+int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, bool syn, uint32_t seq);
+
+static _Atomic bool probes_have_room;
+static _Atomic unsigned probes;
+
+int owner_probe_open(void)
+{
+	return os_socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+}
+
+int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, bool syn, uint32_t seq)
+{
+	(void)fd, (void)ifindex, (void)key, (void)syn, (void)seq;
+	if (!atomic_load(&probes_have_room))
+		return -ENOBUFS;
+	atomic_fetch_add(&probes, 1);
+	return 0;
+}
+
+int nic_route_type(int fd, const uint8_t address[4])
+{
+	(void)fd;
+	return address[3] == 1 ? RTN_LOCAL : RTN_UNICAST;
+}
 
 struct fixture {
 	struct vma_vmad_attr attr;
@@ -906,6 +937,31 @@ static void test_it_ends_when_idle(void **state)
 	assert_server_ends_soon(fixture);
 }
 
+/* The kernel takes no probe for longer than an idle one waits. */
+static void test_an_idle_one_stays_until_its_probes_are_sent(void **state)
+{
+	const struct vmad_watched watched = {
+	        .local = {10, 0, 0, 1}, .peer = {10, 0, 0, 2}, .local_port_be = 80, .peer_port_be = 9000};
+	struct fixture *fixture = *state;
+
+	fixture->attr.exit_when_idle = true;
+	atomic_store(&probes_have_room, false);
+	atomic_store(&probes, 0);
+	listen_for_clients(fixture);
+	fixture->server.watches = vmad_watches_create(fixture->server.ifindex, "test");
+	assert_non_null(fixture->server.watches);
+	vmad_watches_add(fixture->server.watches, VMAD_PEERS_MAX - 1, 0, &watched);
+	vmad_watches_probe(fixture->server.watches, VMAD_PEERS_MAX - 1);
+	vmad_proto_serve(fixture);
+	vmad_client_close(connect_test_client());
+	usleep(2000000);
+	fixture->ended = pthread_tryjoin_np(fixture->thread, NULL) == 0;
+	assert_false(fixture->ended);
+	atomic_store(&probes_have_room, true);
+	assert_server_ends_soon(fixture);
+	assert_int_equal(atomic_load(&probes), 3);
+}
+
 static void test_a_client_that_has_gone_within_one_turn_was_a_client(void **state)
 {
 	struct fixture *fixture = *state;
@@ -956,6 +1012,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_killed_parent_is_missed_although_its_child_has_the_socket),
         CASE(test_frames_of_a_client_that_hung_up_wait_for_its_process),
         CASE(test_it_ends_when_idle),
+        CASE(test_an_idle_one_stays_until_its_probes_are_sent),
         CASE(test_a_client_that_has_gone_within_one_turn_was_a_client),
 };
 

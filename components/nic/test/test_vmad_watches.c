@@ -236,6 +236,34 @@ static void test_a_user_has_a_bound_and_root_another(void **state)
 	assert_int_equal(vmad_watches_count(watches), VMAD_WATCHES_MAX - VMAD_USER_FLOWS / 2 + 1);
 }
 
+static void test_a_peer_that_was_probed_once_makes_room_for_a_connection(void **state)
+{
+	const struct vmad_watched last = connection(1u << 20);
+
+	(void)state;
+	watch(3, 1);
+	vmad_watches_probe(watches, 3);
+	while (syns == 0)
+		os_poll_one_fd(-1, 0, vmad_watches_tick(watches, &fake));
+	for (unsigned i = 0; i < VMAD_WATCHES_MAX - 1; i++) {
+		const struct vmad_watched watched = {.local = {10, 0, 0, 1},
+		                                     .peer = {10, 0, 0, 3},
+		                                     .local_port_be = (uint16_t)(1 + i / 32768),
+		                                     .peer_port_be = (uint16_t)(1 + i % 32768)};
+
+		vmad_watches_add(watches, 2, 0, &watched);
+	}
+	vmad_watches_add(watches, 2, 0, &last);
+	assert_int_equal(vmad_watches_count(watches), VMAD_WATCHES_MAX);
+	vmad_watches_del(watches, 2, &last); /* it was noted */
+	assert_int_equal(vmad_watches_count(watches), VMAD_WATCHES_MAX - 1);
+	vmad_watches_add(watches, 2, 0, &last);
+	vmad_watches_add(watches, 2, USER, &(struct vmad_watched){.local_port_be = 1, .peer_port_be = 1});
+	assert_int_equal(vmad_watches_count(watches), VMAD_WATCHES_MAX); /* nobody makes room for another living one */
+	run();
+	assert_int_equal(acks, 0);
+}
+
 static void test_probes_are_paced_and_wait_for_room(void **state)
 {
 	(void)state;
@@ -264,6 +292,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_only_an_address_of_this_host_is_probed_for),
         CASE(test_a_connection_has_one_name),
         CASE(test_a_user_has_a_bound_and_root_another),
+        CASE(test_a_peer_that_was_probed_once_makes_room_for_a_connection),
         CASE(test_probes_are_paced_and_wait_for_room),
 };
 

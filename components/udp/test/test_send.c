@@ -1052,6 +1052,39 @@ static void test_without_its_pace_a_socket_sends_as_before(void **state)
 		assert_int_equal(send_paced(MSG_DONTWAIT), sizeof(pace_bytes));
 }
 
+/* What waits for a kick that it shares with the next sends would wait as long as the sender. */
+static void test_a_paced_send_that_waits_has_what_is_queued_leave_first(void **state)
+{
+	struct vma_thread *self = vma_thread_self();
+
+	(void)state;
+	if (vma_engine()->latency)
+		vma_test_skip("each send kicks");
+	connect_it();
+	for (unsigned i = 0; i < 1000 && self->tx_ring == NULL; i++)
+		send_a_row(10);
+	assert_non_null(self->tx_ring);
+	udp_dst_pace(sock, 1000);
+	atomic_store(&sock->pace_next_ns, vma_now_ns() + 3600 * UINT64_C(1000000000));
+	atomic_store(&sock->sndtimeo_ns, 20000000);
+	assert_int_equal(send_paced(0), -EAGAIN);
+	assert_null(self->tx_ring);
+	atomic_store(&sock->sndtimeo_ns, UINT64_MAX);
+}
+
+/* It has the pace from its parent, and no rings yet. */
+static void test_a_forked_child_takes_its_pace_off(void **state)
+{
+	(void)state;
+	sock->pacing_rate = PACE;
+	udp_pace_set(sock, PACE);
+	udp_pace_forked(sock);
+	assert_null(atomic_load(&sock->ring_ctxs));
+	assert_true(udp_is_paced(sock));
+	udp_dst_pace(sock, 0);
+	assert_false(udp_is_paced(sock));
+}
+
 /* Who paces is the device, or nobody: never both. */
 static void test_a_device_that_paces_is_left_to_it(void **state)
 {
@@ -1078,6 +1111,8 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_paced_socket_is_writable_when_it_may_send),
         CASE(test_without_its_pace_a_socket_sends_as_before),
         CASE(test_a_device_that_paces_is_left_to_it),
+        CASE(test_a_paced_send_that_waits_has_what_is_queued_leave_first),
+        CASE(test_a_forked_child_takes_its_pace_off),
         CASE(test_every_length_up_to_the_mtu_leaves_whole),
         CASE(test_pieces_are_gathered),
         CASE(test_too_many_pieces_are_refused),
