@@ -269,7 +269,7 @@ int xdp_owner_adopt(const struct xdp_owner_attr *attr, struct fdstore *fdstore, 
 	if (rc == 0)
 		rc = adopt_prog(owner, hand);
 	if (rc == 0 && attr->minisocks)
-		rc = owner_minisocks_init(owner);
+		rc = owner_minisocks_open(owner);
 	if (rc == 0)
 		rc = adopt_slot_quotas(owner);
 	if (rc == 0)

@@ -15,16 +15,6 @@
 
 #include "owner.h"
 
-unsigned owner_flow_bucket(const struct vma_flow_key *key)
-{
-	const unsigned char *bytes = (const unsigned char *)key;
-	uint32_t hash = 2166136261u; /* FNV-1a: control path, and its 40 bytes are soon read */
-
-	for (size_t i = 0; i < sizeof(*key); i++)
-		hash = (hash ^ bytes[i]) * 16777619u;
-	return hash % OWNER_FLOW_BUCKETS;
-}
-
 bool owner_flow_is_connection(const struct vma_flow_key *key)
 {
 	return key->proto == IPPROTO_TCP && key->peer_port_be != 0;
@@ -327,7 +317,7 @@ static int flow_put_in_map(struct xdp_owner *owner, const struct owner_flow *flo
 	struct owner_flow *in_grace = unlink_grace_for_new_flow(owner, &rule->key);
 	int rc;
 
-	if (in_grace != NULL || owner_minisock_end_for_key(owner, &rule->key)) {
+	if (in_grace != NULL || owner_minisock_end_for_key(&owner->minisocks, &rule->key)) {
 		rc = xdp_prog_flow_inherit(owner->prog, &rule->key, flow->slot, rule->flags);
 		if (in_grace != NULL)
 			free_flow_in_grace(owner, in_grace);
@@ -336,7 +326,7 @@ static int flow_put_in_map(struct xdp_owner *owner, const struct owner_flow *flo
 		return rc;
 	}
 	rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);
-	if (rc == -ENOSPC && (owner_minisock_evict_one(owner) || end_oldest_grace_for_room(owner)))
+	if (rc == -ENOSPC && (owner_minisock_evict_one(&owner->minisocks) || end_oldest_grace_for_room(owner)))
 		rc = xdp_prog_flow_set(owner->prog, &rule->key, flow->slot, rule->flags);
 	return rc;
 }
@@ -608,7 +598,10 @@ static void owner_flow_release_to_minisock(struct xdp_owner *owner, struct owner
 	}
 	owner_listener_end_prepare_parking(owner, flow, slot);
 	unlink_flow(owner, place);
-	owner_minisock_create(owner, &minisock, state, true);
+	if (owner->minisocks.on)
+		owner_minisock_create(&owner->minisocks, &minisock, state, true, owner_now_ns());
+	else
+		xdp_prog_flow_del(owner->prog, &minisock.key);
 	owner_group_end(owner, flow);
 	owner_flow_free(flow);
 }
@@ -886,14 +879,14 @@ int xdp_owner_minisock_export(struct xdp_owner *owner, uint32_t slot, const stru
 	if (flow != NULL ? flow->slot != slot : !slot_is_entitled_to_connection(owner, slot, &minisock->key))
 		return -ENOENT;
 	if (flow == NULL) {
-		owner_minisock_create(owner, minisock, (enum owner_minisock_state)state,
-		                      owner_minisock_end_for_key(owner, &minisock->key));
+		owner_minisock_create(&owner->minisocks, minisock, (enum owner_minisock_state)state,
+		                      owner_minisock_end_for_key(&owner->minisocks, &minisock->key), owner_now_ns());
 		return 0;
 	}
 	if (state == MINISOCK_RESET) /* the process has not told the peer: see vma_tcp_leave_at_exit */
 		owner_resets_add(owner, slot, &minisock->key, true);
 	unlink_flow(owner, place);
-	owner_minisock_create(owner, minisock, (enum owner_minisock_state)state, true);
+	owner_minisock_create(&owner->minisocks, minisock, (enum owner_minisock_state)state, true, owner_now_ns());
 	owner_flow_free(flow);
 	return 0;
 }

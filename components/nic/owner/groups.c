@@ -462,14 +462,14 @@ static void group_hand_pending_to_member(struct xdp_owner *owner, const struct o
 {
 	const struct vma_flow_key key = pending_connection_key(pending);
 	struct vma_nic_accept_page *member = accept_page_of_slot(owner, to);
-	struct owner_minisock *minisock = owner_minisock_find(owner, &key);
+	struct owner_minisock *minisock = owner_minisock_find(&owner->minisocks, &key);
 	const bool is_noted = start_recorded_pending_move(owner, to, pending, place);
 
 	atomic_store(&member->changed_ns, now); /* its segments may be there before it is */
 	if (flow->group != 0)
 		xdp_prog_add_recent(owner->prog, &key, to);
 	if (minisock != NULL)
-		owner_minisock_end(owner, minisock);
+		owner_minisock_end(&owner->minisocks, minisock);
 	if (is_noted)
 		owner_send_moves_to_client(owner, to);
 	else

@@ -45,9 +45,8 @@ static bool minisock_reply_rate_permits(struct owner_minisocks *minisocks, uint6
 	return true;
 }
 
-static bool minisocks_have_raw_socket(struct xdp_owner *owner)
+static bool minisocks_have_raw_socket(struct owner_minisocks *minisocks)
 {
-	struct owner_minisocks *minisocks = &owner->minisocks;
 	int fd;
 
 	if (minisocks->is_open)
@@ -55,7 +54,7 @@ static bool minisocks_have_raw_socket(struct xdp_owner *owner)
 	fd = owner_probe_open();
 	if (fd < 0) {
 		vma_log_once(VMA_LOG_WARN, "%s: peers of ended processes are not answered: no raw socket: %s",
-		             owner->name, strerrordesc_np(-fd));
+		             minisocks->name, strerrordesc_np(-fd));
 		return false;
 	}
 	minisocks->fd = fd;
@@ -64,11 +63,11 @@ static bool minisocks_have_raw_socket(struct xdp_owner *owner)
 }
 
 /* One that cannot be sent is lost, as on the way: the peer says it again. */
-static void minisock_reply(struct xdp_owner *owner, const struct vma_flow_key *key,
+static void minisock_reply(struct owner_minisocks *minisocks, const struct vma_flow_key *key,
                            const struct owner_tcp_segment *segment, uint64_t now)
 {
-	if (minisock_reply_rate_permits(&owner->minisocks, now) && minisocks_have_raw_socket(owner))
-		owner_send_raw_segment(owner->minisocks.fd, owner->ifindex, key, segment);
+	if (minisock_reply_rate_permits(minisocks, now) && minisocks_have_raw_socket(minisocks))
+		owner_send_raw_segment(minisocks->fd, minisocks->ifindex, key, segment);
 }
 
 static struct vma_flow_key minisock_segment_key(const struct xdp_minisock_segment *segment)
@@ -107,7 +106,7 @@ static uint32_t segment_payload_end_seq(const struct xdp_minisock_segment *segme
 	return segment->seq + segment->payload_bytes;
 }
 
-static void minisock_reset_peer(struct xdp_owner *owner, struct owner_minisock *minisock,
+static void minisock_reset_peer(struct owner_minisocks *minisocks, struct owner_minisock *minisock,
                                 const struct xdp_minisock_segment *segment, uint64_t now)
 {
 	const struct vma_flow_key key = minisock_segment_key(segment);
@@ -121,12 +120,12 @@ static void minisock_reset_peer(struct xdp_owner *owner, struct owner_minisock *
 		out.ack =
 		        segment_payload_end_seq(segment) + !!(segment->tcp_flags & SYN) + !!(segment->tcp_flags & FIN);
 	}
-	minisock_reply(owner, &key, &out, now);
+	minisock_reply(minisocks, &key, &out, now);
 }
 
 /* ---- ACK ---- */
 
-static void minisock_acknowledge(struct xdp_owner *owner, const struct owner_minisock *minisock,
+static void minisock_acknowledge(struct owner_minisocks *minisocks, const struct owner_minisock *minisock,
                                  const struct xdp_minisock_segment *segment, uint64_t now)
 {
 	const struct owner_tcp_segment out = {.seq = minisock->snd_nxt,
@@ -136,7 +135,7 @@ static void minisock_acknowledge(struct xdp_owner *owner, const struct owner_min
 	                                      .ts_val = segment->ts_ecr,
 	                                      .ts_ecr = segment->ts_val};
 
-	minisock_reply(owner, &minisock->key, &out, now);
+	minisock_reply(minisocks, &minisock->key, &out, now);
 }
 
 static bool is_keep_alive(const struct owner_minisock *minisock, const struct xdp_minisock_segment *segment)
@@ -145,31 +144,31 @@ static bool is_keep_alive(const struct owner_minisock *minisock, const struct xd
 }
 
 /* Our FIN is acknowledged, the peer's has not come. Data that nobody will read is worth a RST. */
-static void minisock_in_fin_wait_rx(struct xdp_owner *owner, struct owner_minisock *minisock,
+static void minisock_in_fin_wait_rx(struct owner_minisocks *minisocks, struct owner_minisock *minisock,
                                     const struct xdp_minisock_segment *segment, uint64_t now)
 {
 	const bool fin = segment->tcp_flags & FIN;
 
 	if (segment->payload_bytes > 0 && (int32_t)(segment_payload_end_seq(segment) - minisock->rcv_nxt) > 0) {
-		owner_minisock_set_state(owner, minisock, MINISOCK_RESET, now);
-		minisock_reset_peer(owner, minisock, segment, now);
+		owner_minisock_set_state(minisocks, minisock, MINISOCK_RESET, now);
+		minisock_reset_peer(minisocks, minisock, segment, now);
 		return;
 	}
 	if (fin && segment_payload_end_seq(segment) == minisock->rcv_nxt) {
 		minisock->rcv_nxt++;
-		owner_minisock_set_state(owner, minisock, MINISOCK_TIME_WAIT, now);
+		owner_minisock_set_state(minisocks, minisock, MINISOCK_TIME_WAIT, now);
 	}
 	if (fin || segment->payload_bytes > 0 || is_keep_alive(minisock, segment))
-		minisock_acknowledge(owner, minisock, segment, now);
+		minisock_acknowledge(minisocks, minisock, segment, now);
 }
 
-static void minisock_in_time_wait_rx(struct xdp_owner *owner, struct owner_minisock *minisock,
+static void minisock_in_time_wait_rx(struct owner_minisocks *minisocks, struct owner_minisock *minisock,
                                      const struct xdp_minisock_segment *segment, uint64_t now)
 {
 	if (!(segment->tcp_flags & FIN) && segment->payload_bytes == 0 && !is_keep_alive(minisock, segment))
 		return;
-	owner_minisock_set_state(owner, minisock, MINISOCK_TIME_WAIT, now);
-	minisock_acknowledge(owner, minisock, segment, now);
+	owner_minisock_set_state(minisocks, minisock, MINISOCK_TIME_WAIT, now);
+	minisock_acknowledge(minisocks, minisock, segment, now);
 }
 
 /* ---- a segment ---- */
@@ -184,15 +183,16 @@ static bool segment_source_is_invalid(const struct xdp_minisock_segment *segment
 	return first == 0 || first == IN_LOOPBACKNET || first >= 224 || segment->key.peer == segment->key.local;
 }
 
-static struct owner_minisock *minisock_of_segment(struct xdp_owner *owner, const struct xdp_minisock_segment *segment)
+static struct owner_minisock *minisock_of_segment(struct owner_minisocks *minisocks,
+                                                  const struct xdp_minisock_segment *segment)
 {
 	struct vma_flow_key key = minisock_segment_key(segment);
-	struct owner_minisock *minisock = owner_minisock_find(owner, &key);
+	struct owner_minisock *minisock = owner_minisock_find(minisocks, &key);
 
 	if (minisock == NULL || minisock->number != segment->number) {
 		key.peer_port_be = 0;
 		memset(key.peer, 0, sizeof(key.peer));
-		minisock = owner_minisock_find(owner, &key);
+		minisock = owner_minisock_find(minisocks, &key);
 	}
 	/* Another number: it met one that was here before. */
 	return minisock != NULL && minisock->number == segment->number ? minisock : NULL;
@@ -207,7 +207,7 @@ static bool rst_is_valid(const struct owner_minisock *minisock, const struct xdp
 	       (!is_known || segment->seq == minisock->rcv_nxt);
 }
 
-static void minisock_process_segment(struct xdp_owner *owner, struct owner_minisock *minisock,
+static void minisock_process_segment(struct owner_minisocks *minisocks, struct owner_minisock *minisock,
                                      const struct xdp_minisock_segment *segment, uint64_t now)
 {
 	if (minisock->state == MINISOCK_WAITS || minisock->state == MINISOCK_PARKED ||
@@ -215,27 +215,28 @@ static void minisock_process_segment(struct xdp_owner *owner, struct owner_minis
 		return;
 	if (segment->tcp_flags & RST) {
 		if (rst_is_valid(minisock, segment))
-			owner_minisock_set_state(owner, minisock, MINISOCK_DELETED,
+			owner_minisock_set_state(minisocks, minisock, MINISOCK_DELETED,
 			                         now); /* as many come as there were segments */
 	} else if (minisock->state == MINISOCK_DELETED || minisock->state == MINISOCK_RESET ||
 	           segment->tcp_flags & SYN) {
-		minisock_reset_peer(owner, minisock, segment, now);
+		minisock_reset_peer(minisocks, minisock, segment, now);
 	} else if (!(segment->tcp_flags & ACK)) {
 		return;
 	} else if (minisock->state == MINISOCK_FIN_WAIT) {
-		minisock_in_fin_wait_rx(owner, minisock, segment, now);
+		minisock_in_fin_wait_rx(minisocks, minisock, segment, now);
 	} else {
-		minisock_in_time_wait_rx(owner, minisock, segment, now);
+		minisock_in_time_wait_rx(minisocks, minisock, segment, now);
 	}
 }
 
-int owner_minisocks_handle_segment(struct xdp_owner *owner, const struct xdp_minisock_segment *segment, uint64_t now)
+int owner_minisocks_handle_segment(struct owner_minisocks *minisocks, const struct xdp_minisock_segment *segment,
+                                   uint64_t now)
 {
-	struct owner_minisock *minisock = minisock_of_segment(owner, segment);
+	struct owner_minisock *minisock = minisock_of_segment(minisocks, segment);
 
 	if (minisock != NULL && segment->is_over)
-		owner_minisock_end(owner, minisock);
+		owner_minisock_end(minisocks, minisock);
 	else if (minisock != NULL)
-		minisock_process_segment(owner, minisock, segment, now);
-	return --owner->minisocks.reads > 0 ? 0 : -EAGAIN;
+		minisock_process_segment(minisocks, minisock, segment, now);
+	return --minisocks->reads > 0 ? 0 : -EAGAIN;
 }

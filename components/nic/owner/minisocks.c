@@ -1,9 +1,8 @@
 /*
- * minisocks - connections whose process has gone, and for which the owner answers until nothing more is to be expected.
+ * minisocks - see minisocks.h: their states and lives.
  *
- * The kernel knows nothing of them, and would answer a late FIN with RST. So the flow stays in the program's map as a
- * *minisock*. The program tells what comes for it (xdp/steer.bpf.c). minisock_rx.c says what a kernel would answer that
- * had kept the connection.
+ * The kernel knows nothing of these connections, and would answer a late FIN with RST. So the flow stays where it was, as
+ * a *minisock*. minisock_rx.c says what a kernel would answer that had kept the connection.
  *
  *   state      from                                                        answers                   lives
  *   DELETED    a client has deleted the flow, or the peer has reset it     RST                       1.5 s
@@ -18,10 +17,8 @@
  *
  * A listener's flow becomes a minisock, too (DELETED, WAITS, RESET), for connections that had no flow of their own.
  *
- * A minisock blocks nothing: a new flow takes its place, a SYN for a listener or a connection of the kernel's ends it
- * at once, and the oldest make way when the program's map is full.
- *
- * Only an owner that outlives its clients has minisocks (attr.minisocks: vmad). Otherwise a flow that ends is deleted.
+ * A minisock blocks nothing: a new flow takes its place, and a SYN for a listener or a connection of the kernel's ends it
+ * at once.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -30,8 +27,7 @@
 #include <vma/log.h>
 
 #include "../os.h"
-#include "owner.h"
-#include "../xdp/flow.h"
+#include "minisocks.h"
 
 #define EXPIRE_AT_ONCE 1024 /* each is a system call */
 #define MS 1000000ull
@@ -45,62 +41,74 @@ static const uint64_t minisock_lifetime_ns[MINISOCK_STATES] = {
         [MINISOCK_TIME_WAIT] = 2000 * MS,
 };
 
-static struct owner_minisock **minisock_find_link(struct xdp_owner *owner, const struct vma_flow_key *key)
+static struct owner_minisock **minisock_find_link(struct owner_minisocks *minisocks, const struct vma_flow_key *key)
 {
-	struct owner_minisock **place = &owner->minisocks.bucket[owner_flow_bucket(key)];
+	struct owner_minisock **place = &minisocks->bucket[owner_flow_bucket(key)];
 
 	while (*place != NULL && memcmp(&(*place)->key, key, sizeof(*key)) != 0)
 		place = &(*place)->next;
 	return place;
 }
 
-struct owner_minisock *owner_minisock_find(struct xdp_owner *owner, const struct vma_flow_key *key)
+struct owner_minisock *owner_minisock_find(struct owner_minisocks *minisocks, const struct vma_flow_key *key)
 {
-	return *minisock_find_link(owner, key);
+	return *minisock_find_link(minisocks, key);
 }
 
-/* Out of all lists; the map is not touched. */
-static void minisock_unlink(struct xdp_owner *owner, struct owner_minisock *minisock)
+/* Out of all lists; its place is not touched. */
+static void minisock_unlink(struct owner_minisocks *minisocks, struct owner_minisock *minisock)
 {
-	struct owner_minisocks *minisocks = &owner->minisocks;
-
-	*minisock_find_link(owner, &minisock->key) = minisock->next;
+	*minisock_find_link(minisocks, &minisock->key) = minisock->next;
 	TAILQ_REMOVE(&minisocks->list[minisock->state], minisock, link);
 	minisocks->count--;
-	owner_record_free_minisock(owner, minisock->number);
-	owner_parked_free(owner, minisock);
+	if (minisocks->ops->forget != NULL)
+		minisocks->ops->forget(minisocks, minisock);
 	free(minisock);
 }
 
-void owner_minisock_end(struct xdp_owner *owner, struct owner_minisock *minisock)
+void owner_minisock_end(struct owner_minisocks *minisocks, struct owner_minisock *minisock)
 {
-	xdp_prog_flow_del(owner->prog, &minisock->key);
-	minisock_unlink(owner, minisock);
+	minisocks->ops->del(minisocks, &minisock->key);
+	minisock_unlink(minisocks, minisock);
 }
 
-static void minisock_list_append(struct xdp_owner *owner, struct owner_minisock *minisock,
+void owner_minisocks_end_all(struct owner_minisocks *minisocks)
+{
+	for (unsigned state = 0; minisocks->on && state < MINISOCK_STATES; state++)
+		while (!TAILQ_EMPTY(&minisocks->list[state]))
+			owner_minisock_end(minisocks, TAILQ_FIRST(&minisocks->list[state]));
+}
+
+static void minisock_record(struct owner_minisocks *minisocks, const struct owner_minisock *minisock)
+{
+	if (minisocks->ops->record != NULL)
+		minisocks->ops->record(minisocks, minisock);
+}
+
+static void minisock_list_append(struct owner_minisocks *minisocks, struct owner_minisock *minisock,
                                  enum owner_minisock_state state, uint64_t now)
 {
 	minisock->state = state;
 	minisock->due_ns = now + minisock_lifetime_ns[state];
-	owner_record_minisock(owner, minisock);
-	TAILQ_INSERT_TAIL(&owner->minisocks.list[state], minisock, link);
+	minisock_record(minisocks, minisock);
+	TAILQ_INSERT_TAIL(&minisocks->list[state], minisock, link);
 }
 
-void owner_minisock_set_state(struct xdp_owner *owner, struct owner_minisock *minisock, enum owner_minisock_state state,
-                              uint64_t now)
+void owner_minisock_set_state(struct owner_minisocks *minisocks, struct owner_minisock *minisock,
+                              enum owner_minisock_state state, uint64_t now)
 {
-	TAILQ_REMOVE(&owner->minisocks.list[minisock->state], minisock, link);
-	minisock_list_append(owner, minisock, state, now);
+	TAILQ_REMOVE(&minisocks->list[minisock->state], minisock, link);
+	minisock_list_append(minisocks, minisock, state, now);
 }
 
 /* Not later than it would have been: connections are kept for ten seconds, however many owners there are. */
-void owner_minisock_set_parked_until(struct xdp_owner *owner, struct owner_minisock *minisock, uint64_t due_ns)
+void owner_minisock_set_parked_until(struct owner_minisocks *minisocks, struct owner_minisock *minisock,
+                                     uint64_t due_ns, uint64_t now)
 {
-	struct owner_minisock_list *list = &owner->minisocks.list[MINISOCK_PARKED];
+	struct owner_minisock_list *list = &minisocks->list[MINISOCK_PARKED];
 	struct owner_minisock *before;
 
-	owner_minisock_set_state(owner, minisock, MINISOCK_PARKED, owner_now_ns());
+	owner_minisock_set_state(minisocks, minisock, MINISOCK_PARKED, now);
 	if (due_ns >= minisock->due_ns)
 		return;
 	minisock->due_ns = due_ns;
@@ -124,13 +132,12 @@ static uint32_t next_minisock_number(struct owner_minisocks *minisocks)
 }
 
 /* NULL: no memory. */
-static struct owner_minisock *minisock_alloc(struct xdp_owner *owner, const struct vma_flow_minisock *what)
+static struct owner_minisock *minisock_alloc(struct owner_minisocks *minisocks, const struct vma_flow_minisock *what)
 {
-	struct owner_minisocks *minisocks = &owner->minisocks;
 	struct owner_minisock *minisock;
 
 	if (minisocks->count >= OWNER_MINISOCKS_MAX)
-		owner_minisock_evict_one(owner);
+		owner_minisock_evict_one(minisocks);
 	minisock = calloc(1, sizeof(*minisock));
 	if (minisock == NULL)
 		return NULL;
@@ -141,114 +148,95 @@ static struct owner_minisock *minisock_alloc(struct xdp_owner *owner, const stru
 	return minisock;
 }
 
-/* It may always take a flow's place in the map. It gets a place of its own only while the flows leave some. */
-static bool minisock_put_in_map(struct xdp_owner *owner, const struct owner_minisock *minisock, bool in_map)
+void owner_minisock_insert(struct owner_minisocks *minisocks, struct owner_minisock *minisock, uint64_t now)
 {
-	int rc = xdp_prog_minisock_set(owner->prog, &minisock->key, minisock->number, in_map);
+	struct owner_minisock **place = &minisocks->bucket[owner_flow_bucket(&minisock->key)];
 
-	if (rc < 0)
-		vma_log_debug("%s: no minisock in the program's map: error %d", owner->name, -rc);
-	return rc == 0;
+	if (minisock->number > minisocks->last_number)
+		minisocks->last_number = minisock->number;
+	minisock->next = *place;
+	*place = minisock;
+	minisocks->count++;
+	minisock_list_append(minisocks, minisock, minisock->state, now);
 }
 
-void owner_minisock_create(struct xdp_owner *owner, const struct vma_flow_minisock *what,
-                           enum owner_minisock_state state, bool in_map)
+/* It may always take a flow's place. It gets a place of its own only while the flows leave some. */
+static int minisock_put(struct owner_minisocks *minisocks, struct owner_minisock *minisock, bool in_place)
 {
-	struct owner_minisocks *minisocks = &owner->minisocks;
-	struct owner_minisock *minisock = minisocks->on ? minisock_alloc(owner, what) : NULL;
-	struct owner_minisock **place;
+	int rc;
+
+	minisock_record(minisocks, minisock); /* before its number can be met */
+	rc = minisocks->ops->put(minisocks, minisock, in_place);
+	if (rc == 0)
+		return 0;
+	vma_log_debug("%s: no place for a minisock: error %d", minisocks->name, -rc);
+	if (minisocks->ops->forget != NULL)
+		minisocks->ops->forget(minisocks, minisock);
+	return rc;
+}
+
+int owner_minisock_create(struct owner_minisocks *minisocks, const struct vma_flow_minisock *what,
+                          enum owner_minisock_state state, bool in_place, uint64_t now)
+{
+	struct owner_minisock *minisock = minisock_alloc(minisocks, what);
+	int rc = -ENOMEM;
 
 	if (minisock != NULL) {
 		minisock->state = state;
-		owner_record_minisock(owner, minisock); /* before the map has its number */
+		rc = minisock_put(minisocks, minisock, in_place);
 	}
-	if (minisock == NULL || !minisock_put_in_map(owner, minisock, in_map)) {
-		if (minisock != NULL)
-			owner_record_free_minisock(owner, minisock->number);
-		free(minisock);
-		if (in_map)
-			xdp_prog_flow_del(owner->prog, &what->key);
-		return;
+	if (rc == 0) {
+		owner_minisock_insert(minisocks, minisock, now);
+		return 0;
 	}
-	place = &minisocks->bucket[owner_flow_bucket(&minisock->key)];
-	minisock->next = *place;
-	*place = minisock;
-	minisocks->count++;
-	minisock_list_append(owner, minisock, state, owner_now_ns());
+	free(minisock);
+	if (in_place)
+		minisocks->ops->del(minisocks, &what->key);
+	return rc;
 }
 
-/* Its life begins again. */
-void owner_minisock_adopt(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t number)
+bool owner_minisock_end_for_key(struct owner_minisocks *minisocks, const struct vma_flow_key *key)
 {
-	const struct owner_record_minisock *recorded = owner_record_find_minisock(owner, number);
-	enum owner_minisock_state state = MINISOCK_DELETED;
-	struct owner_minisocks *minisocks = &owner->minisocks;
-	struct owner_minisock *minisock = calloc(1, sizeof(*minisock)), **place;
-
-	if (minisock == NULL)
-		return;
-	minisock->key = *key;
-	minisock->number = number;
-	if (recorded != NULL) {
-		const uint64_t known = atomic_load(&recorded->state);
-
-		state = (uint32_t)known < MINISOCK_STATES ? (enum owner_minisock_state)(uint32_t)known
-		                                          : MINISOCK_DELETED;
-		state = state == MINISOCK_PARKED ? MINISOCK_RESET : state; /* until owner_parked_adopt */
-		minisock->snd_nxt = recorded->snd_nxt;
-		minisock->rcv_nxt = (uint32_t)(known >> 32);
-	}
-	if (number > minisocks->last_number)
-		minisocks->last_number = number;
-	place = &minisocks->bucket[owner_flow_bucket(key)];
-	minisock->next = *place;
-	*place = minisock;
-	minisocks->count++;
-	minisock_list_append(owner, minisock, state, owner_now_ns());
-}
-
-bool owner_minisock_end_for_key(struct xdp_owner *owner, const struct vma_flow_key *key)
-{
-	struct owner_minisock *minisock = owner_minisock_find(owner, key);
+	struct owner_minisock *minisock = owner_minisock_find(minisocks, key);
 
 	if (minisock == NULL)
 		return false;
-	minisock_unlink(owner, minisock);
+	minisock_unlink(minisocks, minisock);
 	return true;
 }
 
 /* Whose life is the shortest first, and of those the oldest: they have the least to expect. */
-bool owner_minisock_evict_one(struct xdp_owner *owner)
+bool owner_minisock_evict_one(struct owner_minisocks *minisocks)
 {
 	static const enum owner_minisock_state order[] = {MINISOCK_DELETED,  MINISOCK_TIME_WAIT, MINISOCK_RESET,
 	                                                  MINISOCK_FIN_WAIT, MINISOCK_WAITS,     MINISOCK_PARKED};
 
-	if (owner->minisocks.count == 0)
+	if (minisocks->count == 0)
 		return false;
 	for (size_t i = 0; i < sizeof(order) / sizeof(*order); i++) {
-		struct owner_minisock *oldest = TAILQ_FIRST(&owner->minisocks.list[order[i]]);
+		struct owner_minisock *oldest = TAILQ_FIRST(&minisocks->list[order[i]]);
 
 		if (oldest == NULL)
 			continue;
-		owner_minisock_end(owner, oldest);
+		owner_minisock_end(minisocks, oldest);
 		return true;
 	}
 	return false;
 }
 
-void owner_minisocks_cut(struct xdp_owner *owner, const struct vma_flow_key *key)
+void owner_minisocks_cut(struct owner_minisocks *minisocks, const struct vma_flow_key *key, uint64_t now)
 {
-	struct owner_minisock *minisock = owner_minisock_find(owner, key);
+	struct owner_minisock *minisock = owner_minisock_find(minisocks, key);
 
 	if (minisock != NULL && minisock->state == MINISOCK_WAITS)
-		owner_minisock_set_state(owner, minisock, MINISOCK_RESET, owner_now_ns());
+		owner_minisock_set_state(minisocks, minisock, MINISOCK_RESET, now);
 }
 
-bool owner_minisocks_last(struct xdp_owner *owner, const struct vma_flow_key *key)
+bool owner_minisocks_last(struct owner_minisocks *minisocks, const struct vma_flow_key *key)
 {
-	const struct owner_minisock *minisock = owner_minisock_find(owner, key);
+	const struct owner_minisock *minisock = owner_minisock_find(minisocks, key);
 
-	return !owner->minisocks.on ||
+	return !minisocks->on ||
 	       (minisock != NULL && (minisock->state == MINISOCK_WAITS || minisock->state == MINISOCK_RESET));
 }
 
@@ -261,41 +249,37 @@ static void minisocks_close_socket(struct owner_minisocks *minisocks)
 	minisocks->is_open = false;
 }
 
-static unsigned minisocks_expire(struct xdp_owner *owner, struct owner_minisock_list *list, uint64_t now, unsigned left)
+static unsigned minisocks_expire(struct owner_minisocks *minisocks, struct owner_minisock_list *list, uint64_t now,
+                                 unsigned left)
 {
 	struct owner_minisock *minisock;
 
 	while (left > 0 && (minisock = TAILQ_FIRST(list)) != NULL && minisock->due_ns <= now) {
 		if (minisock->state == MINISOCK_PARKED)
-			owner_parked_reset_connection(owner, minisock, now);
+			minisocks->ops->unpark(minisocks, minisock, now);
 		else
-			owner_minisock_end(owner, minisock);
+			owner_minisock_end(minisocks, minisock);
 		left--;
 	}
 	return left;
 }
 
-void owner_minisocks_tick(struct xdp_owner *owner, uint64_t now)
+void owner_minisocks_expire(struct owner_minisocks *minisocks, uint64_t now)
 {
-	struct owner_minisocks *minisocks = &owner->minisocks;
 	unsigned left = EXPIRE_AT_ONCE;
 
-	if (!minisocks->on)
-		return;
-	minisocks->reads = OWNER_MINISOCK_READS;
-	xdp_prog_segments_read(owner->prog);
 	for (unsigned state = 0; state < MINISOCK_STATES; state++)
-		left = minisocks_expire(owner, &minisocks->list[state], now, left);
+		left = minisocks_expire(minisocks, &minisocks->list[state], now, left);
 	if (minisocks->count == 0)
 		minisocks_close_socket(minisocks);
 }
 
-uint64_t owner_minisocks_due_ns(const struct xdp_owner *owner)
+uint64_t owner_minisocks_due_ns(const struct owner_minisocks *minisocks)
 {
 	uint64_t due = UINT64_MAX;
 
-	for (unsigned state = 0; owner->minisocks.count > 0 && state < MINISOCK_STATES; state++) {
-		const struct owner_minisock *first = TAILQ_FIRST(&owner->minisocks.list[state]);
+	for (unsigned state = 0; minisocks->count > 0 && state < MINISOCK_STATES; state++) {
+		const struct owner_minisock *first = TAILQ_FIRST(&minisocks->list[state]);
 
 		if (first != NULL && first->due_ns < due)
 			due = first->due_ns;
@@ -305,35 +289,22 @@ uint64_t owner_minisocks_due_ns(const struct xdp_owner *owner)
 
 /* ---- life ---- */
 
-static int minisocks_ringbuf_callback(void *arg, void *segment, size_t bytes)
+void owner_minisocks_init(struct owner_minisocks *minisocks, const struct owner_minisocks_ops *ops, unsigned ifindex,
+                          const char *name)
 {
-	struct xdp_owner *owner = arg;
-
-	return bytes < sizeof(struct xdp_minisock_segment)
-	               ? 0
-	               : owner_minisocks_handle_segment(owner, segment, owner_now_ns());
-}
-
-int owner_minisocks_init(struct xdp_owner *owner)
-{
-	int rc = xdp_prog_segments_open(owner->prog, minisocks_ringbuf_callback, owner);
-
-	if (rc < 0)
-		return rc;
 	for (unsigned state = 0; state < MINISOCK_STATES; state++)
-		TAILQ_INIT(&owner->minisocks.list[state]);
-	owner->minisocks.on = true;
-	return 0;
+		TAILQ_INIT(&minisocks->list[state]);
+	minisocks->ops = ops;
+	minisocks->ifindex = ifindex;
+	minisocks->name = name;
+	minisocks->on = true;
 }
 
-/* The map goes with the program. */
-void owner_minisocks_fini(struct xdp_owner *owner)
+void owner_minisocks_fini(struct owner_minisocks *minisocks)
 {
-	struct owner_minisocks *minisocks = &owner->minisocks;
-
 	for (unsigned state = 0; minisocks->on && state < MINISOCK_STATES; state++)
 		while (!TAILQ_EMPTY(&minisocks->list[state]))
-			minisock_unlink(owner, TAILQ_FIRST(&minisocks->list[state]));
+			minisock_unlink(minisocks, TAILQ_FIRST(&minisocks->list[state]));
 	minisocks->on = false;
 	minisocks_close_socket(minisocks);
 }

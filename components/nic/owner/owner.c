@@ -217,7 +217,7 @@ int xdp_owner_create(const struct xdp_owner_attr *attr, struct xdp_owner **out)
 	if (rc == 0)
 		rc = xdp_prog_load(owner->ifindex, owner->queues, &owner->prog);
 	if (rc == 0 && attr->minisocks)
-		rc = owner_minisocks_init(owner);
+		rc = owner_minisocks_open(owner);
 	if (rc == 0 && attr->persistent)
 		rc = owner_record_init(owner);
 	if (rc == 0)
@@ -264,7 +264,7 @@ void xdp_owner_destroy(struct xdp_owner *owner)
 	}
 	owner_groups_fini(owner);
 	owner_resets_fini(owner);
-	owner_minisocks_fini(owner);
+	owner_minisocks_fini(&owner->minisocks);
 	owner_parked_fini(owner);
 	if (owner->link_fd >= 0)
 		nic_fd_close(owner->link_fd);
@@ -532,7 +532,7 @@ static int owner_next_client_work_ms(const struct xdp_owner *owner)
 int xdp_owner_next_tick_ms(const struct xdp_owner *owner)
 {
 	const int others = owner_next_client_work_ms(owner);
-	const uint64_t resets_ns = owner_resets_due_ns(owner), minisocks_ns = owner_minisocks_due_ns(owner);
+	const uint64_t resets_ns = owner_resets_due_ns(owner), minisocks_ns = owner_minisocks_due_ns(&owner->minisocks);
 	const uint64_t parked_ns = owner_parked_due_ns(owner);
 	uint64_t due_ns = resets_ns < minisocks_ns ? resets_ns : minisocks_ns;
 	int of_the_dead;

@@ -4,7 +4,7 @@
  *   owner.c         life of owner and slots              ../kernel_sock.c   the kernel's list of sockets
  *   frames.c        packet memory and its division       conflicts.c        kernel socks in the way of a flow
  *   flows.c         flow table, attachment               resets.c           resets for peers of dead processes
- *   claims.c        flows that clients claim             minisocks.c        what these peers still send
+ *   claims.c        flows that clients claim             minisocks.h        what these peers still send
  *   entitled.c      flows that a client may ask for      parked.c           connections not accepted by the dead
  *   flow_waiters.c  flows that two clients want          groups.c           listeners that several slots serve
  *   processes.c     slots of one process                 spread.c           UDP flows that these have together
@@ -34,9 +34,9 @@
 #include <net/if.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/queue.h>
 
 #include "fdstore.h"
+#include "minisocks.h"
 #include "record.h"
 #include "../sock_cookies.h"
 #include "../kernel_sock.h"
@@ -47,7 +47,6 @@
 #define OWNER_RX_MIN 64   /* least RX ring */
 #define OWNER_RX_MAX 4096
 #define OWNER_FLOWS_MAX 65536 /* as the program's map */
-#define OWNER_FLOW_BUCKETS 4096
 #define OWNER_FLOW_WAITERS_MAX 65536
 #define OWNER_FLOW_WAITERS_EACH 4096       /* of one slot */
 #define OWNER_FLOW_WAITER_NS 3000000000ull /* a waiter counts for so long after its client last said it */
@@ -148,46 +147,7 @@ struct owner_reset_queue {
 	int fd;
 };
 
-/* See minisocks.c. Each state has a list of its own: in each the life is the same, so it is in order. */
-enum owner_minisock_state {
-	MINISOCK_DELETED,
-	MINISOCK_WAITS,
-	MINISOCK_PARKED,
-	MINISOCK_RESET,
-	MINISOCK_FIN_WAIT,
-	MINISOCK_TIME_WAIT,
-	MINISOCK_STATES
-};
-#define OWNER_MINISOCKS_MAX 32768 /* half of the program's map */
-#define OWNER_MINISOCK_READS 512  /* segments of one tick */
-
-struct owner_parked;
-
-struct owner_minisock {
-	struct owner_minisock *next; /* in its bucket */
-	TAILQ_ENTRY(owner_minisock) link;
-	struct vma_flow_key key; /* of a listener: 3-tuple */
-	enum owner_minisock_state state;
-	uint32_t number; /* in the program's map */
-	uint32_t snd_nxt, rcv_nxt;
-	uint32_t rst_ack; /* of the last RST, and the peer's port */
-	uint16_t rst_port_be;
-	uint64_t rst_sent_ns, due_ns;
-	struct owner_parked *parked; /* of PARKED, and before that: see parked.c */
-};
-TAILQ_HEAD(owner_minisock_list, owner_minisock);
-
 typedef bool owner_send_adoption_fn(uint32_t slot, const struct vma_pending *pending, void *arg);
-
-struct owner_minisocks {
-	bool on, is_open;
-	int fd; /* raw socket, while is_open */
-	uint32_t count, last_number;
-	uint32_t tokens, reads; /* answers; and segments that one look may still take */
-	uint64_t tokens_ns;
-	struct owner_minisock_list list[MINISOCK_STATES];
-	struct owner_minisock *bucket[OWNER_FLOW_BUCKETS];
-};
 
 struct xdp_owner {
 	owner_send_adoption_fn *on_adopt; /* NULL: nobody can be told */
@@ -368,7 +328,6 @@ void owner_report_revoked_flows(struct xdp_owner *owner, void (*revoked)(uint32_
 bool owner_has_unused_program_attached(const struct xdp_owner *owner);
 void owner_flows_detach_unused(struct xdp_owner *owner, uint64_t now_ns);
 bool owner_has_shadow_cookie(const struct xdp_owner *owner, uint64_t cookie);
-unsigned owner_flow_bucket(const struct vma_flow_key *key);
 bool owner_flow_is_connection(const struct vma_flow_key *key); /* TCP's 5-tuple */
 void owner_flow_describe(const struct vma_flow_key *key, char *text, size_t bytes);
 /*
@@ -506,51 +465,20 @@ uint64_t owner_resets_due_ns(const struct xdp_owner *owner); /* of the next tick
 void owner_resets_fini(struct xdp_owner *owner);
 void owner_resets_load_record(struct xdp_owner *owner); /* those that the owner before has left */
 int owner_probe_open(void);                             /* a descriptor, or -errno */
-struct owner_tcp_segment {
-	uint32_t seq, ack, ts_val, ts_ecr;
-	bool syn, rst, has_ack, has_ts;
-};
 /* From the connection's own side to its peer. 0, or -errno. */
 int owner_send_raw_segment(int fd, unsigned ifindex, const struct vma_flow_key *key,
                            const struct owner_tcp_segment *segment);
 /* One segment in the name of `key`: SYN, or else ACK. 0, or -errno. */
 int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, bool syn, uint32_t seq);
 
-/* ---- minisocks.c, minisock_rx.c ---- */
+/* ---- minisock_map.c: the minisocks of the program's map; minisocks.h has the rest ---- */
 
-int owner_minisocks_init(struct xdp_owner *owner);
-void owner_minisocks_fini(struct xdp_owner *owner);
-/*
- * A connection, or a listener, has a minisock from now on; the numbers are of FIN_WAIT and TIME_WAIT. in_map: its flow
- * is in the program's map, and is not any more; so it is also where no minisock can be had.
- */
-void owner_minisock_create(struct xdp_owner *owner, const struct vma_flow_minisock *what,
-                           enum owner_minisock_state state, bool in_map);
+int owner_minisocks_open(struct xdp_owner *owner);
+void owner_minisocks_tick(struct xdp_owner *owner, uint64_t now);
 /* The map has it already. */
 void owner_minisock_adopt(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t number);
-/* A flow is about to take a minisock's place in the map: there was one. */
-bool owner_minisock_end_for_key(struct xdp_owner *owner, const struct vma_flow_key *key);
-/* Has room made in the program's map. False: no minisock is left. */
-bool owner_minisock_evict_one(struct xdp_owner *owner);
-/* Who had only left has not come back. */
-void owner_minisocks_cut(struct xdp_owner *owner, const struct vma_flow_key *key);
-/* The peer has not been heard to have ended it, nor begun anew. True as well without minisocks. */
-bool owner_minisocks_last(struct xdp_owner *owner, const struct vma_flow_key *key);
-void owner_minisocks_tick(struct xdp_owner *owner, uint64_t now);
-uint64_t owner_minisocks_due_ns(const struct xdp_owner *owner); /* UINT64_MAX: there is none */
-struct owner_minisock *owner_minisock_find(struct xdp_owner *owner, const struct vma_flow_key *key);
-void owner_minisock_end(struct xdp_owner *owner, struct owner_minisock *minisock);
-void owner_minisock_set_state(struct xdp_owner *owner, struct owner_minisock *minisock, enum owner_minisock_state state,
-                              uint64_t now);
-/* An adopted one, which was parked and is so until then. */
-void owner_minisock_set_parked_until(struct xdp_owner *owner, struct owner_minisock *minisock, uint64_t due_ns);
-/* What the program says of one segment. 0, or -EAGAIN: that was enough for now. */
-struct xdp_minisock_segment;
-int owner_minisocks_handle_segment(struct xdp_owner *owner, const struct xdp_minisock_segment *segment, uint64_t now);
 
 /* ---- parked.c ---- */
-
-#define OWNER_PARKED_NS 10000000000ull /* for a service to start a process anew */
 
 /* The listener's flow is about to end, as its last slot's client has left, or is dead: the kernel gets nothing of what
  * waits for accept there. */

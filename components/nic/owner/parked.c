@@ -66,12 +66,12 @@ struct parked_pending_walk {
 static bool parked_evict_other_minisock(struct xdp_owner *owner, const struct owner_parked_listener *listener,
                                         const struct vma_flow_key *key)
 {
-	struct owner_minisock *minisock = owner_minisock_find(owner, key);
+	struct owner_minisock *minisock = owner_minisock_find(&owner->minisocks, key);
 
 	if (minisock != NULL && minisock->parked != NULL && minisock->parked->listener == listener)
 		return false;
 	if (minisock != NULL)
-		owner_minisock_end(owner, minisock);
+		owner_minisock_end(&owner->minisocks, minisock);
 	owner_flow_drop_connection(owner, listener->slot, key);
 	return !owner_flow_exists(owner, key);
 }
@@ -107,8 +107,8 @@ static void parked_prepare_pending(const struct vma_pending *pending, void *arg)
 	parked = calloc(1, sizeof(*parked));
 	if (parked == NULL)
 		return;
-	owner_minisock_create(owner, &what, MINISOCK_WAITS, false);
-	minisock = owner_minisock_find(owner, &what.key);
+	owner_minisock_create(&owner->minisocks, &what, MINISOCK_WAITS, false, owner_now_ns());
+	minisock = owner_minisock_find(&owner->minisocks, &what.key);
 	if (minisock == NULL) {
 		free(parked);
 		return;
@@ -200,7 +200,7 @@ static void park_pending_connection(const struct vma_pending *pending, enum pend
 {
 	const struct parked_take_walk *parked_take_walk = arg;
 	const struct vma_flow_key key = pending_connection_key(pending);
-	struct owner_minisock *minisock = owner_minisock_find(parked_take_walk->owner, &key);
+	struct owner_minisock *minisock = owner_minisock_find(&parked_take_walk->owner->minisocks, &key);
 
 	if (minisock == NULL || minisock->state != MINISOCK_WAITS || minisock->parked == NULL ||
 	    minisock->parked->listener != parked_take_walk->listener)
@@ -213,7 +213,7 @@ static void park_pending_connection(const struct vma_pending *pending, enum pend
 	if (taking != PENDING_TAKE_DONE)
 		return;
 	memcpy(&minisock->parked->pending, pending, sizeof(*pending));
-	owner_minisock_set_state(parked_take_walk->owner, minisock, MINISOCK_PARKED, parked_take_walk->now);
+	owner_minisock_set_state(&parked_take_walk->owner->minisocks, minisock, MINISOCK_PARKED, parked_take_walk->now);
 }
 
 /* The listener is closed, or it was accepted in the last moment: by a client that has died since, or by one that lives.
@@ -230,7 +230,7 @@ static void parked_end_waiting_minisocks(struct xdp_owner *owner, const struct o
 		if (dead)
 			owner_parked_reset_connection(owner, minisock, now);
 		else
-			owner_minisock_end(owner, minisock);
+			owner_minisock_end(&owner->minisocks, minisock);
 	}
 }
 
@@ -295,7 +295,7 @@ void owner_parked_free(struct xdp_owner *owner, struct owner_minisock *minisock)
 void owner_parked_reset_connection(struct xdp_owner *owner, struct owner_minisock *minisock, uint64_t now)
 {
 	owner_resets_add(owner, minisock->parked->listener->slot, &minisock->key, true);
-	owner_minisock_set_state(owner, minisock, MINISOCK_RESET, now);
+	owner_minisock_set_state(&owner->minisocks, minisock, MINISOCK_RESET, now);
 	owner_parked_free(owner, minisock);
 }
 
@@ -427,7 +427,7 @@ static bool adopt_parked_connection(struct xdp_owner *owner, uint32_t place, str
 {
 	const struct owner_record_pending *entry = &owner->record->waiting[place];
 	const struct vma_flow_key key = pending_connection_key(&entry->pending);
-	struct owner_minisock *minisock = owner_minisock_find(owner, &key);
+	struct owner_minisock *minisock = owner_minisock_find(&owner->minisocks, &key);
 	struct owner_parked *parked;
 	const bool is_parked = atomic_load(&entry->state) == RECORD_PARKED &&
 	                       (listener == NULL || listener->client_left ||
@@ -447,9 +447,9 @@ static bool adopt_parked_connection(struct xdp_owner *owner, uint32_t place, str
 	owner->parked++;
 	owner_place_bitmap_set(&owner->waiting_places, place);
 	if (is_parked) {
-		owner_minisock_set_parked_until(owner, minisock, entry->due_ns);
+		owner_minisock_set_parked_until(&owner->minisocks, minisock, entry->due_ns, owner_now_ns());
 	} else {
-		owner_minisock_set_state(owner, minisock, MINISOCK_WAITS, owner_now_ns());
+		owner_minisock_set_state(&owner->minisocks, minisock, MINISOCK_WAITS, owner_now_ns());
 		record_unpark_pending(owner, place);
 	}
 	return true;
@@ -457,13 +457,13 @@ static bool adopt_parked_connection(struct xdp_owner *owner, uint32_t place, str
 
 bool owner_connection_is_parked_at_slot(struct xdp_owner *owner, const struct vma_flow_key *key, uint32_t to)
 {
-	struct owner_minisock *minisock = owner_minisock_find(owner, key);
+	struct owner_minisock *minisock = owner_minisock_find(&owner->minisocks, key);
 
 	if (minisock == NULL || minisock->parked == NULL)
 		return false;
 	if (minisock->parked->listener->slot == to)
 		return minisock->state == MINISOCK_PARKED;
-	owner_minisock_end(owner, minisock);
+	owner_minisock_end(&owner->minisocks, minisock);
 	return false;
 }
 

@@ -131,7 +131,7 @@ void owner_resets_process_died(struct xdp_owner *owner, uint32_t slot)
 		if (reset->slot != slot) {
 			resets_append(resets, LATER, reset, reset->due_ns);
 		} else {
-			owner_minisocks_cut(owner, &reset->key);
+			owner_minisocks_cut(&owner->minisocks, &reset->key, now);
 			if (resets_has_peer(&reset->key))
 				resets_move_to_list(owner, NOW, reset, now);
 			else
@@ -191,12 +191,12 @@ static unsigned resets_send_due_probes(struct xdp_owner *owner, unsigned list, u
 	while (left > 0 && resets->first[list] != NULL && resets->first[list]->due_ns <= now) {
 		struct owner_pending_reset *reset = resets->first[list];
 		const bool over = !resets_has_peer(&reset->key) || owner_flow_exists(owner, &reset->key) ||
-		                  !owner_minisocks_last(owner, &reset->key);
+		                  !owner_minisocks_last(&owner->minisocks, &reset->key);
 
 		if (!over && !resets_probe(owner, list, &reset->key))
 			return 0;
 		if (!over && list == LATER)
-			owner_minisocks_cut(owner, &reset->key);
+			owner_minisocks_cut(&owner->minisocks, &reset->key, now);
 		resets->first[list] = reset->next;
 		if (over || list == AGAIN)
 			reset_free_entry(owner, reset);

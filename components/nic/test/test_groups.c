@@ -107,7 +107,7 @@ static int teardown(void **state)
 	owner_groups_fini(&owner);
 	owner_resets_fini(&owner); /* of what the flows above had */
 	munmap(owner.members, MEMBERS_BYTES);
-	owner_minisocks_fini(&owner);
+	owner_minisocks_fini(&owner.minisocks);
 	owner_parked_fini(&owner);
 	assert_int_equal(owner.parked, 0);
 	assert_int_equal(owner.minisocks.count, 0);
@@ -121,7 +121,7 @@ static int setup_inherited(void **state)
 {
 	setup(state);
 	rule.flags |= VMA_FLOW_INHERITED;
-	return owner_minisocks_init(&owner);
+	return owner_minisocks_open(&owner);
 }
 
 static void groups_join(uint32_t slot)
@@ -743,7 +743,7 @@ static struct owner_record *free_dead_owner_keep_record(void)
 		owner_end_flows_of_slot(&owner, slot, false);
 	owner_groups_fini(&owner);
 	owner_resets_fini(&owner);
-	owner_minisocks_fini(&owner);
+	owner_minisocks_fini(&owner.minisocks);
 	owner_parked_fini(&owner);
 	free(owner.members);
 	munmap(owner.record, sizeof(*record));
@@ -783,7 +783,7 @@ static void new_owner_takes_over(uint32_t dead)
 	init_test_owner(free_dead_owner_keep_record());
 	for (uint32_t slot = 0; slot < 4; slot++)
 		owner.slot[slot].state = slot < dead ? SLOT_DRAINING : SLOT_RENTED;
-	assert_int_equal(owner_minisocks_init(&owner), 0);
+	assert_int_equal(owner_minisocks_open(&owner), 0);
 	owner_resets_load_record(&owner);
 	for (unsigned i = 0; i < FAKE_ENTRIES; i++)
 		if (prog.entry[i].used)

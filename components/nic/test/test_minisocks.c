@@ -211,7 +211,7 @@ static int setup(void **state)
 	now_ns = 1000 * MS;
 	owner.slot[SLOT].state = owner.slot[OTHER].state = SLOT_RENTED;
 	owner.process[OTHER] = 1; /* another process */
-	assert_int_equal(owner_minisocks_init(&owner), 0);
+	assert_int_equal(owner_minisocks_open(&owner), 0);
 	return 0;
 }
 
@@ -221,7 +221,7 @@ static int teardown(void **state)
 	owner_end_flows_of_slot(&owner, SLOT, true);
 	owner_end_flows_of_slot(&owner, OTHER, true);
 	owner_resets_fini(&owner);
-	owner_minisocks_fini(&owner);
+	owner_minisocks_fini(&owner.minisocks);
 	assert_int_equal(owner.minisocks.count, 0);
 	return 0;
 }
@@ -241,10 +241,10 @@ static void test_a_deleted_connection_has_a_minisock_until_an_unanswered_syn_ack
 	assert_int_equal(minisocks_answer_to(1000, SYN | ACK, THEIR_NXT - 1, 0), RST);
 	minisocks_tick_after(399 * MS);
 	assert_true(minisock_exists_for_peer(1000));
-	assert_true(owner_minisocks_due_ns(&owner) == now_ns + 1 * MS);
+	assert_true(owner_minisocks_due_ns(&owner.minisocks) == now_ns + 1 * MS);
 	minisocks_tick_after(1 * MS);
 	assert_int_equal(fake_prog_used_entries(), 0);
-	assert_true(owner_minisocks_due_ns(&owner) == UINT64_MAX);
+	assert_true(owner_minisocks_due_ns(&owner.minisocks) == UINT64_MAX);
 }
 
 static void test_an_owner_that_ends_with_its_clients_has_no_minisocks(void **state)

@@ -29,16 +29,17 @@ static uint16_t surviving_connection_port; /* of a connection that has a flow ag
 
 static unsigned cuts; /* minisocks that waited, and do no longer */
 
-void owner_minisocks_cut(struct xdp_owner *of, const struct vma_flow_key *key)
+void owner_minisocks_cut(struct owner_minisocks *of, const struct vma_flow_key *key, uint64_t now)
 {
 	(void)of;
 	(void)key;
+	(void)now;
 	cuts++;
 }
 
 static bool fake_minisock_has_ended;
 
-bool owner_minisocks_last(struct xdp_owner *of, const struct vma_flow_key *key)
+bool owner_minisocks_last(struct owner_minisocks *of, const struct vma_flow_key *key)
 {
 	(void)of;
 	(void)key;

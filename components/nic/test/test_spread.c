@@ -67,7 +67,7 @@ static int teardown(void **state)
 		assert_int_equal(owner.group_used[i], 0);
 	owner_groups_fini(&owner);
 	owner_resets_fini(&owner);
-	owner_minisocks_fini(&owner);
+	owner_minisocks_fini(&owner.minisocks);
 	close(shadow);
 	return 0;
 }
