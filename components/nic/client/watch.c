@@ -77,3 +77,9 @@ bool vmad_watch_forget(struct vmad_client *client)
 {
 	return watch_say(client, VMAD_WATCH_FORGET, NULL);
 }
+
+/* An older vmad knows no such slot; one without CAP_NET_RAW to show has none of these connections. */
+int vmad_watch_export(struct vmad_client *client, const struct vma_flow_minisock *minisocks, unsigned n)
+{
+	return vmad_client_minisock_export(client, VMAD_SLOT_CARD, minisocks, n) == 0 ? 0 : -EOPNOTSUPP;
+}

@@ -1,11 +1,12 @@
 /*
  * watch - a connection to vmad of a process that owns no queue pair of vmad's: it only tells which TCP connections it has
- * by rules of an RDMA card. If the process is killed, vmad probes their peers (vmad/watches.h).
+ * by rules of an RDMA card. If the process is killed, vmad probes their peers (vmad/watches.h). When it ends in good order,
+ * vmad answers for them (vmad/card.h).
  *
  * Nothing depends on it: without a vmad, or with an old one, all calls are in vain.
  *
  * Threads: one at a time, but `begin`, which touches only what nobody else knows yet.
- * Progress: begin waits for vmad's answer, VMAD_WATCH_BEGIN_MS at most; add, del and forget never wait.
+ * Progress: begin waits for vmad's answer, VMAD_WATCH_BEGIN_MS at most, and export longer; the others never wait.
  * Memory: begin allocates, end frees.
  * Example: verbs/peers.c.
  */
@@ -29,5 +30,8 @@ int vmad_watch_fd(const struct vmad_client *client); /* readable: vmad has gone,
 bool vmad_watch_add(struct vmad_client *client, const struct vma_flow_key *key);
 bool vmad_watch_del(struct vmad_client *client, const struct vma_flow_key *key);
 bool vmad_watch_forget(struct vmad_client *client); /* all that was added */
+/* Connections for which vmad answers from now on, by rules of its own: the caller's may end. 0; -EOPNOTSUPP: it does not,
+ * or has gone. Waits for its answers, three seconds at most. */
+int vmad_watch_export(struct vmad_client *client, const struct vma_flow_minisock *minisocks, unsigned n);
 
 #endif

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "../vmad/server.h"
+#include "fake_card_nic.h"
 #include "fake_owner.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -120,5 +121,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (int i = 0; i < 2; i++)
 		vmad_reclaim_slots_of_peer(&server, &server.peer[i], true);
 	MUST(fake.rented == 0);
+	MUST(server.card == NULL); /* none of them could send raw packets */
 	return 0;
 }

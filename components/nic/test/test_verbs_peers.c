@@ -1,22 +1,45 @@
 /*
- * What a nic tells vmad of its connections (verbs/peers.c), with a vmad that the test plays: how often one is asked that
- * does not read, or lets nobody in.
+ * What the verbs backend tells vmad (verbs/peers.c), on a provider that is a table of functions and a vmad that is another
+ * one: connections that are left to it keep their rules until it has its own.
  */
 #include <errno.h>
 #include <netinet/in.h>
-#include <string.h>
+#include <stdlib.h>
 
 #include <vma/test.h>
 
 #include "../client/watch.h"
-#include "../verbs/verbs.h"
+#include "fake_provider.h"
+
+static struct verbs_qp *qp, other;
+static unsigned rules;
+
+static struct ibv_flow *make_rule(struct ibv_qp *of, struct ibv_flow_attr *attr)
+{
+	struct ibv_flow *flow = calloc(1, sizeof(*flow));
+
+	(void)attr;
+	flow->context = of->context;
+	rules++;
+	return flow;
+}
+
+static int end_rule(struct ibv_flow *flow)
+{
+	rules--;
+	free(flow);
+	return 0;
+}
 
 /* ---- in place of client/watch.c ---- */
 
-static struct vmad_client *const vmad = (struct vmad_client *)&vmad;
-static int begin_result;
-static bool has_room;
-static unsigned begins, adds, forgets;
+struct vmad_client {
+	int unused;
+};
+static struct vmad_client known_vmad, new_vmad;
+static int begin_result, export_result;
+static unsigned begun, ended, added, deleted, exported, rules_at_export;
+static const struct vmad_client *exported_to;
 
 int vmad_watch_right(unsigned ifindex, const char *ifname)
 {
@@ -27,149 +50,194 @@ int vmad_watch_right(unsigned ifindex, const char *ifname)
 int vmad_watch_begin(unsigned ifindex, const char *ifname, int right_fd, struct vmad_client **out)
 {
 	(void)ifindex, (void)ifname, (void)right_fd;
-	begins++;
-	*out = begin_result == 0 ? vmad : NULL;
+	if (begin_result == 0) {
+		begun++;
+		*out = &new_vmad;
+	}
 	return begin_result;
 }
 
 void vmad_watch_end(struct vmad_client *client)
 {
-	assert_ptr_equal(client, vmad);
+	(void)client;
+	ended++;
 }
 
 int vmad_watch_fd(const struct vmad_client *client)
 {
-	assert_ptr_equal(client, vmad);
-	return -1; /* never readable */
+	(void)client;
+	return -1;
 }
 
 bool vmad_watch_add(struct vmad_client *client, const struct vma_flow_key *key)
 {
 	(void)client, (void)key;
-	adds += has_room;
-	return has_room;
+	added++;
+	return true;
 }
 
 bool vmad_watch_del(struct vmad_client *client, const struct vma_flow_key *key)
 {
 	(void)client, (void)key;
-	return has_room;
+	deleted++;
+	return true;
 }
 
 bool vmad_watch_forget(struct vmad_client *client)
 {
 	(void)client;
-	forgets += has_room;
-	return has_room;
+	return true;
 }
 
-/* ---- the fixture: a nic with two connections ---- */
+int vmad_watch_export(struct vmad_client *client, const struct vma_flow_minisock *minisocks, unsigned n)
+{
+	(void)minisocks;
+	exported += n;
+	exported_to = client;
+	rules_at_export = rules;
+	return export_result;
+}
 
-static struct nic_verbs nic;
-static struct verbs_qp qp;
-static struct verbs_flow flows[2], *bucket;
+/* ---- the fixture ---- */
 
-static int setup(void **state)
+static int begin(void **state)
 {
 	(void)state;
-	nic = (struct nic_verbs){.wake_fd = -1, .flow_buckets = &bucket, .flow_buckets_n = 1};
-	pthread_mutex_init(&nic.lock, NULL);
-	qp.nic = &nic;
-	bucket = NULL;
-	for (int i = 0; i < 2; i++)
-		flows[i] = (struct verbs_flow){.qp = &qp,
-		                               .rule.key = {.family = AF_INET,
-		                                            .proto = IPPROTO_TCP,
-		                                            .local_port_be = htons(80),
-		                                            .peer_port_be = htons((uint16_t)(9000 + i))}};
-	begin_result = 0;
-	has_room = true;
-	begins = adds = forgets = 0;
-	verbs_peers_init(&nic);
+	qp = fake_provider_begin(16, 0);
+	fake.nic.wake_fd = fake.nic.diag_fd = fake.nic.peers.right_fd = -1;
+	fake.context.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
+	fake.context.sz = sizeof(fake.context);
+	fake.context.ibv_create_flow = make_rule;
+	fake.context.ibv_destroy_flow = end_rule;
+	fake.device.context = &fake.context.context;
+	fake.qp.context = &fake.context.context;
+	fake.nic.qps = qp;
+	fake.nic.peers.vmad = &known_vmad;
+	other = (struct verbs_qp){.nic = &fake.nic, .fork_guard = qp->fork_guard, .queue = qp->queue};
+	other.base.nic = &fake.nic.base;
+	other.stats = vma_stats_block_alloc(NULL, VMA_STATS_TYPE_NIC, "other");
+	begin_result = export_result = 0;
+	rules = begun = ended = added = deleted = exported = rules_at_export = 0;
+	exported_to = NULL;
 	return 0;
 }
 
-static int teardown(void **state)
+static int end(void **state)
 {
 	(void)state;
-	has_room = true;
-	verbs_peers_fini(&nic);
-	pthread_mutex_destroy(&nic.lock);
+	fake.nic.peers.vmad = NULL;
+	verbs_flows_end_of_qp(qp);
+	verbs_flows_end_of_qp(&other);
+	verbs_flows_fini(&fake.nic);
+	assert_int_equal(rules, 0);
+	vma_stats_block_free(NULL, other.stats);
+	fake_provider_end();
 	return 0;
 }
 
-static void add(struct verbs_flow *flow)
+static struct vma_flow_minisock peers_connection(uint16_t peer_port)
 {
-	flow->next = bucket;
-	bucket = flow;
-	verbs_peers_add(&nic, flow);
+	return (struct vma_flow_minisock){.key = {.family = AF_INET,
+	                                          .proto = IPPROTO_TCP,
+	                                          .local_port_be = htons(80),
+	                                          .peer_port_be = htons(peer_port),
+	                                          .local = {10, 0, 0, 1},
+	                                          .peer = {10, 0, 0, 2}},
+	                                  .state = VMA_MINISOCK_FIN_WAIT};
+}
+
+static void peers_add_flow(struct verbs_qp *to, uint16_t peer_port)
+{
+	const struct vma_flow_rule rule = {.key = peers_connection(peer_port).key};
+
+	assert_int_equal(verbs_flow_add(&to->base, &rule), 0);
+}
+
+static int peers_del_flow(struct verbs_qp *of, uint16_t peer_port)
+{
+	const struct vma_flow_minisock minisock = peers_connection(peer_port);
+
+	return verbs_flow_del(&of->base, &minisock.key);
+}
+
+/* Ports 1, 2 and 3, of which the second is another queue pair's, and the third has no rule. */
+static int export_three(void)
+{
+	const struct vma_flow_minisock minisocks[] = {peers_connection(1), peers_connection(2), peers_connection(3)};
+
+	peers_add_flow(qp, 1);
+	peers_add_flow(&other, 2);
+	return verbs_minisock_export(&qp->base, minisocks, 3);
 }
 
 /* ---- cases ---- */
 
-static void test_a_vmad_that_does_not_read_is_asked_less_and_less_often(void **state)
-{
-	static const int pauses_ms[] = {5, 10, 20, 40, 80, 160, 250, 250};
-
-	(void)state;
-	has_room = false;
-	add(&flows[0]);
-	for (size_t i = 0; i < sizeof(pauses_ms) / sizeof(pauses_ms[0]); i++)
-		assert_int_equal(verbs_peers_follow(&nic), pauses_ms[i]);
-	assert_int_equal(begins, 1);
-	has_room = true;
-	assert_int_equal(verbs_peers_follow(&nic), -1);
-	assert_int_equal(adds, 1);
-	has_room = false;
-	add(&flows[1]);
-	assert_int_equal(verbs_peers_follow(&nic), 5); /* it has read since */
-	assert_int_equal(verbs_peers_follow(&nic), 10);
-	has_room = true;
-	assert_int_equal(verbs_peers_follow(&nic), -1);
-	assert_int_equal(adds, 2);
-}
-
-static void test_an_end_that_vmad_has_not_read_is_repeated_less_and_less_often(void **state)
+static void test_rules_end_when_vmad_has_its_own(void **state)
 {
 	(void)state;
-	add(&flows[0]);
-	add(&flows[1]);
-	assert_int_equal(verbs_peers_follow(&nic), -1);
-	assert_int_equal(adds, 2);
-	has_room = false;
-	bucket = flows[1].next; /* what was added last ends */
-	verbs_peers_del(&nic, &flows[1]);
-	assert_int_equal(verbs_peers_follow(&nic), 5);
-	assert_int_equal(verbs_peers_follow(&nic), 10);
-	has_room = true;
-	assert_int_equal(verbs_peers_follow(&nic), -1);
-	assert_int_equal(forgets, 1);
-	assert_int_equal(adds, 3); /* the other one anew */
+	assert_int_equal(export_three(), 0);
+	assert_int_equal(exported, 3);
+	assert_ptr_equal(exported_to, &known_vmad);
+	assert_int_equal(rules_at_export, 2);
+	assert_int_equal(rules, 1);
+	assert_int_equal(deleted, 0); /* vmad knows */
+	assert_int_equal(peers_del_flow(qp, 1), -ENOENT);
+	assert_int_equal(peers_del_flow(&other, 2), 0);
+	assert_int_equal(deleted, 1);
+	assert_int_equal(fake.nic.peers.connections, 0);
 }
 
-static int pause_after(int result)
-{
-	nic.peers.look_ms = 0;
-	begin_result = result;
-	return verbs_peers_follow(&nic);
-}
-
-static void test_a_vmad_that_is_busy_or_not_there_is_looked_for_each_second_and_one_that_refuses_seldom(void **state)
+static void test_if_vmad_does_not_take_them_nothing_changes(void **state)
 {
 	(void)state;
-	add(&flows[0]);
-	assert_in_range(pause_after(-ECONNREFUSED), 1, 1000);
-	assert_in_range(pause_after(-EAGAIN), 1, 1000);
-	assert_in_range(pause_after(-EPERM), 1001, 10000);
-	assert_int_equal(begins, 3);
-	assert_in_range(verbs_peers_follow(&nic), 1, 10000);
-	assert_int_equal(begins, 3);
+	export_result = -EOPNOTSUPP;
+	assert_int_equal(export_three(), -EOPNOTSUPP);
+	assert_int_equal(rules, 2);
+	assert_int_equal(peers_del_flow(qp, 1), 0);
 }
 
-#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+static void test_a_vmad_that_was_not_known_is_looked_for(void **state)
+{
+	(void)state;
+	fake.nic.peers.vmad = NULL;
+	begin_result = -ECONNREFUSED;
+	assert_int_equal(export_three(), -EOPNOTSUPP);
+	assert_int_equal(exported, 0);
+	begin_result = 0;
+	assert_int_equal(peers_del_flow(qp, 1), 0);
+	assert_int_equal(peers_del_flow(&other, 2), 0);
+	assert_int_equal(export_three(), 0);
+	assert_ptr_equal(exported_to, &new_vmad);
+	assert_int_equal(rules, 1);
+	assert_int_equal(begun, 1);
+	assert_int_equal(ended, 1);
+}
+
+static void test_vmad_is_not_told_of_its_own(void **state)
+{
+	(void)state;
+	fake.nic.peers.vmad = NULL;
+	verbs_peers_init(&fake.nic, true);
+	assert_int_equal(export_three(), -EOPNOTSUPP);
+	assert_int_equal(verbs_peers_follow(&fake.nic), -1);
+	assert_int_equal(begun + added + exported, 0);
+}
+
+static void test_a_queue_pair_that_is_lost_leaves_nothing(void **state)
+{
+	(void)state;
+	peers_add_flow(qp, 5);
+	atomic_store(&qp->base.lost, true);
+	assert_int_equal(verbs_minisock_export(&qp->base, NULL, 0), -EOPNOTSUPP);
+	assert_int_equal(exported, 0);
+	assert_int_equal(rules, 1);
+	atomic_store(&qp->base.lost, false);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
 static const struct CMUnitTest tests[] = {
-        CASE(test_a_vmad_that_does_not_read_is_asked_less_and_less_often),
-        CASE(test_an_end_that_vmad_has_not_read_is_repeated_less_and_less_often),
-        CASE(test_a_vmad_that_is_busy_or_not_there_is_looked_for_each_second_and_one_that_refuses_seldom),
+        CASE(test_rules_end_when_vmad_has_its_own),          CASE(test_if_vmad_does_not_take_them_nothing_changes),
+        CASE(test_a_vmad_that_was_not_known_is_looked_for),  CASE(test_vmad_is_not_told_of_its_own),
+        CASE(test_a_queue_pair_that_is_lost_leaves_nothing),
 };
 VMA_TEST_MAIN(tests)

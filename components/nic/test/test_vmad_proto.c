@@ -20,12 +20,16 @@
 #include "../route_type.h"
 #include "../vmad/server.h"
 #include "../vmad/watches.h"
+#include "fake_card_nic.h"
 #include "fake_owner.h"
 
 /* ---- in place of ../owner/probe.c and the routes ---- */
 
 int owner_probe_open(void);
 int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, bool syn, uint32_t seq);
+struct owner_tcp_segment;
+int owner_send_raw_segment(int fd, unsigned ifindex, const struct vma_flow_key *key,
+                           const struct owner_tcp_segment *segment);
 
 static _Atomic bool probes_have_room;
 static _Atomic unsigned probes;
@@ -42,6 +46,13 @@ int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, b
 		return -ENOBUFS;
 	atomic_fetch_add(&probes, 1);
 	return 0;
+}
+
+int owner_send_raw_segment(int fd, unsigned ifindex, const struct vma_flow_key *key,
+                           const struct owner_tcp_segment *segment)
+{
+	(void)fd, (void)ifindex, (void)key, (void)segment;
+	return -ENOBUFS;
 }
 
 int nic_route_type(int fd, const uint8_t address[4])
@@ -458,13 +469,16 @@ static void test_connections_of_a_card_are_watched_for_who_has_shown_cap_net_raw
 	struct fixture *fixture = *state;
 	struct vmad_client *client;
 	struct vma_flow_key key = {.family = AF_INET, .proto = IPPROTO_TCP, .local_port_be = 1, .peer_port_be = 2};
+	const struct vma_flow_minisock minisock = {.key = key, .state = VMA_MINISOCK_FIN_WAIT};
 
 	start_server(fixture);
 	assert_int_equal(vmad_watch_begin(interface_number(), "test", -1, &client), -EPERM);
 	client = connect_test_client();
 	assert_true(vmad_watch_add(client, &key)); /* not answered, and in vain */
+	assert_int_equal(vmad_watch_export(client, &minisock, 1), -EOPNOTSUPP);
 	rented(client);
 	assert_null(fixture->server.watches);
+	assert_null(fixture->server.card);
 	vmad_client_close(client);
 }
 

@@ -375,6 +375,19 @@ int verbs_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 	return rc;
 }
 
+void verbs_flow_leave(struct verbs_qp *qp, const struct vma_flow_key *key)
+{
+	struct nic_verbs *nic = qp->nic;
+	struct verbs_flow *flow = flow_find(nic, key);
+
+	if (flow == NULL || flow->qp != qp)
+		return;
+	flow->is_told = false; /* vmad forgets it by itself */
+	card_rule_destroy(flow);
+	flow_free(flow_unlink(nic, flow_find_link(nic, key)));
+	publish_flow_count(qp);
+}
+
 /* 0 or -errno, and nothing has changed. */
 static int flow_move_card_rule(struct verbs_flow *flow, struct verbs_qp *to)
 {

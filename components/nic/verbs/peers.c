@@ -9,6 +9,8 @@
  *   stale: vmad was not told of some end ───> FORGET, and all are told
  *
  * While there are connections and no vmad, the thread looks for one each second. No vmad is started for this.
+ *
+ * A process that ends in good order says how far its connections have come, and vmad answers for them (../vmad/card.h).
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -30,8 +32,11 @@ static bool is_connection(const struct verbs_flow *flow)
 	return flow->rule.key.proto == IPPROTO_TCP && flow->rule.key.peer_port_be != 0;
 }
 
-void verbs_peers_init(struct nic_verbs *nic)
+void verbs_peers_init(struct nic_verbs *nic, bool unwatched)
 {
+	nic->peers.off = unwatched;
+	if (unwatched)
+		return;
 	/* Now, as a process may lose CAP_NET_RAW later. Without it vmad will say no. */
 	nic->peers.right_fd = vmad_watch_right(nic->base.info.ifindex, nic->name);
 }
@@ -40,7 +45,7 @@ void verbs_peers_add(struct nic_verbs *nic, struct verbs_flow *flow)
 {
 	struct verbs_peers *peers = &nic->peers;
 
-	if (!is_connection(flow))
+	if (!is_connection(flow) || peers->off)
 		return;
 	flow->is_noted = true;
 	if (peers->connections++ == 0 && peers->vmad == NULL)
@@ -160,6 +165,36 @@ int verbs_peers_follow(struct nic_verbs *nic)
 	ms = peers_work(nic);
 	pthread_mutex_unlock(&nic->lock);
 	return ms;
+}
+
+/*
+ * A process that has lived for a moment only may not know its vmad yet: then it has a connection for this alone. Its
+ * flows stay in the table until vmad has rules for them, so that their packets meet one or the other.
+ */
+int verbs_minisock_export(struct vma_nic_qp *base, const struct vma_flow_minisock *minisocks, unsigned n)
+{
+	struct verbs_qp *qp = verbs_qp_of(base);
+	struct nic_verbs *nic = qp->nic;
+	struct vmad_client *own = NULL;
+	int rc = -EOPNOTSUPP;
+
+	if (!verbs_opened_by_this_process(nic))
+		return -ENODEV;
+	pthread_mutex_lock(&nic->lock);
+	if (!nic->peers.off && nic->peers.vmad == NULL) {
+		pthread_mutex_unlock(&nic->lock);
+		if (vmad_watch_begin(nic->base.info.ifindex, nic->name, nic->peers.right_fd, &own) < 0)
+			return -EOPNOTSUPP;
+		pthread_mutex_lock(&nic->lock);
+	}
+	if (!nic->peers.off && !vma_nic_qp_lost(base))
+		rc = vmad_watch_export(nic->peers.vmad != NULL ? nic->peers.vmad : own, minisocks, n);
+	for (unsigned i = 0; i < n && rc == 0; i++)
+		verbs_flow_leave(qp, &minisocks[i].key);
+	if (own != NULL)
+		vmad_watch_end(own);
+	pthread_mutex_unlock(&nic->lock);
+	return rc;
 }
 
 int verbs_peers_fd(const struct nic_verbs *nic)

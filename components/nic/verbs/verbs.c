@@ -180,7 +180,7 @@ static int nic_open_reinject_socket(struct nic_verbs *nic)
 	return fd < 0 ? fd : 0;
 }
 
-static int open_nic(struct nic_verbs *nic, const struct verbs_device_port *place)
+static int open_nic(struct nic_verbs *nic, const struct verbs_device_port *place, bool unwatched)
 {
 	int rc = read_interface(nic->name, &nic->base.info);
 	bool is_wiped = true;
@@ -205,7 +205,7 @@ static int open_nic(struct nic_verbs *nic, const struct verbs_device_port *place
 		rc = nic_open_reinject_socket(nic);
 	if (rc < 0)
 		return rc;
-	verbs_peers_init(nic);
+	verbs_peers_init(nic, unwatched);
 	nic->forked = (struct nic_fork_entry){.lock = &nic->lock, .give_up = verbs_nic_close_in_child};
 	nic_fork_register(&nic->forked);
 	return verbs_thread_start(nic);
@@ -244,7 +244,7 @@ int nic_verbs_open(const char *name, const struct vma_nic_attr *attr, bool silen
 	snprintf(nic->name, sizeof(nic->name), "%s", lower);
 	pthread_mutex_init(&nic->events, NULL);
 	pthread_mutex_init(&nic->lock, NULL);
-	rc = open_nic(nic, &place);
+	rc = open_nic(nic, &place, attr->unwatched);
 	if (rc < 0) {
 		free_nic(nic);
 		return rc;
@@ -722,9 +722,10 @@ static uint64_t verbs_now_ns(const struct vma_nic *nic)
 	.name = "verbs", .open = verbs_open, .look = nic_verbs_probe, .close = verbs_close,                            \
 	.qp_create = verbs_qp_create, .qp_destroy = verbs_qp_destroy, .qp_rebind = verbs_qp_rebind,                    \
 	.flow_add = verbs_flow_add, .flow_del = verbs_flow_del, .flow_move = verbs_flow_move,                          \
-	.exempt = verbs_flow_exempt, .unexempt = verbs_flow_unexempt, .moderate = verbs_moderate, .pace = verbs_pace,  \
-	.stamp = verbs_enable_timestamps, .tx = verbs_tx, .reap_tx = verbs_reap_tx, .tx_is_idle = verbs_tx_is_idle,    \
-	.arm = verbs_arm, .unarm = verbs_unarm, .fd = verbs_fd, .to_kernel = verbs_to_kernel, .now_ns = verbs_now_ns
+	.minisock_export = verbs_minisock_export, .exempt = verbs_flow_exempt, .unexempt = verbs_flow_unexempt,        \
+	.moderate = verbs_moderate, .pace = verbs_pace, .stamp = verbs_enable_timestamps, .tx = verbs_tx,              \
+	.reap_tx = verbs_reap_tx, .tx_is_idle = verbs_tx_is_idle, .arm = verbs_arm, .unarm = verbs_unarm,              \
+	.fd = verbs_fd, .to_kernel = verbs_to_kernel, .now_ns = verbs_now_ns
 
 const struct vma_nic_ops vma_nic_verbs_ops = {
         VERBS_OPS,

@@ -278,6 +278,7 @@ struct verbs_peers {
 	int right_fd;             /* -1: none */
 	uint32_t connections;     /* flows of TCP with a peer */
 	bool behind, stale;
+	bool off;         /* no vmad is told */
 	uint64_t look_ms; /* for a vmad, not before */
 	uint32_t room_ms; /* the next pause until vmad has read; 0: it had room the last time */
 };
@@ -376,7 +377,8 @@ int verbs_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct
 void verbs_flows_destroy_rules(struct verbs_qp *qp); /* its rules leave the device */
 void verbs_flows_restore(struct verbs_qp *qp);       /* and come back; or those of its queue of before are this one's */
 void verbs_flows_end_of_qp(struct verbs_qp *qp);
-void verbs_flows_revoke(struct verbs_qp *qp); /* all of them */
+void verbs_flow_leave(struct verbs_qp *qp, const struct vma_flow_key *key); /* vmad has it; if there is one */
+void verbs_flows_revoke(struct verbs_qp *qp);                               /* all of them */
 void verbs_flows_end_revoked_rules(
         struct verbs_qp *qp); /* what lingers in the device of those that were: its queue ends */
 bool verbs_flow_pop_revoked(struct nic_verbs *nic, struct verbs_qp **qp, struct vma_flow_key *key);
@@ -433,8 +435,9 @@ uint64_t verbs_timestamp_to_ns(struct verbs_qp *qp, enum verbs_timestamp_kind st
 /* The same of a counter's value; not for VERBS_STAMPS_WALL. */
 uint64_t verbs_stamp_of_ticks(struct verbs_qp *qp, enum verbs_timestamp_kind stamps, uint64_t ticks);
 
-/* ---- peers.c; lock held but for init, follow and fini ---- */
-void verbs_peers_init(struct nic_verbs *nic);
+/* ---- peers.c; lock held but for init, export, follow and fini ---- */
+void verbs_peers_init(struct nic_verbs *nic, bool unwatched);
+int verbs_minisock_export(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks, unsigned n); /* no lock */
 void verbs_peers_add(struct nic_verbs *nic, struct verbs_flow *flow); /* it has its rule */
 void verbs_peers_del(struct nic_verbs *nic, struct verbs_flow *flow); /* of a flow that was added */
 int verbs_peers_follow(struct nic_verbs *nic);   /* the nic's thread: how long to the next, ms; -1: never */

@@ -11,6 +11,7 @@
 #include <vma/log.h>
 
 #include "../owner/record.h"
+#include "card.h"
 #include "server.h"
 #include "watches.h"
 
@@ -266,10 +267,57 @@ static int handle_flow_shadows(struct vmad_server *server, const struct vmad_pee
 	return xdp_owner_flow_shadows(server->owner, shadows->slot, &shadows->key, shadows->cookie, shadows->count);
 }
 
+/*
+ * A connection by rules of a card, of a client that says when these end. What cannot be had here is the kernel's then,
+ * and the peer of one that was cut is probed in either case.
+ */
+static void card_take_connection(struct vmad_server *server, const struct vmad_peer *peer,
+                                 const struct vmad_msg_minisock *from)
+{
+	const unsigned client = (unsigned)(peer - server->peer);
+	struct vmad_watched watched = {
+	        .local_port_be = from->local_port_be, .peer_port_be = from->peer_port_be, .vlan = from->vlan};
+	struct vma_flow_minisock minisock = {.state = from->state, .snd_nxt = from->snd_nxt, .rcv_nxt = from->rcv_nxt};
+
+	memcpy(watched.local, from->local, sizeof(watched.local));
+	memcpy(watched.peer, from->peer, sizeof(watched.peer));
+	minisock.key = vmad_watched_key(&watched);
+	if (!vmad_watches_may_take(server->watches, server->owner, client, &watched)) {
+		vmad_watches_del(server->watches, client, &watched);
+		return;
+	}
+	vmad_card_minisock(server->card, &minisock);
+	if (from->state == VMA_MINISOCK_RESET)
+		vmad_watches_probe_one(server->watches, client, peer->uid, &watched);
+	else
+		vmad_watches_del(server->watches, client, &watched);
+}
+
+/* Believed as the clients of handle_watch: such a client could make the same rules itself. */
+static int handle_card_minisocks(struct vmad_server *server, const struct vmad_peer *peer,
+                                 const struct vmad_msg_minisocks *minisocks)
+{
+	if (!peer->raw)
+		return -EPERM;
+	if (minisocks->count > VMAD_MINISOCKS_MAX)
+		return -EINVAL;
+	if (server->watches == NULL)
+		server->watches = vmad_watches_create(server->ifindex, server->attr->interface);
+	if (server->card == NULL)
+		server->card = vmad_card_create(server->ifindex, server->attr->interface);
+	if (server->watches == NULL || server->card == NULL || vmad_card_open(server->card) < 0)
+		return -EOPNOTSUPP;
+	for (unsigned i = 0; i < minisocks->count; i++)
+		card_take_connection(server, peer, &minisocks->minisock[i]);
+	return 0;
+}
+
 /* One that is refused (another process has the flow by now) is none the less over for its client. */
 static int handle_minisock_export(struct vmad_server *server, const struct vmad_peer *peer,
                                   const struct vmad_msg_minisocks *minisocks)
 {
+	if (minisocks->slot == VMAD_SLOT_CARD)
+		return handle_card_minisocks(server, peer, minisocks);
 	if (!peer_has_slot(peer, minisocks->slot))
 		return -ENOENT;
 	if (minisocks->count > VMAD_MINISOCKS_MAX)
@@ -310,8 +358,12 @@ static int handle_watch(struct vmad_server *server, const struct vmad_peer *peer
 		return -ENOMEM;
 	if (watch->op == VMAD_WATCH_BEGIN || watch->op == VMAD_WATCH_FORGET)
 		vmad_watches_forget(server->watches, client);
-	for (unsigned i = 0; i < watch->count && watch->op == VMAD_WATCH_ADD; i++)
+	for (unsigned i = 0; i < watch->count && watch->op == VMAD_WATCH_ADD; i++) {
+		const struct vma_flow_key key = vmad_watched_key(&watch->watched[i]);
+
 		vmad_watches_add(server->watches, client, peer->uid, &watch->watched[i]);
+		vmad_card_end(server->card, &key);
+	}
 	for (unsigned i = 0; i < watch->count && watch->op == VMAD_WATCH_DEL; i++)
 		vmad_watches_del(server->watches, client, &watch->watched[i]);
 	return 0;

@@ -16,6 +16,7 @@
 
 #include "../os.h"
 #include "../owner/owner.h"
+#include "card.h"
 #include "server.h"
 #include "watches.h"
 
@@ -484,9 +485,11 @@ static void server_flow_revoked(uint32_t slot, const struct vma_flow_key *key, v
 
 /* ---- the loop ---- */
 
+#define POLLED_MAX (7 + VMAD_CARD_FDS + 3 * VMAD_PEERS_MAX)
+
 struct pollset {
-	struct pollfd fds[7 + 3 * VMAD_PEERS_MAX];
-	struct vmad_peer *peer[7 + 3 * VMAD_PEERS_MAX];
+	struct pollfd fds[POLLED_MAX];
+	struct vmad_peer *peer[POLLED_MAX];
 	unsigned n;
 };
 
@@ -505,6 +508,9 @@ static bool accept_is_paused(const struct vmad_server *server)
 
 static void pollset_fill(struct vmad_server *server, struct pollset *pollset)
 {
+	int card_fds[VMAD_CARD_FDS];
+	const unsigned n_card_fds = vmad_card_fds(server->card, card_fds);
+
 	pollset->n = 0;
 	pollset_add(pollset, server->attr->stop_fd, NULL);
 	pollset_add(pollset, accept_is_paused(server) ? -1 : server->listen_fds.path_fd, NULL);
@@ -514,6 +520,8 @@ static void pollset_fill(struct vmad_server *server, struct pollset *pollset)
 	pollset_add(pollset, server->owner != NULL ? xdp_owner_link_fd(server->owner) : -1, NULL);
 	pollset_add(pollset, server->fdstore.fd, NULL);
 	pollset_add(pollset, vmad_fd_closer_done_fd(server->closer), NULL);
+	for (unsigned i = 0; i < n_card_fds; i++)
+		pollset_add(pollset, card_fds[i], NULL); /* its work is part of each turn */
 	for (struct vmad_peer *peer = server->peer; peer < server->peer + VMAD_PEERS_MAX; peer++) {
 		if (peer->state == PEER_NONE)
 			continue;
@@ -617,7 +625,7 @@ static int server_run_due_work(struct vmad_server *server, struct clock *clock)
 	}
 	return server->attr->exit_when_idle && !xdp_owner_has_minisocks(server->owner) &&
 	       (server->watches == NULL || vmad_watches_count(server->watches) == 0) &&
-	       now - clock->idle_since > (clock->used ? IDLE_MS : UNUSED_MS);
+	       vmad_card_count(server->card) == 0 && now - clock->idle_since > (clock->used ? IDLE_MS : UNUSED_MS);
 }
 
 /* Everything stays as it is, also in memory that nobody frees: this process ends. */
@@ -635,13 +643,20 @@ static bool server_may_exit(struct vmad_server *server)
 	       !fdstore_connection_is_lost(&server->fdstore);
 }
 
-/* What is due of the watches; when the next of anything is. */
+/* -1: never. */
+static int earlier_ms(int a, int b)
+{
+	return a < 0 || (b >= 0 && b < a) ? b : a;
+}
+
+/* What is due of watches and card; when the next of anything is. */
 static int server_next_ms(struct vmad_server *server)
 {
 	const int owner_ms = xdp_owner_next_tick_ms(server->owner);
 	const int watch_ms = server->watches != NULL ? vmad_watches_tick(server->watches, server->owner) : -1;
+	const int card_ms = vmad_card_tick(server->card);
 
-	return owner_ms < 0 || (watch_ms >= 0 && watch_ms < owner_ms) ? watch_ms : owner_ms;
+	return vmad_card_receive(server->card) ? 0 : earlier_ms(earlier_ms(owner_ms, watch_ms), card_ms);
 }
 
 int vmad_serve_all(struct vmad_server *server)
@@ -669,13 +684,16 @@ int vmad_serve_all(struct vmad_server *server)
 		                                             : CHECK_INTERVAL_MS;
 
 		pollset_fill(server, &pollset);
-		if (poll(pollset.fds, pollset.n, ms < 0 || ms > longest ? longest : ms) <= 0)
+		if (poll(pollset.fds, pollset.n, ms < 0 || ms > longest ? longest : ms) <= 0) {
+			vmad_card_handle(server->card);
 			continue;
+		}
 		if (server->attr->stop_fd >= 0 && pollset.fds[0].revents != 0) {
 			leaves = server_may_exit(server);
 			break;
 		}
 		serve_pollset(server, &pollset);
+		vmad_card_handle(server->card);
 	}
 	server_sweep_stats_files(server);
 	vmad_listen_fds_close(server->ifindex, &server->listen_fds);
@@ -698,6 +716,8 @@ int vmad_serve_all(struct vmad_server *server)
 	server->closer = NULL;
 	vmad_watches_destroy(server->watches);
 	server->watches = NULL;
+	vmad_card_destroy(server->card);
+	server->card = NULL;
 	return rc > 0 ? 0 : rc;
 }
 

@@ -68,6 +68,7 @@ struct vmad_listen_socks {
 	int path_fd, name_fd;
 };
 
+struct vmad_card;
 struct vmad_watches;
 
 struct vmad_server {
@@ -86,6 +87,7 @@ struct vmad_server {
 	bool repairs;                    /* processes may be started for clients */
 	bool served;                  /* a client, since the last look at the time: it may have gone within one turn */
 	struct vmad_watches *watches; /* NULL: no client has watched anything */
+	struct vmad_card *card;       /* NULL: no client over verbs has left anything */
 	struct vmad_fd_closer *closer;
 	struct vmad_peer peer[VMAD_PEERS_MAX];
 	/* Answers, until what came with the question is closed. A flow that is taken back meanwhile is refused: the

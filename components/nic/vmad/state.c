@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 
+#include "card.h"
 #include "server.h"
 
 #define PEER_AT 1
@@ -38,6 +39,7 @@ static bool describe_state_place(const struct vmad_server *server, const struct 
 	if (place >= PEER_AT)
 		return describe_peer(server, asks, place - PEER_AT, &out->client);
 	xdp_owner_state(server->owner, &out->interface);
+	vmad_card_add_state(server->card, &out->interface);
 	return true;
 }
 

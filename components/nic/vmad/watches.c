@@ -115,13 +115,13 @@ static uint32_t watch_find(struct vmad_watches *watches, uint32_t list, const st
 	return number;
 }
 
-/* Some client watches it that is still there. */
-static bool is_watched(struct vmad_watches *watches, const struct vmad_watched *watched)
+/* Some client watches it that is still there, and is not `but`. */
+static bool is_watched(struct vmad_watches *watches, const struct vmad_watched *watched, uint32_t but)
 {
 	uint32_t number = *flow_bucket_of_key(watches, watched);
 
-	while (number != NONE &&
-	       (watches->at[number].list >= VMAD_PEERS_MAX || !watch_is(&watches->at[number], watched)))
+	while (number != NONE && (watches->at[number].list >= VMAD_PEERS_MAX || watches->at[number].list == but ||
+	                          !watch_is(&watches->at[number], watched)))
 		number = watches->at[number].chain;
 	return number != NONE;
 }
@@ -237,17 +237,28 @@ void vmad_watches_forget(struct vmad_watches *watches, unsigned client)
 		watch_drop(watches, watches->list[client].first);
 }
 
+static void watch_begin_probes(struct vmad_watches *watches, uint32_t number)
+{
+	watch_unlink(watches, number);
+	watches->at[number].due_ms = os_now_ms() + FIRST_MS;
+	watch_append(watches, number, LIST_FIRST);
+}
+
 void vmad_watches_probe(struct vmad_watches *watches, unsigned client)
 {
-	const uint64_t due_ms = os_now_ms() + FIRST_MS;
+	while (watches->list[client].first != NONE)
+		watch_begin_probes(watches, watches->list[client].first);
+}
 
-	while (watches->list[client].first != NONE) {
-		const uint32_t number = watches->list[client].first;
+void vmad_watches_probe_one(struct vmad_watches *watches, unsigned client, uid_t uid,
+                            const struct vmad_watched *watched)
+{
+	uint32_t number;
 
-		watch_unlink(watches, number);
-		watches->at[number].due_ms = due_ms;
-		watch_append(watches, number, LIST_FIRST);
-	}
+	vmad_watches_add(watches, client, uid, watched);
+	number = watch_find(watches, client, watched);
+	if (number != NONE)
+		watch_begin_probes(watches, number);
 }
 
 /* ---- probes ---- */
@@ -265,7 +276,7 @@ static bool watches_open(struct vmad_watches *watches)
 	return false;
 }
 
-static struct vma_flow_key key_of(const struct vmad_watched *watched)
+struct vma_flow_key vmad_watched_key(const struct vmad_watched *watched)
 {
 	struct vma_flow_key key = {.family = AF_INET,
 	                           .proto = IPPROTO_TCP,
@@ -301,11 +312,12 @@ static bool kernel_has(struct vmad_watches *watches, const struct vma_flow_key *
 	return rc == -ENOENT ? false : rc < 0 || question.has;
 }
 
-static bool is_nobodys(struct vmad_watches *watches, struct xdp_owner *owner, const struct watch *watch)
+static bool is_nobodys(struct vmad_watches *watches, struct xdp_owner *owner, const struct vmad_watched *watched,
+                       uint32_t but)
 {
-	const struct vma_flow_key key = key_of(&watch->of);
+	const struct vma_flow_key key = vmad_watched_key(watched);
 
-	return !is_watched(watches, &watch->of) && !xdp_owner_has_flow(owner, &key) &&
+	return !is_watched(watches, watched, but) && !xdp_owner_has_flow(owner, &key) &&
 	       nic_route_type(watches->route_fd, key.local) == RTN_LOCAL &&
 	       nic_route_type(watches->route_fd, key.peer) == RTN_UNICAST && !kernel_has(watches, &key);
 }
@@ -313,7 +325,7 @@ static bool is_nobodys(struct vmad_watches *watches, struct xdp_owner *owner, co
 /* False: no room in the kernel now. Any other failure (no route, a firewall) is what the peer's silence would be. */
 static bool watch_probe(struct vmad_watches *watches, const struct watch *watch)
 {
-	const struct vma_flow_key key = key_of(&watch->of);
+	const struct vma_flow_key key = vmad_watched_key(&watch->of);
 	const bool again = watch->list == LIST_AGAIN;
 	int rc = owner_probe_send(watches->raw_fd, watches->ifindex, &key, !again, watches->seq);
 
@@ -335,7 +347,7 @@ static unsigned resets_send_due_probes(struct vmad_watches *watches, struct xdp_
 
 		if (watch->due_ms > now_ms)
 			break;
-		over = !is_nobodys(watches, owner, watch);
+		over = !is_nobodys(watches, owner, &watch->of, NONE);
 		if (!over && !watch_probe(watches, watch))
 			return 0;
 		left--;
@@ -365,6 +377,13 @@ static int next_ms(const struct vmad_watches *watches, uint64_t now_ms)
 	if (due_ms < watches->pace_ms)
 		due_ms = watches->pace_ms;
 	return due_ms > now_ms ? (int)(due_ms - now_ms) : 0;
+}
+
+bool vmad_watches_may_take(struct vmad_watches *watches, struct xdp_owner *owner, unsigned client,
+                           const struct vmad_watched *watched)
+{
+	return watched->local_port_be != 0 && watched->peer_port_be != 0 && watched->vlan <= VLAN_MAX &&
+	       watches_open(watches) && is_nobodys(watches, owner, watched, client);
 }
 
 int vmad_watches_tick(struct vmad_watches *watches, struct xdp_owner *owner)

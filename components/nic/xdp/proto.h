@@ -20,7 +20,8 @@
  *   RESUMED slot                  ------>        all its flows were added again
  *   REPAIR                        ------>        a channel to have connections handed over to the kernel: repair.h
  *                                 <------ REPAIR: its end
- *   MINISOCK_EXPORT               ------>        what a process that ends leaves; answered unless more follows at once
+ *   MINISOCK_EXPORT               ------>        what a process that ends leaves; answered unless more follows at once.
+ *                                                Of VMAD_SLOT_CARD: connections by an RDMA card, vmad/card.h
  *   WATCH BEGIN                   ------>        connections by an RDMA card, to be probed after a kill: vmad/watches.h.
  *                                 <------ WATCH: -EPERM, the client has no CAP_NET_RAW
  *   WATCH ADD, DEL, FORGET        ------>        not answered
@@ -132,6 +133,7 @@ struct vmad_msg_minisock {
 };
 
 #define VMAD_MINISOCKS_MAX 4
+#define VMAD_SLOT_CARD UINT32_MAX /* no slot: of connections by rules of an RDMA card, on the connection that watches */
 struct vmad_msg_minisocks {
 	uint32_t slot;
 	uint16_t count, more; /* more: no answer */

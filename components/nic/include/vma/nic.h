@@ -85,6 +85,7 @@ struct vma_nic_attr {
 	 * PTP disciplines, else 3 */
 	unsigned hw_ts_conversion;
 	bool mlx5_direct;      /* VMA_MLX5_DIRECT, verbs: drive the rings of an mlx5 card without libibverbs */
+	bool unwatched;        /* verbs: no vmad is told of its connections, nor gets any; vmad itself sets it */
 	const char *stats_dir; /* where a vmad that is started sweeps (nic_owner.h); NULL: its default */
 };
 
@@ -359,7 +360,8 @@ bool vma_nic_qp_is_only_tenant(const struct vma_nic_qp *qp);
 /*
  * Connections that end with this process: their flows are the queue pair's no longer, and what has come for them and
  * was not polled may be lost. Also of connections that a listener's flow or a block covers. -EOPNOTSUPP: nobody
- * outlives this process (a wire; an owner in the process itself), and nothing has changed; -EPIPE: vmad has gone.
+ * outlives this process (a wire; an owner in the process itself; verbs without a vmad, or one that has no card), and
+ * nothing has changed; -EPIPE: vmad has gone. Waits for vmad's answer, three seconds at most.
  */
 int vma_nic_minisock_export(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks, unsigned n);
 

@@ -1,0 +1,181 @@
+/*
+ * What a nic tells vmad of its connections (verbs/peers.c), with a vmad that the test plays: how often one is asked that
+ * does not read, or lets nobody in.
+ */
+#include <errno.h>
+#include <netinet/in.h>
+#include <string.h>
+
+#include <vma/test.h>
+
+#include "../client/watch.h"
+#include "../verbs/verbs.h"
+
+/* ---- in place of client/watch.c ---- */
+
+static struct vmad_client *const vmad = (struct vmad_client *)&vmad;
+static int begin_result;
+static bool has_room;
+static unsigned begins, adds, forgets;
+
+int vmad_watch_right(unsigned ifindex, const char *ifname)
+{
+	(void)ifindex, (void)ifname;
+	return -1;
+}
+
+int vmad_watch_begin(unsigned ifindex, const char *ifname, int right_fd, struct vmad_client **out)
+{
+	(void)ifindex, (void)ifname, (void)right_fd;
+	begins++;
+	*out = begin_result == 0 ? vmad : NULL;
+	return begin_result;
+}
+
+void vmad_watch_end(struct vmad_client *client)
+{
+	assert_ptr_equal(client, vmad);
+}
+
+int vmad_watch_fd(const struct vmad_client *client)
+{
+	assert_ptr_equal(client, vmad);
+	return -1; /* never readable */
+}
+
+bool vmad_watch_add(struct vmad_client *client, const struct vma_flow_key *key)
+{
+	(void)client, (void)key;
+	adds += has_room;
+	return has_room;
+}
+
+bool vmad_watch_del(struct vmad_client *client, const struct vma_flow_key *key)
+{
+	(void)client, (void)key;
+	return has_room;
+}
+
+int vmad_watch_export(struct vmad_client *client, const struct vma_flow_minisock *minisocks, unsigned n)
+{
+	(void)client, (void)minisocks, (void)n;
+	return -ENOENT;
+}
+
+bool vmad_watch_forget(struct vmad_client *client)
+{
+	(void)client;
+	forgets += has_room;
+	return has_room;
+}
+
+/* ---- the fixture: a nic with two connections ---- */
+
+static struct nic_verbs nic;
+static struct verbs_qp qp;
+static struct verbs_flow flows[2], *bucket;
+
+static int setup(void **state)
+{
+	(void)state;
+	nic = (struct nic_verbs){.wake_fd = -1, .flow_buckets = &bucket, .flow_buckets_n = 1};
+	pthread_mutex_init(&nic.lock, NULL);
+	qp.nic = &nic;
+	bucket = NULL;
+	for (int i = 0; i < 2; i++)
+		flows[i] = (struct verbs_flow){.qp = &qp,
+		                               .rule.key = {.family = AF_INET,
+		                                            .proto = IPPROTO_TCP,
+		                                            .local_port_be = htons(80),
+		                                            .peer_port_be = htons((uint16_t)(9000 + i))}};
+	begin_result = 0;
+	has_room = true;
+	begins = adds = forgets = 0;
+	verbs_peers_init(&nic, false);
+	return 0;
+}
+
+static int teardown(void **state)
+{
+	(void)state;
+	has_room = true;
+	verbs_peers_fini(&nic);
+	pthread_mutex_destroy(&nic.lock);
+	return 0;
+}
+
+static void add(struct verbs_flow *flow)
+{
+	flow->next = bucket;
+	bucket = flow;
+	verbs_peers_add(&nic, flow);
+}
+
+/* ---- cases ---- */
+
+static void test_a_vmad_that_does_not_read_is_asked_less_and_less_often(void **state)
+{
+	static const int pauses_ms[] = {5, 10, 20, 40, 80, 160, 250, 250};
+
+	(void)state;
+	has_room = false;
+	add(&flows[0]);
+	for (size_t i = 0; i < sizeof(pauses_ms) / sizeof(pauses_ms[0]); i++)
+		assert_int_equal(verbs_peers_follow(&nic), pauses_ms[i]);
+	assert_int_equal(begins, 1);
+	has_room = true;
+	assert_int_equal(verbs_peers_follow(&nic), -1);
+	assert_int_equal(adds, 1);
+	has_room = false;
+	add(&flows[1]);
+	assert_int_equal(verbs_peers_follow(&nic), 5); /* it has read since */
+	assert_int_equal(verbs_peers_follow(&nic), 10);
+	has_room = true;
+	assert_int_equal(verbs_peers_follow(&nic), -1);
+	assert_int_equal(adds, 2);
+}
+
+static void test_an_end_that_vmad_has_not_read_is_repeated_less_and_less_often(void **state)
+{
+	(void)state;
+	add(&flows[0]);
+	add(&flows[1]);
+	assert_int_equal(verbs_peers_follow(&nic), -1);
+	assert_int_equal(adds, 2);
+	has_room = false;
+	bucket = flows[1].next; /* what was added last ends */
+	verbs_peers_del(&nic, &flows[1]);
+	assert_int_equal(verbs_peers_follow(&nic), 5);
+	assert_int_equal(verbs_peers_follow(&nic), 10);
+	has_room = true;
+	assert_int_equal(verbs_peers_follow(&nic), -1);
+	assert_int_equal(forgets, 1);
+	assert_int_equal(adds, 3); /* the other one anew */
+}
+
+static int pause_after(int result)
+{
+	nic.peers.look_ms = 0;
+	begin_result = result;
+	return verbs_peers_follow(&nic);
+}
+
+static void test_a_vmad_that_is_busy_or_not_there_is_looked_for_each_second_and_one_that_refuses_seldom(void **state)
+{
+	(void)state;
+	add(&flows[0]);
+	assert_in_range(pause_after(-ECONNREFUSED), 1, 1000);
+	assert_in_range(pause_after(-EAGAIN), 1, 1000);
+	assert_in_range(pause_after(-EPERM), 1001, 10000);
+	assert_int_equal(begins, 3);
+	assert_in_range(verbs_peers_follow(&nic), 1, 10000);
+	assert_int_equal(begins, 3);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+static const struct CMUnitTest tests[] = {
+        CASE(test_a_vmad_that_does_not_read_is_asked_less_and_less_often),
+        CASE(test_an_end_that_vmad_has_not_read_is_repeated_less_and_less_often),
+        CASE(test_a_vmad_that_is_busy_or_not_there_is_looked_for_each_second_and_one_that_refuses_seldom),
+};
+VMA_TEST_MAIN(tests)
