@@ -37,7 +37,7 @@
 #define TIMEOUT 200000U   /* looks at the line before the other end is given up: at most a millisecond */
 
 static _Atomic uint32_t *line;
-static volatile sig_atomic_t told_to_stop;
+static volatile sig_atomic_t cacheline_should_stop;
 
 /* release/acquire: the number is the message, and a real one would stand before it. */
 static void cacheline_wait_for(uint32_t number)
@@ -83,7 +83,7 @@ static void cacheline_ask(struct bench_hist *hist)
 static void cacheline_stop(int sig)
 {
 	(void)sig;
-	told_to_stop = 1;
+	cacheline_should_stop = 1;
 }
 
 static void set_realtime_priority(void)
@@ -112,7 +112,7 @@ static void cacheline_answer_side_of_look(uint32_t first)
 	}
 }
 
-static bool cacheline_look(uint32_t first, uint64_t *ns)
+static bool cacheline_measure_briefly(uint32_t first, uint64_t *ns)
 {
 	uint64_t before = 0;
 
@@ -127,21 +127,21 @@ static bool cacheline_look(uint32_t first, uint64_t *ns)
 	return true;
 }
 
-static void cacheline_watch(bool asks, uint64_t begin_ns, struct bench_hist *hist)
+static void cacheline_measure_now_and_then(bool asks, uint64_t begin_ns, struct bench_hist *hist)
 {
 	uint64_t ns;
 
 	set_realtime_priority();
-	for (uint32_t i = 1; !told_to_stop; i++) {
+	for (uint32_t i = 1; !cacheline_should_stop; i++) {
 		sleep_until(begin_ns + i * LOOK_EVERY_NS);
 		if (!asks)
 			cacheline_answer_side_of_look(i * LOOK_NUMBERS);
-		else if (cacheline_look(i * LOOK_NUMBERS, &ns))
+		else if (cacheline_measure_briefly(i * LOOK_NUMBERS, &ns))
 			bench_hist_add(hist, ns);
 	}
 }
 
-static void print_watched(const struct bench_hist *hist)
+static void cacheline_print_measured(const struct bench_hist *hist)
 {
 	bench_print("line_looks", (double)hist->count);
 	if (hist->count == 0)
@@ -177,7 +177,7 @@ int main(int argc, char **argv)
 			_exit(1);
 		bench_pin(1);
 		if (watches)
-			cacheline_watch(false, begin_ns, NULL);
+			cacheline_measure_now_and_then(false, begin_ns, NULL);
 		else
 			cacheline_answer();
 		_exit(0);
@@ -185,9 +185,9 @@ int main(int argc, char **argv)
 	bench_pin(0);
 	if (watches) {
 		prctl(PR_SET_PDEATHSIG, SIGTERM); /* with the script that began it */
-		cacheline_watch(true, begin_ns, &hist);
+		cacheline_measure_now_and_then(true, begin_ns, &hist);
 		kill(child, SIGKILL);
-		print_watched(&hist);
+		cacheline_print_measured(&hist);
 	} else {
 		cacheline_ask(&hist);
 		bench_print("packets", 2.0 * ROUNDS);

@@ -35,7 +35,7 @@ static struct {
 	char *program;
 } opts = {.port = 7400, .rounds = 1000, .mb = 32, .msec = 1000, .program = "/bin/true"};
 
-static void touch_memory(void)
+static void allocate_and_touch_memory(void)
 {
 	const size_t bytes = (size_t)opts.mb << 20;
 	char *memory = malloc(bytes + 1);
@@ -84,7 +84,7 @@ static uint64_t page_faults(void)
 
 /* ---- fork, exec ---- */
 
-static void one_child(bool exec)
+static void fork_one_child_and_wait(bool exec)
 {
 	char *argv[] = {opts.program, NULL};
 	pid_t pid = fork();
@@ -103,7 +103,7 @@ static int run_children(bool exec)
 {
 	uint64_t begun = 0, faults = 0;
 
-	touch_memory();
+	allocate_and_touch_memory();
 	if (opts.sockets)
 		forks_open_sockets();
 	for (unsigned i = 0; i < opts.rounds + FIRST; i++) {
@@ -111,7 +111,7 @@ static int run_children(bool exec)
 			faults = page_faults();
 			begun = bench_now_ns();
 		}
-		one_child(exec);
+		fork_one_child_and_wait(exec);
 	}
 	printf("usec_each %.1f\n", (double)(bench_now_ns() - begun) / 1e3 / opts.rounds);
 	printf("faults_each %.1f\n", (double)(page_faults() - faults) / opts.rounds);
@@ -142,7 +142,7 @@ static int run_serve(void)
 {
 	int listener, fd;
 
-	touch_memory();
+	allocate_and_touch_memory();
 	listener = forks_bound_socket(SOCK_STREAM);
 	signal(SIGCHLD, SIG_IGN);
 	printf("ready 1\n");
@@ -162,7 +162,7 @@ static int run_serve(void)
 	}
 }
 
-static void one_connection(void)
+static void connect_and_exchange_once(void)
 {
 	const struct sockaddr_in peer = {.sin_family = AF_INET, .sin_port = htons(opts.port), .sin_addr = opts.peer};
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -179,11 +179,11 @@ static int run_load(void)
 	uint64_t begun, until, n = 0;
 
 	for (unsigned i = 0; i < FIRST; i++)
-		one_connection();
+		connect_and_exchange_once();
 	begun = bench_now_ns();
 	until = begun + opts.msec * 1000000ULL;
 	for (; bench_now_ns() < until; n++)
-		one_connection();
+		connect_and_exchange_once();
 	printf("usec_each %.1f\n", (double)(bench_now_ns() - begun) / 1e3 / (double)n);
 	return 0;
 }

@@ -39,7 +39,8 @@ static void ring_must(int rc, const char *what)
 	}
 }
 
-static bool ring_take(struct vma_flow *member, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool count_and_free_received_packet(struct vma_flow *member, struct vma_buf *packet,
+                                           const struct vma_rx_info *info)
 {
 	(void)member;
 	(void)info;
@@ -48,7 +49,7 @@ static bool ring_take(struct vma_flow *member, struct vma_buf *packet, const str
 	return true;
 }
 
-static struct vma_nic_seg ring_build(void)
+static struct vma_nic_seg ring_build_udp_packet(void)
 {
 	struct vma_buf *buf = vma_ring_tx_buf(ring[0]);
 	struct vma_nic_seg seg = {.buf = buf};
@@ -72,7 +73,7 @@ __attribute__((noinline)) void phase_poll_empty(void);
 
 void phase_send_one(void)
 {
-	struct vma_nic_seg seg = ring_build();
+	struct vma_nic_seg seg = ring_build_udp_packet();
 
 	vma_ring_send(ring[0], &seg, 1, 0);
 }
@@ -82,7 +83,7 @@ void phase_send_burst(void)
 	struct vma_nic_seg segs[BURST];
 
 	for (int i = 0; i < BURST; i++)
-		segs[i] = ring_build();
+		segs[i] = ring_build_udp_packet();
 	vma_ring_send(ring[0], segs, BURST, 0);
 }
 
@@ -102,16 +103,16 @@ void phase_poll_empty(void)
 }
 
 /* The same calls, under names that nothing is toggled at. */
-static void send_quietly(unsigned n)
+static void ring_send_uncounted(unsigned n)
 {
 	struct vma_nic_seg segs[BURST];
 
 	for (unsigned i = 0; i < n; i++)
-		segs[i] = ring_build();
+		segs[i] = ring_build_udp_packet();
 	vma_ring_send(ring[0], segs, n, 0);
 }
 
-static void ring_receive_quietly(void)
+static void ring_receive_uncounted(void)
 {
 	while (vma_ring_progress(ring[1]) > 0)
 		;
@@ -159,7 +160,7 @@ static void attach_flows(void)
 	vma_pkt_udp_init(&headers, &to);
 	flow.key = (struct vma_flow_key){.family = AF_INET, .proto = IPPROTO_UDP, .local_port_be = to.dst_port_be};
 	memcpy(flow.key.local, to.dst_ip, 4);
-	flow.sink = ring_take;
+	flow.sink = count_and_free_received_packet;
 	connected = flow;
 	connected.key.peer_port_be = htons(1001);
 	memcpy(connected.key.peer, to.src_ip, 4);
@@ -177,8 +178,8 @@ int main(int argc, char **argv)
 	open_rings();
 	attach_flows();
 	for (unsigned i = 0; i < WARM_UP; i += BURST) {
-		send_quietly(BURST);
-		ring_receive_quietly();
+		ring_send_uncounted(BURST);
+		ring_receive_uncounted();
 	}
 	delivered = 0;
 	ring_run(packets);

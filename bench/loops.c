@@ -18,7 +18,7 @@
 
 volatile int bench_stop;
 
-static void loops_stop(int sig)
+static void bench_on_stop_signal(int sig)
 {
 	(void)sig;
 	bench_stop = 1;
@@ -47,7 +47,7 @@ static bool round_trip(const struct bench_port_ops *ops, uint64_t *seq, uint64_t
 	return false;
 }
 
-static int loops_ping(const struct bench_opts *opts, const struct bench_port_ops *ops)
+static int bench_loop_ping(const struct bench_opts *opts, const struct bench_port_ops *ops)
 {
 	static struct bench_hist hist;
 	uint64_t seq = 0, lost = 0, before, now;
@@ -78,7 +78,7 @@ static int pong(const struct bench_opts *opts, const struct bench_port_ops *ops)
 	return 0;
 }
 
-static int loops_send_all(const struct bench_opts *opts, const struct bench_port_ops *ops)
+static int bench_loop_send(const struct bench_opts *opts, const struct bench_port_ops *ops)
 {
 	uint64_t seq = 0, end = bench_now_ns() + opts->msec * 1000000ULL;
 
@@ -89,7 +89,7 @@ static int loops_send_all(const struct bench_opts *opts, const struct bench_port
 }
 
 /* Counts until the clock has passed `until`; *last becomes the time of the last look. */
-static uint64_t loops_count(const struct bench_port_ops *ops, uint64_t until, uint64_t *last)
+static uint64_t bench_count_received_until(const struct bench_port_ops *ops, uint64_t until, uint64_t *last)
 {
 	uint64_t packets = 0, seq;
 
@@ -101,15 +101,15 @@ static uint64_t loops_count(const struct bench_port_ops *ops, uint64_t until, ui
 	return packets;
 }
 
-static int loops_sink(const struct bench_opts *opts, const struct bench_port_ops *ops)
+static int bench_loop_receive_and_count(const struct bench_opts *opts, const struct bench_port_ops *ops)
 {
 	uint64_t begin = bench_now_ns(), end, packets, seq, length = opts->msec * 1000000ULL;
 
 	while (ops->receive(&seq) == 0)
 		if (bench_stop || bench_now_ns() - begin > GIVE_UP_NS)
 			return 1;
-	loops_count(ops, bench_now_ns() + length / 4, &begin);
-	packets = loops_count(ops, begin + length, &end);
+	bench_count_received_until(ops, bench_now_ns() + length / 4, &begin);
+	packets = bench_count_received_until(ops, begin + length, &end);
 	bench_print("packets", (double)packets);
 	bench_print("pps", (double)packets * 1e9 / (double)(end - begin));
 	fflush(stdout);
@@ -137,7 +137,7 @@ static const struct option options[] = {
         {"cpu", required_argument, NULL, 'c'},       {0},
 };
 
-static bool loops_take_option(struct bench_opts *opts, int letter, const char *name, const char *value)
+static bool bench_take_option(struct bench_opts *opts, int letter, const char *name, const char *value)
 {
 	switch (letter) {
 	case 'd':
@@ -188,7 +188,8 @@ static bool loops_take_option(struct bench_opts *opts, int letter, const char *n
 static const struct {
 	const char *name;
 	int (*run)(const struct bench_opts *, const struct bench_port_ops *);
-} whats[] = {{"ping", loops_ping}, {"pong", pong}, {"send", loops_send_all}, {"sink", loops_sink}};
+} bench_loops[] = {
+        {"ping", bench_loop_ping}, {"pong", pong}, {"send", bench_loop_send}, {"sink", bench_loop_receive_and_count}};
 
 int bench_main(int argc, char **argv, const struct bench_port_ops *ops)
 {
@@ -199,16 +200,16 @@ int bench_main(int argc, char **argv, const struct bench_port_ops *ops)
 	                          .rounds = 100000,
 	                          .msec = 500,
 	                          .port_be = htons(7000)};
-	struct sigaction action = {.sa_handler = loops_stop};
+	struct sigaction action = {.sa_handler = bench_on_stop_signal};
 	int (*what)(const struct bench_opts *, const struct bench_port_ops *) = NULL;
 	int letter, status, index = 0;
 
 	while ((letter = getopt_long(argc, argv, "", options, &index)) != -1)
-		if (!loops_take_option(&opts, letter, options[index].name, optarg))
+		if (!bench_take_option(&opts, letter, options[index].name, optarg))
 			return 2;
-	for (size_t i = 0; optind + 1 == argc && i < sizeof(whats) / sizeof(whats[0]); i++)
-		if (strcmp(argv[optind], whats[i].name) == 0)
-			what = whats[i].run;
+	for (size_t i = 0; optind + 1 == argc && i < sizeof(bench_loops) / sizeof(bench_loops[0]); i++)
+		if (strcmp(argv[optind], bench_loops[i].name) == 0)
+			what = bench_loops[i].run;
 	if (what == NULL) {
 		if (optind + 1 == argc)
 			fprintf(stderr, "%s: there is no \"%s\"\n", program_invocation_short_name, argv[optind]);

@@ -4,7 +4,7 @@
  * Threads: none of it is shared; every process measures for itself.
  * Progress: recording is an index and an increment: no call, no branch on the data.
  * Memory: one static-size struct; 64 steps per power of two, so a value is known to better than 1.6 %.
- * Example: loops.c, loops_ping.
+ * Example: loops.c, bench_loop_ping.
  *
  * Output is one line per fact on stdout, "KEY VALUE"; a histogram bucket is "hist LOW_NS HIGH_NS COUNT".
  */

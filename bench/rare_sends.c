@@ -31,7 +31,7 @@ static uint64_t now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-static void work(void)
+static void touch_cache_between_sends(void)
 {
 	static unsigned char memory[WORK_BYTES];
 	static size_t at;
@@ -47,7 +47,7 @@ static bool work_and_send_dummies_until(int fd, const void *bytes, uint64_t unti
 	uint64_t next = 0, now;
 
 	while ((now = now_ns()) < until) {
-		work();
+		touch_cache_between_sends();
 		if (!dummies || now < next)
 			continue;
 		if (send(fd, bytes, BYTES, VMA_SND_FLAGS_DUMMY) != BYTES)

@@ -72,7 +72,7 @@ static void raw_xdp_build_frame(char *frame, const struct bench_opts *opts)
 }
 
 /* Gives frames back by the batch: the fill ring's lines are read by the sender's core, and each hand-over costs. */
-static void fill_frames(const __u64 *addrs, unsigned n)
+static void fill_ring_give_frames(const __u64 *addrs, unsigned n)
 {
 	static __u64 owed[2 * BATCH];
 	static unsigned count;
@@ -117,7 +117,7 @@ static void raw_xdp_open_port(const struct bench_opts *opts)
 	for (unsigned i = 0; i < FRAMES; i++) {
 		addr = (uint64_t)i * FRAME_BYTES;
 		if (i < FRAMES - TX_FRAMES) {
-			fill_frames(&addr, 1);
+			fill_ring_give_frames(&addr, 1);
 			continue;
 		}
 		raw_xdp_build_frame(umem_area + addr, opts);
@@ -151,7 +151,7 @@ static void raw_xdp_reap(void)
 	}
 	xsk_ring_cons__release(&completion, n);
 	tx_in_flight -= n;
-	fill_frames(back, received);
+	fill_ring_give_frames(back, received);
 }
 
 static unsigned raw_xdp_send_packets(uint64_t seq, unsigned n)
@@ -205,11 +205,11 @@ static unsigned raw_xdp_receive_packets(uint64_t *seq)
 		ours++;
 	}
 	xsk_ring_cons__release(&rx, n);
-	fill_frames(back, n);
+	fill_ring_give_frames(back, n);
 	return ours;
 }
 
-static void turn_round(char *frame)
+static void swap_frame_addresses(char *frame)
 {
 	struct ether_header *eth = (struct ether_header *)frame;
 	struct iphdr *ip = (struct iphdr *)(eth + 1);
@@ -235,10 +235,10 @@ static unsigned raw_xdp_echo_packets(void)
 
 		if (!raw_xdp_is_ours(umem_area + desc.addr, desc.len) ||
 		    xsk_ring_prod__reserve(&tx, 1, &tx_slot) != 1) {
-			fill_frames(&desc.addr, 1);
+			fill_ring_give_frames(&desc.addr, 1);
 			continue;
 		}
-		turn_round(umem_area + desc.addr);
+		swap_frame_addresses(umem_area + desc.addr);
 		desc.options = 0;
 		*xsk_ring_prod__tx_desc(&tx, tx_slot) = desc;
 		ours++;

@@ -180,7 +180,7 @@ static int recv_threads_ping_main(void)
 
 /* ---- idle, one ---- */
 
-static void wait_for_nothing(int fd)
+static void wait_until_timeout(int fd)
 {
 	const struct timeval limit = {.tv_sec = opts.msec / 1000, .tv_usec = opts.msec % 1000 * 1000};
 	struct pollfd one = {.fd = fd, .events = POLLIN};
@@ -206,18 +206,18 @@ static void wait_for_nothing(int fd)
 	}
 }
 
-static int idle_main(void)
+static int measure_idle_wait(void)
 {
 	const int fd = recv_threads_bound_socket(0);
 	const double cpu_before = bench_cpu_sec();
 	const uint64_t before = bench_now_ns();
 
-	wait_for_nothing(fd);
+	wait_until_timeout(fd);
 	bench_print("idle_percent", 100 * (bench_cpu_sec() - cpu_before) / ((double)(bench_now_ns() - before) / 1e9));
 	return 0;
 }
 
-static int one_main(void)
+static int measure_memory_of_one_socket(void)
 {
 	char line[256];
 	FILE *status;
@@ -292,8 +292,8 @@ int main(int argc, char **argv)
 	} roles[] = {{"recv", recv_main},
 	             {"send", send_main},
 	             {"ping", recv_threads_ping_main},
-	             {"idle", idle_main},
-	             {"one", one_main}};
+	             {"idle", measure_idle_wait},
+	             {"one", measure_memory_of_one_socket}};
 
 	for (size_t i = 0; argc > 1 && i < sizeof(roles) / sizeof(roles[0]); i++) {
 		if (strcmp(argv[1], roles[i].name) != 0)

@@ -6,8 +6,8 @@
  *   ring_threads --threads N --link A,B ...   one for each thread: two interfaces of this namespace, joined; the
  *                                             thread's rings are on xdp. Needs CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF.
  *
- * Thread I runs on core I. Output as measure.h says: pps, packets of each thread per second of its processor time, added
- * up. So other programs of a busy machine take no share of the figure, and what the threads cost each other does.
+ * Thread I runs on core I. Output as measure.h says: pps, packets of each thread per second of its processor time,
+ * added up. So other programs of a busy machine take no share of the figure, and what the threads cost each other does.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -40,7 +40,7 @@ static struct link {
 	double sec;               /* of its processor time, since then */
 } __attribute__((aligned(128))) links[THREADS_MAX];
 
-static unsigned threads = 1, links_given, msec = 500;
+static unsigned threads = 1, links_n, msec = 500;
 static struct vma_conf conf;
 static struct vma_bufarena *arena;
 static struct vma_bufpool *spill;
@@ -53,7 +53,7 @@ static void ring_threads_must(int rc, const char *what)
 		bench_die(what);
 }
 
-static bool ring_threads_take(struct vma_flow *member, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool ring_threads_count_packet(struct vma_flow *member, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct link *self = (struct link *)((char *)member - offsetof(struct link, flow));
 
@@ -117,7 +117,7 @@ static void link_open(struct link *self)
 		attr.nic = self->nic[end];
 		ring_threads_must(vma_ring_create(&attr, &self->ring[end]), "ring");
 	}
-	self->flow = (struct vma_flow){.sink = ring_threads_take};
+	self->flow = (struct vma_flow){.sink = ring_threads_count_packet};
 	self->flow.key.family = AF_INET;
 	self->flow.key.proto = IPPROTO_UDP;
 	self->flow.key.local_port_be = to.dst_port_be;
@@ -190,17 +190,17 @@ static void link_close(struct link *self)
 		vma_nic_close(self->nic[end]);
 }
 
-static void take_link(char *text)
+static void add_link_of_option(char *text)
 {
 	char *comma = strchr(text, ',');
 
-	if (comma == NULL || links_given == THREADS_MAX) {
+	if (comma == NULL || links_n == THREADS_MAX) {
 		fprintf(stderr, "ring_threads: --link %s: two interfaces and a comma between them are wanted\n", text);
 		exit(2);
 	}
 	*comma = '\0';
-	links[links_given].near = text;
-	links[links_given++].far = comma + 1;
+	links[links_n].near = text;
+	links[links_n++].far = comma + 1;
 }
 
 static void take_options(int argc, char **argv)
@@ -216,11 +216,11 @@ static void take_options(int argc, char **argv)
 		else if (letter == 'm')
 			msec = bench_number("msec", optarg, 1, 60000);
 		else if (letter == 'l')
-			take_link(optarg);
+			add_link_of_option(optarg);
 		else
 			exit(2);
 	}
-	if (optind != argc || (links_given != 0 && links_given < threads)) {
+	if (optind != argc || (links_n != 0 && links_n < threads)) {
 		fputs("usage: ring_threads --threads N [--msec N] [--link NEAR,FAR, one for each thread]\n", stderr);
 		exit(2);
 	}

@@ -39,7 +39,7 @@ static void ring_udp_must(int rc, const char *what)
 }
 
 /* One packet in a transmit buffer; false: none free at the moment. */
-static bool ring_udp_build(struct vma_nic_seg *seg, const void *payload, uint32_t copy_bytes)
+static bool ring_udp_build_packet(struct vma_nic_seg *seg, const void *payload, uint32_t copy_bytes)
 {
 	struct vma_buf *buf = vma_ring_tx_buf(ring);
 	char *frame;
@@ -53,7 +53,7 @@ static bool ring_udp_build(struct vma_nic_seg *seg, const void *payload, uint32_
 	return true;
 }
 
-static bool ring_udp_take(struct vma_flow *member, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool ring_udp_receive_packet(struct vma_flow *member, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	const char *payload = vma_buf_data(arena, packet) + packet->payload_off;
 	struct vma_nic_seg seg;
@@ -63,7 +63,7 @@ static bool ring_udp_take(struct vma_flow *member, struct vma_buf *packet, const
 	arrived++;
 	if (packet->payload_len >= sizeof(last_seq))
 		memcpy(&last_seq, payload, sizeof(last_seq));
-	if (echoing && packet->payload_len == payload_bytes && ring_udp_build(&seg, payload, payload_bytes) &&
+	if (echoing && packet->payload_len == payload_bytes && ring_udp_build_packet(&seg, payload, payload_bytes) &&
 	    vma_ring_send(ring, &seg, 1, 0) == 0)
 		vma_buf_put(arena, seg.buf);
 	vma_buf_put_chain(arena, packet);
@@ -98,7 +98,7 @@ static void ring_udp_open_port(const struct bench_opts *opts)
 	struct vma_pkt_udp_attr attr = {.src_port_be = opts->port_be, .dst_port_be = opts->port_be};
 
 	ring_udp_open_nic(opts);
-	flow = (struct vma_flow){.sink = ring_udp_take};
+	flow = (struct vma_flow){.sink = ring_udp_receive_packet};
 	flow.key.family = AF_INET;
 	flow.key.proto = IPPROTO_UDP;
 	flow.key.local_port_be = opts->port_be;
@@ -117,7 +117,7 @@ static unsigned ring_udp_send_packets(uint64_t seq, unsigned n)
 	struct vma_nic_seg segs[64];
 	unsigned built = 0, sent;
 
-	while (built < n && ring_udp_build(&segs[built], &seq, sizeof(seq))) {
+	while (built < n && ring_udp_build_packet(&segs[built], &seq, sizeof(seq))) {
 		built++;
 		seq++;
 	}

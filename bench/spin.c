@@ -16,7 +16,7 @@ static uint64_t spin_now_ms(void)
 	return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-#define SPIN(call, timeout_ms)                                                                                         \
+#define POLL_WITHOUT_SLEEPING(call, timeout_ms)                                                                        \
 	uint64_t end = (timeout_ms) > 0 ? spin_now_ms() + (uint64_t)(timeout_ms) : 0;                                  \
 	int rc;                                                                                                        \
                                                                                                                        \
@@ -31,7 +31,7 @@ int epoll_wait(int set, struct epoll_event *events, int max, int timeout_ms)
 
 	if (real == 0)
 		*(void **)&real = dlsym(RTLD_NEXT, "epoll_wait");
-	SPIN(real(set, events, max, 0), timeout_ms);
+	POLL_WITHOUT_SLEEPING(real(set, events, max, 0), timeout_ms);
 }
 
 int poll(struct pollfd *fds, nfds_t n, int timeout_ms)
@@ -40,5 +40,5 @@ int poll(struct pollfd *fds, nfds_t n, int timeout_ms)
 
 	if (real == 0)
 		*(void **)&real = dlsym(RTLD_NEXT, "poll");
-	SPIN(real(fds, n, 0), timeout_ms);
+	POLL_WITHOUT_SLEEPING(real(fds, n, 0), timeout_ms);
 }

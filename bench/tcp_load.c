@@ -51,10 +51,10 @@ static void tcp_load_on_end(int sig)
 
 enum kind {
 	UNKNOWN,
-	SINK = 'B',    /* counts until the end, then tells how much */
-	ANSWERS = 'T', /* 4 bytes: a size; then for every byte so many bytes */
-	STREAM = 'G',  /* sends without end */
-	NOTHING = 'I',
+	CONNECTION_COUNTS_RECEIVED = 'B',  /* counts until the end, then tells how much */
+	CONNECTION_REQUEST_RESPONSE = 'T', /* 4 bytes: a size; then for every byte so many bytes */
+	CONNECTION_SENDS_FOR_EVER = 'G',   /* sends without end */
+	CONNECTION_STAYS_IDLE = 'I',
 	CLOSED = 'C', /* at once */
 };
 
@@ -71,7 +71,7 @@ static void end_connection(struct connection *c)
 	free(c);
 }
 
-static void tcp_load_tell(struct connection *c)
+static void tcp_load_send_received_count(struct connection *c)
 {
 	uint64_t sum = c->received;
 
@@ -84,7 +84,8 @@ static void tcp_load_tell(struct connection *c)
 static int send_owed_bytes(struct connection *c)
 {
 	while (c->owed > 0) {
-		size_t piece = c->owed < sizeof(bytes) && c->kind != STREAM ? (size_t)c->owed : sizeof(bytes);
+		size_t piece = c->owed < sizeof(bytes) && c->kind != CONNECTION_SENDS_FOR_EVER ? (size_t)c->owed
+		                                                                               : sizeof(bytes);
 		ssize_t n = send(c->fd, bytes, piece, MSG_NOSIGNAL | MSG_DONTWAIT);
 
 		if (n < 0 && errno == EAGAIN)
@@ -93,27 +94,27 @@ static int send_owed_bytes(struct connection *c)
 			end_connection(c);
 			return 0;
 		}
-		if (c->kind != STREAM)
+		if (c->kind != CONNECTION_SENDS_FOR_EVER)
 			c->owed -= (uint64_t)n;
 	}
 	return 1;
 }
 
-static void take_bytes(struct connection *c, const char *at, size_t n)
+static void tcp_load_handle_received(struct connection *c, const char *at, size_t n)
 {
 	if (c->kind == UNKNOWN && n > 0) {
 		c->kind = *at++;
 		n--;
-		if (c->kind == STREAM)
+		if (c->kind == CONNECTION_SENDS_FOR_EVER)
 			c->owed = 1;
 	}
-	while (c->kind == ANSWERS && n > 0 && c->have_size < 4) {
+	while (c->kind == CONNECTION_REQUEST_RESPONSE && n > 0 && c->have_size < 4) {
 		c->size |= (uint32_t)(unsigned char)*at++ << 8 * c->have_size++;
 		n--;
 	}
-	if (c->kind == SINK)
+	if (c->kind == CONNECTION_COUNTS_RECEIVED)
 		c->received += n;
-	else if (c->kind == ANSWERS)
+	else if (c->kind == CONNECTION_REQUEST_RESPONSE)
 		c->owed += n * (uint64_t)c->size;
 }
 
@@ -125,13 +126,13 @@ static void tcp_load_readable(struct connection *c)
 		if (n < 0 && errno == EAGAIN)
 			break;
 		if (n <= 0) {
-			if (n == 0 && c->kind == SINK)
-				tcp_load_tell(c);
+			if (n == 0 && c->kind == CONNECTION_COUNTS_RECEIVED)
+				tcp_load_send_received_count(c);
 			else
 				end_connection(c);
 			return;
 		}
-		take_bytes(c, bytes, (size_t)n);
+		tcp_load_handle_received(c, bytes, (size_t)n);
 		if (c->kind == CLOSED) {
 			end_connection(c);
 			return;
@@ -241,7 +242,7 @@ static void burn_cpu_for_msec(unsigned msec)
 }
 
 /* The server's sum, which comes after the last byte has. */
-static void finish_bulk(int fd, uint64_t sent, uint64_t start)
+static void tcp_load_print_bulk_result(int fd, uint64_t sent, uint64_t start)
 {
 	uint64_t sum = 0;
 
@@ -268,7 +269,7 @@ static void tcp_load_bulk(unsigned pause_msec)
 		if (pause_msec != 0)
 			burn_cpu_for_msec(pause_msec);
 	}
-	finish_bulk(fd, sent, start);
+	tcp_load_print_bulk_result(fd, sent, start);
 }
 
 static void pauses(void)
@@ -291,7 +292,7 @@ static void transfers(void)
 	static struct bench_hist hist;
 	int fd = tcp_load_connected(), one = 1;
 	uint64_t end = bench_now_ns() + opts.msec * 1000000ULL;
-	char ask[5] = {ANSWERS, (char)opts.bytes, (char)(opts.bytes >> 8), (char)(opts.bytes >> 16),
+	char ask[5] = {CONNECTION_REQUEST_RESPONSE, (char)opts.bytes, (char)(opts.bytes >> 8), (char)(opts.bytes >> 16),
 	               (char)(opts.bytes >> 24)};
 
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
@@ -310,7 +311,7 @@ static void transfers(void)
 
 static _Atomic uint64_t connections; /* of all threads */
 
-static void *connecting_main(void *arg)
+static void *tcp_load_connect_thread(void *arg)
 {
 	const uint64_t *end = arg;
 
@@ -321,13 +322,13 @@ static void *connecting_main(void *arg)
 	return NULL;
 }
 
-static void connects_by_threads(void)
+static void tcp_load_connects_by_threads(void)
 {
 	uint64_t start = bench_now_ns(), end = start + opts.msec * 1000000ULL;
 	pthread_t thread[64];
 
 	for (unsigned i = 0; i < opts.threads; i++)
-		if (pthread_create(&thread[i], NULL, connecting_main, &end) != 0)
+		if (pthread_create(&thread[i], NULL, tcp_load_connect_thread, &end) != 0)
 			bench_die("pthread_create");
 	for (unsigned i = 0; i < opts.threads; i++)
 		pthread_join(thread[i], NULL);
@@ -438,7 +439,7 @@ int main(int argc, char **argv)
 	else if (strcmp(role, "transfers") == 0)
 		transfers();
 	else if (strcmp(role, "connect") == 0 && opts.threads > 1)
-		connects_by_threads();
+		tcp_load_connects_by_threads();
 	else if (strcmp(role, "connect") == 0)
 		connects(0);
 	else if (strcmp(role, "closed") == 0)

@@ -3,9 +3,9 @@
  *
  *   xtreme_trips pong|ping udp|tcp xtreme|recv LOCAL PEER PORT [ROUNDS]
  *
- * Both ends are at PORT. UDP: bound and connected. TCP: pong listens, ping connects; TCP_NODELAY. Messages have 22 bytes:
- * 64 as an Ethernet frame over UDP, as ring_udp sends them. Both ends spin. ping prints half of each round trip as a
- * histogram (measure.h); pong ends by SIGTERM. With "xtreme" it runs preloaded, with VMA_SOCKETXTREME=1.
+ * Both ends are at PORT. UDP: bound and connected. TCP: pong listens, ping connects; TCP_NODELAY. Messages have 22
+ * bytes: 64 as an Ethernet frame over UDP, as ring_udp sends them. Both ends spin. ping prints half of each round trip
+ * as a histogram (measure.h); pong ends by SIGTERM. With "xtreme" it runs preloaded, with VMA_SOCKETXTREME=1.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -28,7 +28,7 @@ enum { BYTES = 22, BATCH = 16, WARM_UP = 5000, LOOK_AT_CLOCK = 256 };
 #define GIVE_UP_NS 5000000000ULL
 
 static struct vma_api_t *api;
-static bool is_udp, by_xtreme, echoes;
+static bool is_udp, receives_by_socketxtreme, echoes;
 static int polled_fd, fd = -1; /* the connection; polled_fd: its listener, or itself */
 static volatile sig_atomic_t stop;
 
@@ -45,7 +45,7 @@ static void send_message(int to, const void *bytes, size_t len)
 }
 
 /* What it says; the bytes of its packet, which is given back. */
-static size_t take_completion(struct vma_completion_t *completion, uint64_t *first)
+static size_t handle_xtreme_completion(struct vma_completion_t *completion, uint64_t *first)
 {
 	size_t len = 0;
 
@@ -77,7 +77,7 @@ static size_t receive_by_xtreme(uint64_t *first)
 	if (n < 0)
 		bench_die("socketxtreme_poll");
 	for (int i = 0; i < n; i++)
-		len += take_completion(&completions[i], first);
+		len += handle_xtreme_completion(&completions[i], first);
 	return len;
 }
 
@@ -87,7 +87,7 @@ static size_t receive(uint64_t *first)
 	char bytes[2048];
 	ssize_t len;
 
-	if (by_xtreme)
+	if (receives_by_socketxtreme)
 		return receive_by_xtreme(first);
 	len = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
 	if (len <= 0) {
@@ -178,7 +178,7 @@ static void listen_and_accept(const struct sockaddr_in *local)
 		bench_die("listen");
 	printf("ready\n");
 	fflush(stdout);
-	if (by_xtreme)
+	if (receives_by_socketxtreme)
 		return;
 	fd = accept(polled_fd, NULL, NULL);
 	if (fd < 0)
@@ -199,12 +199,13 @@ int main(int argc, char **argv)
 	sigaction(SIGTERM, &action, NULL);
 	echoes = strcmp(argv[1], "pong") == 0;
 	is_udp = strcmp(argv[2], "udp") == 0;
-	by_xtreme = strcmp(argv[3], "xtreme") == 0;
+	receives_by_socketxtreme = strcmp(argv[3], "xtreme") == 0;
 	local.sin_addr = bench_address("LOCAL", argv[4]);
 	peer.sin_addr = bench_address("PEER", argv[5]);
 	local.sin_port = peer.sin_port = htons((uint16_t)bench_number("PORT", argv[6], 1, UINT16_MAX));
-	api = by_xtreme ? vma_get_api() : NULL;
-	if (by_xtreme && (api == NULL || !(api->vma_extra_supported_mask & VMA_EXTRA_API_SOCKETXTREME_POLL))) {
+	api = receives_by_socketxtreme ? vma_get_api() : NULL;
+	if (receives_by_socketxtreme &&
+	    (api == NULL || !(api->vma_extra_supported_mask & VMA_EXTRA_API_SOCKETXTREME_POLL))) {
 		fprintf(stderr, "%s: preload the library, with VMA_SOCKETXTREME=1\n", argv[0]);
 		return 1;
 	}

@@ -45,12 +45,12 @@ void probes_next(struct probes *probes, uint8_t *payload)
 	probes->all[seq].sent_ns = probes_now_ns();
 }
 
-void probes_undo(struct probes *probes)
+void probes_unsend_last(struct probes *probes)
 {
 	probes->sent--;
 }
 
-static bool is_as_sent(const struct probes *probes, const uint8_t *payload, uint32_t len, uint64_t *seq)
+static bool probe_payload_is_as_sent(const struct probes *probes, const uint8_t *payload, uint32_t len, uint64_t *seq)
 {
 	if (len != probes->bytes)
 		return false;
@@ -63,11 +63,11 @@ static bool is_as_sent(const struct probes *probes, const uint8_t *payload, uint
 	return true;
 }
 
-void probes_take(struct probes *probes, const uint8_t *payload, uint32_t len)
+void probes_record_answer(struct probes *probes, const uint8_t *payload, uint32_t len)
 {
 	uint64_t now = probes_now_ns(), seq;
 
-	if (!is_as_sent(probes, payload, len, &seq)) {
+	if (!probe_payload_is_as_sent(probes, payload, len, &seq)) {
 		probes->corrupt++;
 	} else if (probes->all[seq].rtt_ns != 0) {
 		probes->duplicates++;
@@ -77,7 +77,7 @@ void probes_take(struct probes *probes, const uint8_t *payload, uint32_t len)
 	}
 }
 
-static int by_rtt(const void *a, const void *b)
+static int compare_probes_by_rtt(const void *a, const void *b)
 {
 	const struct probe *x = a, *y = b;
 
@@ -99,7 +99,7 @@ bool probes_report(struct probes *probes, double seconds)
 	       (unsigned long long)probes->corrupt);
 	if (n == 0)
 		return false;
-	qsort(probes->all, probes->sent, sizeof(*probes->all), by_rtt);
+	qsort(probes->all, probes->sent, sizeof(*probes->all), compare_probes_by_rtt);
 	printf("round trip in microseconds: p50 %.2f, p99 %.2f, p99.9 %.2f, most %.2f; %.0f per second\n",
 	       usec(&first[n / 2]), usec(&first[n * 99 / 100]), usec(&first[n * 999 / 1000]), usec(&first[n - 1]),
 	       (double)n / seconds);

@@ -30,9 +30,9 @@ uint64_t probes_now_ns(void);
 /* Fills the payload of the next datagram; it counts as sent from now on. */
 void probes_next(struct probes *probes, uint8_t *payload);
 /* The one just filled could not be sent: it will be the next one again. */
-void probes_undo(struct probes *probes);
+void probes_unsend_last(struct probes *probes);
 /* Checks every byte of an answer and counts it. */
-void probes_take(struct probes *probes, const uint8_t *payload, uint32_t len);
+void probes_record_answer(struct probes *probes, const uint8_t *payload, uint32_t len);
 
 /* Prints counts and percentiles; true if all came back, once each, as they were. Ends the series: only dump
  * and fini may follow. */

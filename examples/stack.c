@@ -29,7 +29,7 @@ uint64_t stack_number(const char *option, const char *value, uint64_t max)
 	exit(2);
 }
 
-static bool take_owner(struct stack *stack, const char *value)
+static bool stack_set_owner_option(struct stack *stack, const char *value)
 {
 	stack->use_vmad = strcmp(value, "vmad") == 0;
 	if (!stack->use_vmad && strcmp(value, "self") != 0)
@@ -49,7 +49,7 @@ bool stack_option(struct stack *stack, int letter, const char *value)
 		stack->port_be = htons((uint16_t)stack_number("--port", value, 65535));
 		return true;
 	case 1003:
-		return take_owner(stack, value);
+		return stack_set_owner_option(stack, value);
 	case 1004:
 		stack->vmad_path = value;
 		return true;
@@ -64,7 +64,7 @@ bool stack_option(struct stack *stack, int letter, const char *value)
 	}
 }
 
-static int stack_failed(const char *step, int rc)
+static int stack_print_failure(const char *step, int rc)
 {
 	fprintf(stderr, "%s: %s\n", step, strerror(-rc));
 	return rc;
@@ -80,10 +80,10 @@ static int open_memory(struct stack *stack)
 	vma_ring_conf_memory(&stack->conf, &arena, &spill);
 	rc = vma_bufarena_create(&arena, &stack->arena);
 	if (rc != 0)
-		return stack_failed("vma_bufarena_create", rc);
+		return stack_print_failure("vma_bufarena_create", rc);
 	spill.arena = stack->arena;
 	rc = vma_bufpool_create(&spill, &stack->spill);
-	return rc == 0 ? 0 : stack_failed("vma_bufpool_create", rc);
+	return rc == 0 ? 0 : stack_print_failure("vma_bufpool_create", rc);
 }
 
 static int stack_open_nic(struct stack *stack)
@@ -104,7 +104,7 @@ static int stack_open_nic(struct stack *stack)
 	}
 	if (rc == 0)
 		rc = vma_nic_open(device, &attr, &stack->nic);
-	return rc == 0 ? 0 : stack_failed(stack->device, rc);
+	return rc == 0 ? 0 : stack_print_failure(stack->device, rc);
 }
 
 static int open_ring(struct stack *stack)
@@ -114,7 +114,7 @@ static int open_ring(struct stack *stack)
 
 	vma_ring_conf(&stack->conf, &attr);
 	rc = vma_ring_create(&attr, &stack->ring);
-	return rc == 0 ? 0 : stack_failed("vma_ring_create", rc);
+	return rc == 0 ? 0 : stack_print_failure("vma_ring_create", rc);
 }
 
 int stack_open(struct stack *stack, vma_flow_sink sink, void *owner)
@@ -140,7 +140,7 @@ int stack_open(struct stack *stack, vma_flow_sink sink, void *owner)
 	stack->flow.key.local_port_be = stack->port_be;
 	memcpy(stack->flow.key.local, stack->local, sizeof(stack->local));
 	rc = vma_ring_attach(stack->ring, &stack->flow);
-	return rc == 0 ? 0 : stack_failed("vma_ring_attach", rc);
+	return rc == 0 ? 0 : stack_print_failure("vma_ring_attach", rc);
 }
 
 void stack_close(struct stack *stack)
@@ -177,7 +177,7 @@ bool stack_send(struct stack *stack, struct vma_pkt_udp *headers, struct vma_buf
 	return false;
 }
 
-void stack_idle(struct stack *stack, uint64_t timeout_ns)
+void stack_wait_for_packets(struct stack *stack, uint64_t timeout_ns)
 {
 	if (stack->wait)
 		vma_ring_wait(stack->ring, timeout_ns);

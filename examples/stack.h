@@ -1,7 +1,7 @@
 /*
  * stack - what all examples need before the first packet: options, memory, a NIC, a ring.
  *
- * Threads: one. Progress: only stack_idle sleeps, and only with --wait.
+ * Threads: one. Progress: only stack_wait_for_packets sleeps, and only with --wait.
  * Memory: one static struct stack, zeroed; close accepts a half-open one.
  * Example: udp_echo.c, udp_ping.c, tcp_echo.c.
  */
@@ -75,7 +75,7 @@ char *stack_payload(struct stack *stack, const struct vma_pkt_udp *headers, stru
 bool stack_send(struct stack *stack, struct vma_pkt_udp *headers, struct vma_buf *buf, uint32_t payload_bytes);
 
 /* Called when vma_ring_progress found nothing: sleeps until something arrives, at most for timeout_ns. */
-void stack_idle(struct stack *stack, uint64_t timeout_ns);
+void stack_wait_for_packets(struct stack *stack, uint64_t timeout_ns);
 
 /* What the ring received, sent and dropped, by its own counters. */
 void stack_summary(const struct stack *stack);

@@ -109,7 +109,7 @@ static void tcp_echo_back(struct conn *conn)
 	}
 }
 
-static void steer_in_time(struct conn *conn)
+static void steer_connection_when_due(struct conn *conn)
 {
 	if (conn->steered || tcp_echo_now_ns() < conn->steer_ns)
 		return;
@@ -118,7 +118,7 @@ static void steer_in_time(struct conn *conn)
 	fflush(stdout);
 }
 
-static void serve_all(void)
+static void serve_all_connections(void)
 {
 	struct conn **place = &conns;
 
@@ -128,7 +128,7 @@ static void serve_all(void)
 		if (!conn->over)
 			tcp_echo_back(conn);
 		if (!conn->over)
-			steer_in_time(conn);
+			steer_connection_when_due(conn);
 		if (!conn->over) {
 			place = &conn->next;
 			continue;
@@ -142,7 +142,7 @@ static void serve_all(void)
 
 /* ---- begin and end ---- */
 
-static int tcp_echo_failed(const char *step, int rc)
+static int tcp_echo_print_failure(const char *step, int rc)
 {
 	fprintf(stderr, "%s: %s\n", step, strerror(-rc));
 	return rc;
@@ -154,9 +154,9 @@ static int open_tcp(void)
 	int rc;
 
 	if (getrandom(attr.secret, sizeof(attr.secret), 0) != sizeof(attr.secret))
-		return tcp_echo_failed("getrandom", -errno);
+		return tcp_echo_print_failure("getrandom", -errno);
 	rc = vma_tcp_create(&attr, &tcp);
-	return rc == 0 ? 0 : tcp_echo_failed("vma_tcp_create", rc);
+	return rc == 0 ? 0 : tcp_echo_print_failure("vma_tcp_create", rc);
 }
 
 static int begin_listening(void)
@@ -173,7 +173,7 @@ static int begin_listening(void)
 	memcpy(attr.local, stack.local, 4);
 	rc = vma_tcp_listen(tcp, &attr, &listener);
 	if (rc != 0)
-		return tcp_echo_failed("vma_tcp_listen", rc);
+		return tcp_echo_print_failure("vma_tcp_listen", rc);
 	printf("listening on %s, port %u\n", stack.device, ntohs(stack.port_be));
 	return 0;
 }
@@ -213,7 +213,7 @@ static int begin_connecting(void)
 		rc = vma_tcp_connect(tcp, &attr, &conn->tcp);
 	if (rc != 0) {
 		free(conn);
-		return tcp_echo_failed("vma_tcp_connect", rc);
+		return tcp_echo_print_failure("vma_tcp_connect", rc);
 	}
 	conn->steered = true; /* from the start */
 	conns = conn;
@@ -221,12 +221,12 @@ static int begin_connecting(void)
 }
 
 /* Until the next timer, or a packet. */
-static void sleep_a_little(void)
+static void sleep_until_timer_or_packet(void)
 {
 	uint64_t due = vma_tcp_next_due_ns(tcp), now = tcp_echo_now_ns(), left = due <= now ? 0 : due - now;
 
 	if (left > 0)
-		stack_idle(&stack, left < SLEEP_NS ? left : SLEEP_NS);
+		stack_wait_for_packets(&stack, left < SLEEP_NS ? left : SLEEP_NS);
 }
 
 static void tcp_echo_end(void)
@@ -305,8 +305,8 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	while (rc == 0 && !stack_stop) {
 		if (vma_ring_progress(stack.ring) <= 0)
-			sleep_a_little();
-		serve_all();
+			sleep_until_timer_or_packet();
+		serve_all_connections();
 	}
 	if (tcp != NULL)
 		tcp_echo_end();

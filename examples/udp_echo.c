@@ -76,7 +76,7 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	while (!stack_stop)
 		if (vma_ring_progress(stack.ring) <= 0)
-			stack_idle(&stack, SLEEP_NS);
+			stack_wait_for_packets(&stack, SLEEP_NS);
 
 	printf("echoed %llu, refused %llu\n", (unsigned long long)echoed, (unsigned long long)refused);
 	stack_summary(&stack);

@@ -33,7 +33,7 @@ static bool ping_take_answer(struct vma_flow *flow, struct vma_buf *packet, cons
 	(void)flow;
 	if (memcmp(info->src, to.dst_ip, sizeof(to.dst_ip)) != 0 || packet->next != NULL)
 		return false; /* the ring takes the packet back and counts it */
-	probes_take(&probes, (const uint8_t *)payload, packet->payload_len);
+	probes_record_answer(&probes, (const uint8_t *)payload, packet->payload_len);
 	vma_buf_put(stack.arena, packet);
 	return true;
 }
@@ -49,7 +49,7 @@ static bool udp_ping_send_next(void)
 	probes_next(&probes, (uint8_t *)payload); /* before it leaves: the answer may be here before send returns */
 	if (stack_send(&stack, &headers, buf, (uint32_t)bytes))
 		return true;
-	probes_undo(&probes);
+	probes_unsend_last(&probes);
 	return false;
 }
 
@@ -64,7 +64,7 @@ static void receive_until(uint64_t wanted, uint64_t deadline_ns)
 		now = probes_now_ns();
 		if (now >= deadline_ns)
 			return;
-		stack_idle(&stack, deadline_ns - now < SLEEP_NS ? deadline_ns - now : SLEEP_NS);
+		stack_wait_for_packets(&stack, deadline_ns - now < SLEEP_NS ? deadline_ns - now : SLEEP_NS);
 	}
 }
 

@@ -36,12 +36,12 @@
 	type call_##alias_name parameters __asm__(#alias_name) __attribute__((visibility("default"), alias(#name)));
 
 /* Whether the table has nothing under a number. */
-#define NOT_OURS(fd) __builtin_expect(vma_fd_lookup(fd) == NULL, 1)
+#define FD_IS_NOT_OURS(fd) __builtin_expect(vma_fd_lookup(fd) == NULL, 1)
 /*
  * The same in one load, with no call that would make the compiler keep the arguments: what follows is a jump. Not of
  * numbers beyond the array, which go the long way.
  */
-#define IS_PLAIN(fd)                                                                                                   \
+#define FD_IS_NOT_OURS_BY_ONE_LOAD(fd)                                                                                 \
 	__builtin_expect((unsigned)(fd) < VMA_FD_LOW && atomic_load_explicit(&vma_fd_low[(unsigned)(fd) % VMA_FD_LOW], \
 	                                                                     memory_order_relaxed) == NULL,            \
 	                 1)
@@ -96,7 +96,7 @@ static inline ssize_t call_end(struct call *call, ssize_t rc)
 }
 
 /* True: another file, which serves the call, stands under the number now. See descriptor.c. */
-bool call_touch(struct call *call, int fd) __attribute__((cold));
+bool call_refetch_file_after_touch(struct call *call, int fd) __attribute__((cold));
 
 /* Inside with a file that has this op, or false and outside. */
 #define CALL_BEGIN_OP(call, fd, op)                                                                                    \
@@ -108,7 +108,7 @@ static inline bool call_file_supports_op(struct call *call, int fd, bool has)
 	if (__builtin_expect(has && !call->file->os_only, 1))
 		return true;
 	if (__builtin_expect(has && atomic_load_explicit(&vma_any_file_needs_touch, memory_order_relaxed), 0) &&
-	    call_touch(call, fd))
+	    call_refetch_file_after_touch(call, fd))
 		return true;
 	vma_ring_ctxs_drive_overdue(call->self);
 	call_leave(call);

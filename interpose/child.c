@@ -18,7 +18,7 @@
 /* The child will end or execute: what it calls for that is looked up here, once, and not in each child. */
 EXPORT(pid_t, fork, (void))
 {
-	thread_more();
+	libc_functions_get();
 	return vma_os.fork();
 }
 ALIAS(pid_t, __fork, fork, (void))
@@ -82,7 +82,7 @@ ALIAS(pid_t, __vfork, vfork, (void))
 /* The C library puts /dev/null under 0, 1 and 2 itself. */
 EXPORT(int, daemon, (int nochdir, int noclose))
 {
-	int rc = thread_more()->daemon(nochdir, noclose);
+	int rc = libc_functions_get()->daemon(nochdir, noclose);
 
 	if (rc == 0 && !noclose)
 		for (int fd = 0; fd <= 2; fd++)
@@ -97,9 +97,9 @@ EXPORT(int, daemon, (int nochdir, int noclose))
  */
 EXPORT(int, posix_spawn_file_actions_adddup2, (posix_spawn_file_actions_t * actions, int fd, int to))
 {
-	int rc = thread_more()->posix_spawn_file_actions_adddup2(actions, fd, to);
+	int rc = libc_functions_get()->posix_spawn_file_actions_adddup2(actions, fd, to);
 
-	if (rc == 0 && !NOT_OURS(fd))
+	if (rc == 0 && !FD_IS_NOT_OURS(fd))
 		hand_over_fd(fd);
 	return rc;
 }
@@ -134,9 +134,10 @@ EXPORT(int, clone,
 	int rc, saved;
 
 	if (run == NULL || stack == NULL || (flags & CLONE_VM) != 0 || !process_started())
-		return thread_more()->clone(run, stack, flags, arg, parent_tid, tls, child_tid);
+		return libc_functions_get()->clone(run, stack, flags, arg, parent_tid, tls, child_tid);
 	process_prepare();
-	rc = thread_more()->clone(run_clone_child_function, stack, flags, &clone_call, parent_tid, tls, child_tid);
+	rc = libc_functions_get()->clone(run_clone_child_function, stack, flags, &clone_call, parent_tid, tls,
+	                                 child_tid);
 	saved = errno;
 	process_parent();
 	errno = saved;

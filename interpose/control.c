@@ -11,8 +11,8 @@
  * The cancellation points among them (connect, accept) are so in the C library when the op ends up there; an op that
  * waits says itself where it can be cancelled.
  */
-#define CALL_OURS(type, name, parameters, fd, os_arguments, op_arguments)                                              \
-	static __attribute__((noinline)) type name##_ours parameters                                                   \
+#define DEFINE_OFFLOADED_CALL(type, name, parameters, fd, os_arguments, op_arguments)                                  \
+	static __attribute__((noinline)) type name##_offloaded_fd parameters                                           \
 	{                                                                                                              \
 		struct call call;                                                                                      \
                                                                                                                        \
@@ -21,29 +21,29 @@
 		return (type)call_end(&call, call.file->ops->name op_arguments);                                       \
 	}
 #define CONTROL_CALL(type, name, parameters, fd, os_arguments, op_arguments)                                           \
-	CALL_OURS(type, name, parameters, fd, os_arguments, op_arguments)                                              \
+	DEFINE_OFFLOADED_CALL(type, name, parameters, fd, os_arguments, op_arguments)                                  \
 	EXPORT(type, name, parameters)                                                                                 \
 	{                                                                                                              \
-		if (IS_PLAIN(fd))                                                                                      \
+		if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))                                                                    \
 			return vma_os.name os_arguments;                                                               \
-		return name##_ours os_arguments;                                                                       \
+		return name##_offloaded_fd os_arguments;                                                               \
 	}
 
 CONTROL_CALL(int, shutdown, (int fd, int how), fd, (fd, how), (call.file, fd, how))
-CALL_OURS(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *len), fd,
-          (fd, level, name, value, len), (call.file, fd, level, name, value, len))
+DEFINE_OFFLOADED_CALL(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *len), fd,
+                      (fd, level, name, value, len), (call.file, fd, level, name, value, len))
 EXPORT(int, getsockopt, (int fd, int level, int name, void *value, socklen_t *len))
 {
 	int rc;
 
-	if (IS_PLAIN(fd))
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
 		return vma_os.getsockopt(fd, level, name, value, len);
 	if (fd == -1 && (rc = extra_get_api(level, name, value, len)) != -ENOENT) {
 		if (rc != 0)
 			errno = -rc;
 		return rc == 0 ? 0 : -1;
 	}
-	return getsockopt_ours(fd, level, name, value, len);
+	return getsockopt_offloaded_fd(fd, level, name, value, len);
 }
 CONTROL_CALL(int, getsockname, (int fd, struct sockaddr *addr, socklen_t *len), fd, (fd, addr, len),
              (call.file, fd, addr, len))
@@ -53,34 +53,34 @@ CONTROL_CALL(int, ioctl, (int fd, unsigned long request, void *arg), fd, (fd, re
              (call.file, fd, request, arg))
 
 /* By which it is decided who has the socket: if it is the kernel's, the log says why. */
-static int log_decision(int fd, int rc, bool serves)
+static int log_offload_decision(int fd, int rc, bool serves)
 {
 	if (vma_log_on(VMA_LOG_INFO) && (rc == 0 || errno == EINPROGRESS))
 		vma_sock_log_reason(fd, serves);
 	return rc;
 }
-#define DECIDING_CALL(name, parameters, serves, os_arguments, op_arguments)                                            \
-	CALL_OURS(int, name, parameters, fd, os_arguments, op_arguments)                                               \
+#define CONTROL_CALL_DECIDING_OFFLOAD(name, parameters, serves, os_arguments, op_arguments)                            \
+	DEFINE_OFFLOADED_CALL(int, name, parameters, fd, os_arguments, op_arguments)                                   \
 	EXPORT(int, name, parameters)                                                                                  \
 	{                                                                                                              \
-		if (IS_PLAIN(fd))                                                                                      \
+		if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))                                                                    \
 			return vma_os.name os_arguments;                                                               \
-		return log_decision(fd, name##_ours os_arguments, serves);                                             \
+		return log_offload_decision(fd, name##_offloaded_fd os_arguments, serves);                             \
 	}
 
-DECIDING_CALL(bind, (int fd, const struct sockaddr *addr, socklen_t len), true, (fd, addr, len),
-              (call.file, fd, addr, len))
-DECIDING_CALL(setsockopt, (int fd, int level, int name, const void *value, socklen_t len), false,
-              (fd, level, name, value, len), (call.file, fd, level, name, value, len))
+CONTROL_CALL_DECIDING_OFFLOAD(bind, (int fd, const struct sockaddr *addr, socklen_t len), true, (fd, addr, len),
+                              (call.file, fd, addr, len))
+CONTROL_CALL_DECIDING_OFFLOAD(setsockopt, (int fd, int level, int name, const void *value, socklen_t len), false,
+                              (fd, level, name, value, len), (call.file, fd, level, name, value, len))
 
-CALL_OURS(int, listen, (int fd, int backlog), fd, (fd, backlog), (call.file, fd, backlog))
+DEFINE_OFFLOADED_CALL(int, listen, (int fd, int backlog), fd, (fd, backlog), (call.file, fd, backlog))
 EXPORT(int, listen, (int fd, int backlog))
 {
 	int rc;
 
-	if (IS_PLAIN(fd))
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
 		return vma_os.listen(fd, backlog);
-	rc = log_decision(fd, listen_ours(fd, backlog), true);
+	rc = log_offload_decision(fd, listen_offloaded_fd(fd, backlog), true);
 	if (rc == 0)
 		vma_stream_now_kernel_listens(fd);
 	return rc;
@@ -94,7 +94,7 @@ EXPORT(int, sockatmark, (int fd))
 	return call_ioctl(fd, SIOCATMARK, &at_mark) < 0 ? -1 : at_mark;
 }
 
-static __attribute__((noinline)) int connect_ours(int fd, const struct sockaddr *addr, socklen_t len)
+static __attribute__((noinline)) int connect_offloaded_fd(int fd, const struct sockaddr *addr, socklen_t len)
 {
 	struct call call;
 
@@ -106,13 +106,13 @@ static __attribute__((noinline)) int connect_ours(int fd, const struct sockaddr 
 
 EXPORT(int, connect, (int fd, const struct sockaddr *addr, socklen_t len))
 {
-	if (IS_PLAIN(fd))
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
 		return vma_os.connect(fd, addr, len);
-	return log_decision(fd, connect_ours(fd, addr, len), false);
+	return log_offload_decision(fd, connect_offloaded_fd(fd, addr, len), false);
 }
 ALIAS(int, __connect, connect, (int fd, const struct sockaddr *addr, socklen_t len))
 
-static __attribute__((noinline)) int accept4_ours(int fd, struct sockaddr *addr, socklen_t *len, int flags)
+static __attribute__((noinline)) int accept4_offloaded_fd(int fd, struct sockaddr *addr, socklen_t *len, int flags)
 {
 	struct call call;
 
@@ -124,16 +124,16 @@ static __attribute__((noinline)) int accept4_ours(int fd, struct sockaddr *addr,
 
 EXPORT(int, accept4, (int fd, struct sockaddr *addr, socklen_t *len, int flags))
 {
-	if (IS_PLAIN(fd))
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
 		return return_new_fd_forget_old_file(vma_os.accept4(fd, addr, len, flags));
-	return accept4_ours(fd, addr, len, flags);
+	return accept4_offloaded_fd(fd, addr, len, flags);
 }
 
 EXPORT(int, accept, (int fd, struct sockaddr *addr, socklen_t *len))
 {
-	if (IS_PLAIN(fd))
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
 		return return_new_fd_forget_old_file(vma_os.accept(fd, addr, len));
-	return accept4_ours(fd, addr, len, 0);
+	return accept4_offloaded_fd(fd, addr, len, 0);
 }
 
 /* ---- for users ---- */

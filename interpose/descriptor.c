@@ -45,7 +45,7 @@ void forget_old_file_of_new_fd(int fd)
 }
 
 /* What touch puts in a file's place is a TCP socket, which has every op that the file had. */
-bool call_touch(struct call *call, int fd)
+bool call_refetch_file_after_touch(struct call *call, int fd)
 {
 	struct vma_file *file;
 
@@ -59,7 +59,7 @@ bool call_touch(struct call *call, int fd)
 
 /* ---- close ---- */
 
-static __attribute__((noinline)) int close_ours(int fd)
+static __attribute__((noinline)) int close_offloaded_fd(int fd)
 {
 	int rc;
 
@@ -78,9 +78,9 @@ static __attribute__((noinline)) int close_ours(int fd)
 
 EXPORT(int, close, (int fd))
 {
-	if (NOT_OURS(fd))
+	if (FD_IS_NOT_OURS(fd))
 		return vma_os.close(fd);
-	return close_ours(fd);
+	return close_offloaded_fd(fd);
 }
 ALIAS(int, __close, close, (int fd))
 
@@ -88,14 +88,14 @@ ALIAS(int, __close, close, (int fd))
  * Empties the slots of a range that the kernel is about to close, and closes around the library's own: also in a vfork
  * child, which reaches its parent's internal thread by them (hand_over_fd), and loses them by exec.
  */
-static int close_range_around_ours(unsigned first, unsigned last, int flags)
+static int close_range_around_library_fds(unsigned first, unsigned last, int flags)
 {
 	const bool borrowed = process_is_vfork_child();
 	const unsigned highest = (unsigned)vma_fd_highest(), end = last < highest ? last : highest;
 	unsigned from = first;
 
 	for (unsigned fd = first; fd <= end; fd++) {
-		if (NOT_OURS((int)fd))
+		if (FD_IS_NOT_OURS((int)fd))
 			continue;
 		if (!fd_is_librarys_own((int)fd)) {
 			if (!borrowed)
@@ -109,9 +109,9 @@ static int close_range_around_ours(unsigned first, unsigned last, int flags)
 	return from <= last ? vma_os.close_range(from, last, flags) : 0;
 }
 
-static int close_range_ours(unsigned first, unsigned last, int flags)
+static int close_range_sparing_library_fds(unsigned first, unsigned last, int flags)
 {
-	int rc = close_range_around_ours(first, last, flags);
+	int rc = close_range_around_library_fds(first, last, flags);
 
 	vma_stream_linger_after_close();
 	return rc;
@@ -132,7 +132,7 @@ EXPORT(int, close_range, (unsigned first, unsigned last, int flags))
 	/* Known to the kernel? Before anything is forgotten. An empty range at the top closes nothing. */
 	if (vma_os.close_range(~0U, ~0U, 0) != 0)
 		return -1;
-	return close_range_ours(first, last, flags);
+	return close_range_sparing_library_fds(first, last, flags);
 }
 
 EXPORT(void, closefrom, (int low))
@@ -142,16 +142,16 @@ EXPORT(void, closefrom, (int low))
 	if (low < 0)
 		low = 0;
 	if (highest < low) {
-		thread_more()->closefrom(low);
+		libc_functions_get()->closefrom(low);
 		return;
 	}
 	if (vma_os.close_range(~0U, ~0U, 0) == 0) {
-		close_range_ours((unsigned)low, ~0U, 0);
+		close_range_sparing_library_fds((unsigned)low, ~0U, 0);
 		return;
 	}
 	for (; low <= highest; low++)
 		call_close(low); /* refuses the library's own */
-	thread_more()->closefrom(low);
+	libc_functions_get()->closefrom(low);
 }
 
 /* ---- copies ---- */
@@ -238,12 +238,12 @@ static int register_dup_of_fd(int from, int to, bool cloexec)
 
 EXPORT(int, dup, (int fd))
 {
-	if (NOT_OURS(fd))
+	if (FD_IS_NOT_OURS(fd))
 		return register_copied_fd(fd, vma_os.dup(fd));
 	return register_dup_of_fd(fd, vma_os.dup(fd), false);
 }
 
-static bool refuse_guarded(int fd)
+static bool refuse_library_own_fd(int fd)
 {
 	if (!fd_is_librarys_own(fd) || process_is_vfork_child())
 		return false;
@@ -256,7 +256,7 @@ static void hand_over_shared_before_dup2(int from, int to)
 {
 	const int saved = errno;
 
-	if (!NOT_OURS(to) && !process_is_vfork_child() && vma_os.fcntl(from, F_GETFD, NULL) >= 0)
+	if (!FD_IS_NOT_OURS(to) && !process_is_vfork_child() && vma_os.fcntl(from, F_GETFD, NULL) >= 0)
 		vma_stream_before_dup2(to);
 	errno = saved;
 }
@@ -264,11 +264,11 @@ static void hand_over_shared_before_dup2(int from, int to)
 /* Frames held back leave by the old `to` first. */
 EXPORT(int, dup2, (int from, int to))
 {
-	if (NOT_OURS(from) && NOT_OURS(to))
+	if (FD_IS_NOT_OURS(from) && FD_IS_NOT_OURS(to))
 		return register_copied_fd(from, vma_os.dup2(from, to));
 	if (from == to)
 		return vma_os.dup2(from, to);
-	if (refuse_guarded(to))
+	if (refuse_library_own_fd(to))
 		return -1;
 	hand_over_shared_before_dup2(from, to);
 	return register_dup_of_fd(from, vma_os.dup2(from, to), false);
@@ -277,11 +277,11 @@ ALIAS(int, __dup2, dup2, (int from, int to))
 
 EXPORT(int, dup3, (int from, int to, int flags))
 {
-	if (NOT_OURS(from) && NOT_OURS(to))
+	if (FD_IS_NOT_OURS(from) && FD_IS_NOT_OURS(to))
 		return register_copied_fd(from, vma_os.dup3(from, to, flags));
 	if (from == to)
 		return vma_os.dup3(from, to, flags);
-	if (refuse_guarded(to))
+	if (refuse_library_own_fd(to))
 		return -1;
 	hand_over_shared_before_dup2(from, to);
 	return register_dup_of_fd(from, vma_os.dup3(from, to, flags), flags != 0);
@@ -316,7 +316,7 @@ static int register_taken_fd(int pidfd, int number, int fd)
 	protocol = descriptor_protocol_of(fd);
 	rc = protocol == IPPROTO_TCP || protocol == IPPROTO_UDP ? vma_engine_request_hand_over(pidfd, number, fd) : 0;
 	if (rc == 1)
-		rights_arrive_one(fd);
+		rights_register_received_fd(fd);
 	else if (rc < 0 && may_be_offloaded_there(fd))
 		vma_log_once(
 		        VMA_LOG_WARN,
@@ -334,10 +334,10 @@ static int register_taken_fd(int pidfd, int number, int fd)
  */
 EXPORT(int, pidfd_getfd, (int pidfd, int fd, unsigned flags))
 {
-	const int copy = thread_more()->pidfd_getfd(pidfd, fd, flags), saved = errno;
+	const int copy = libc_functions_get()->pidfd_getfd(pidfd, fd, flags), saved = errno;
 	uint64_t cookie;
 
-	if (copy < 0 || NOT_OURS(fd) || fd == copy)
+	if (copy < 0 || FD_IS_NOT_OURS(fd) || fd == copy)
 		return register_taken_fd(pidfd, fd, copy);
 	cookie = vma_sock_cookie(fd);
 	if (cookie == 0 || cookie != vma_sock_cookie(copy)) {
@@ -350,7 +350,7 @@ EXPORT(int, pidfd_getfd, (int pidfd, int fd, unsigned flags))
 
 /* ---- fcntl ---- */
 
-static __attribute__((noinline)) int fcntl_ours(int fd, int cmd, void *arg)
+static __attribute__((noinline)) int fcntl_offloaded_fd(int fd, int cmd, void *arg)
 {
 	struct call call;
 
@@ -372,8 +372,8 @@ static __attribute__((noinline)) int fcntl_ours(int fd, int cmd, void *arg)
 
 static inline int fcntl_any(int fd, int cmd, void *arg, int (*os)(int fd, int cmd, void *arg))
 {
-	if (!NOT_OURS(fd))
-		return fcntl_ours(fd, cmd, arg);
+	if (!FD_IS_NOT_OURS(fd))
+		return fcntl_offloaded_fd(fd, cmd, arg);
 	if (__builtin_expect(cmd != F_DUPFD && cmd != F_DUPFD_CLOEXEC, 1))
 		return os(fd, cmd, arg);
 	return register_copied_fd(fd, os(fd, cmd, arg));
@@ -398,5 +398,5 @@ EXPORT(int, fcntl64, (int fd, int cmd, void *arg))
  */
 EXPORT(void, __res_iclose, (void *state, int free_addresses))
 {
-	thread_more()->__res_iclose(state, free_addresses);
+	libc_functions_get()->__res_iclose(state, free_addresses);
 }

@@ -26,7 +26,7 @@
 
 /* ---- before, and after one that has failed ---- */
 
-static bool exec_is_ours(void)
+static bool exec_needs_preparation(void)
 {
 	const struct vma_thread *self = vma_thread_cache;
 
@@ -38,7 +38,7 @@ static void process_before_exec(void)
 	struct vma_thread *self = vma_thread_cache;
 	const int saved = errno;
 
-	if (!exec_is_ours() || process_is_vfork_child())
+	if (!exec_needs_preparation() || process_is_vfork_child())
 		return;
 	inherited_before_exec();
 	vma_stream_before_exec();
@@ -54,7 +54,7 @@ static void process_exec_failed(void)
 {
 	const int saved = errno;
 
-	if (exec_is_ours() && !process_is_vfork_child())
+	if (exec_needs_preparation() && !process_is_vfork_child())
 		vma_stream_exec_failed();
 	errno = saved;
 }
@@ -84,14 +84,15 @@ static const char *exec_find_preload(char *const *environment)
 }
 
 /* 0: the environment stays as it is. Else how many variables it has when the library is named there, with the NULL. */
-static size_t exec_variables(char *const *environment, bool beside)
+static size_t exec_environment_size(char *const *environment, bool beside)
 {
 	const char *given = exec_find_preload(environment);
 	const int saved = errno;
 	size_t n = 0;
 	bool waits;
 
-	if (exec_preload[0] == '\0' || !exec_is_ours() || (given != NULL && strstr(given, exec_preload) != NULL))
+	if (exec_preload[0] == '\0' || !exec_needs_preparation() ||
+	    (given != NULL && strstr(given, exec_preload) != NULL))
 		return 0;
 	if (given != NULL && strlen(given) + strlen(exec_preload) + sizeof(PRELOAD) + 1 > PRELOAD_MAX)
 		return 0;
@@ -105,7 +106,7 @@ static size_t exec_variables(char *const *environment, bool beside)
 }
 
 /* `text` has PRELOAD_MAX bytes. */
-static void exec_name_library(char *const *environment, char **variables, char *text)
+static void exec_put_library_in_environment(char *const *environment, char **variables, char *text)
 {
 	const char *given = exec_find_preload(environment);
 
@@ -124,10 +125,10 @@ static void exec_name_library(char *const *environment, char **variables, char *
 
 /* `environment`, or a copy that names the library: it lives as long as the block in which this stands. */
 #define EXEC_ENVIRONMENT(environment, beside)                                                                          \
-	const size_t variables_n = exec_variables(environment, beside);                                                \
+	const size_t variables_n = exec_environment_size(environment, beside);                                         \
 	char *variables[variables_n + 1], preload_text[variables_n != 0 ? PRELOAD_MAX : 1];                            \
 	if (variables_n != 0) {                                                                                        \
-		exec_name_library(environment, variables, preload_text);                                               \
+		exec_put_library_in_environment(environment, variables, preload_text);                                 \
 		(environment) = variables;                                                                             \
 	}
 
@@ -139,7 +140,7 @@ static void exec_name_library(char *const *environment, char **variables, char *
 	{                                                                                                              \
 		process_before_exec();                                                                                 \
 		EXEC_ENVIRONMENT(environment, process_is_vfork_child())                                                \
-		type rc = thread_more()->name arguments;                                                               \
+		type rc = libc_functions_get()->name arguments;                                                        \
 		process_exec_failed();                                                                                 \
 		return rc;                                                                                             \
 	}
@@ -161,7 +162,7 @@ EXPORT(int, execvp, (const char *file, char *const *argv))
 	EXPORT(type, name, parameters)                                                                                 \
 	{                                                                                                              \
 		EXEC_ENVIRONMENT(environment, true)                                                                    \
-		return thread_more()->name arguments;                                                                  \
+		return libc_functions_get()->name arguments;                                                           \
 	}
 VMA_SPAWN_CALLS(SPAWN)
 #undef SPAWN

@@ -20,7 +20,7 @@
 
 /* clang-format off */
 /* Calls that only yield descriptors: a number that the table still knows has been closed unseen. */
-#define VMA_YIELDING_CALLS(X)                                                                                          \
+#define VMA_CALLS_RETURNING_NEW_FD(X)                                                                                          \
 	X(int, creat64, (const char *path, mode_t mode), (path, mode))                                                 \
 	X(int, openat, (int dir, const char *path, int flags, mode_t mode), (dir, path, flags, mode))                  \
 	X(int, openat64, (int dir, const char *path, int flags, mode_t mode), (dir, path, flags, mode))                \
@@ -77,7 +77,7 @@
 	X(int, setrlimit64, (int resource, const void *limit), (resource, limit))
 
 /* The rest that needs its original; some of them return nothing, which is an int here. */
-#define VMA_OTHER_CALLS(X)                                                                                             \
+#define VMA_OTHER_LIBC_CALLS(X)                                                                                             \
 	X(int, _exit, (int status), (status))                                                                          \
 	X(int, _Exit, (int status), (status))                                                                          \
 	X(int, quick_exit, (int status), (status))                                                                     \
@@ -91,8 +91,8 @@
 	  void *child_tid), (run, stack, flags, arg, parent_tid, tls, child_tid))
 
 #define VMA_MORE_CALLS(X)                                                                                              \
-	VMA_YIELDING_CALLS(X) VMA_STDIO_CALLS(X) VMA_EXEC_CALLS(X) VMA_SPAWN_CALLS(X) VMA_PRIVILEGE_CALLS(X)           \
-	VMA_OTHER_CALLS(X)
+	VMA_CALLS_RETURNING_NEW_FD(X) VMA_STDIO_CALLS(X) VMA_EXEC_CALLS(X) VMA_SPAWN_CALLS(X) VMA_PRIVILEGE_CALLS(X)           \
+	VMA_OTHER_LIBC_CALLS(X)
 
 /* Written here on top of others, so that what they do to handlers and descriptors is seen. X(name) */
 #define VMA_DERIVED_EXPORTS(X)                                                                                         \

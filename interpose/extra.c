@@ -37,7 +37,7 @@ static int extra_register_recv_callback(int s, vma_recv_callback_t callback, voi
 }
 
 /* False: EFAULT. */
-static bool copy_program(void *to, const void *from, size_t size)
+static bool copy_application_memory(void *to, const void *from, size_t size)
 {
 	struct vma_thread *self = vma_enter();
 	const bool copied = vma_copy(to, from, size) == 0;
@@ -59,7 +59,8 @@ static int recvfrom_kernel(int s, void *buf, size_t len, int *flags, struct sock
 	int wanted;
 	ssize_t rc;
 
-	if (!copy_program(&wanted, flags, sizeof(wanted)) || (names && !copy_program(&room, fromlen, sizeof(room))))
+	if (!copy_application_memory(&wanted, flags, sizeof(wanted)) ||
+	    (names && !copy_application_memory(&room, fromlen, sizeof(room))))
 		return -1;
 	forced = (wanted & MSG_VMA_ZCOPY_FORCE) != 0;
 	if (forced)
@@ -75,8 +76,8 @@ static int recvfrom_kernel(int s, void *buf, size_t len, int *flags, struct sock
 		errno = EIO;
 		return -1;
 	}
-	faults = !copy_program(flags, &msg.msg_flags, sizeof(msg.msg_flags)) ||
-	         (names && !copy_program(fromlen, &msg.msg_namelen, sizeof(msg.msg_namelen)));
+	faults = !copy_application_memory(flags, &msg.msg_flags, sizeof(msg.msg_flags)) ||
+	         (names && !copy_application_memory(fromlen, &msg.msg_namelen, sizeof(msg.msg_namelen)));
 	return faults ? -1 : (int)rc;
 }
 
@@ -276,13 +277,14 @@ static const struct vma_own_api own_api = {
         .get_socket_state = vma_get_socket_state,
 };
 
-static void mask_init(void)
+static void extra_api_mask_init(void)
 {
 	api.vma_extra_supported_mask = vma_extra_mask();
 }
 
-/* The engine may not have started, and asking starts nothing: so the kernel copies, and is told no bad address by a signal. */
-static bool api_copy(void *to, const void *from, size_t size)
+/* The engine may not have started, and asking starts nothing: so the kernel copies, and is told no bad address by a
+ * signal. */
+static bool copy_memory_by_kernel(void *to, const void *from, size_t size)
 {
 	const struct iovec local = {.iov_base = to, .iov_len = size};
 	const struct iovec remote = {.iov_base = (void *)(uintptr_t)from, .iov_len = size};
@@ -304,11 +306,11 @@ int extra_get_api(int level, int name, void *value, const socklen_t *len)
 
 	if (level != SOL_SOCKET || (name != SO_VMA_GET_API && name != SO_VMA_GET_OWN_API))
 		return -ENOENT;
-	if (!api_copy(&room, len, sizeof(room)))
+	if (!copy_memory_by_kernel(&room, len, sizeof(room)))
 		return -EFAULT;
 	if (room < sizeof(table))
 		return -ENOENT;
 	if (name == SO_VMA_GET_API)
-		pthread_once(&once, mask_init);
-	return api_copy(value, &table, sizeof(table)) ? 0 : -EFAULT;
+		pthread_once(&once, extra_api_mask_init);
+	return copy_memory_by_kernel(value, &table, sizeof(table)) ? 0 : -EFAULT;
 }

@@ -14,7 +14,7 @@
 #include "more.h"
 
 /* Signals whose handlers interrupt system calls: siginterrupt(sig, 1). */
-static _Atomic uint64_t interrupting;
+static _Atomic uint64_t signals_that_interrupt_calls;
 
 /* A vfork child has dispositions of its own, but our record of handlers is its parent's. */
 static int set_action(int sig, const struct sigaction *action, struct sigaction *old)
@@ -56,7 +56,7 @@ static sighandler_t set_signal_handler(int sig, sighandler_t handler, int flags,
 
 EXPORT(sighandler_t, signal, (int sig, sighandler_t handler))
 {
-	const bool interrupts = (atomic_load(&interrupting) & handler_bit_of(sig)) != 0;
+	const bool interrupts = (atomic_load(&signals_that_interrupt_calls) & handler_bit_of(sig)) != 0;
 
 	return set_signal_handler(sig, handler, interrupts ? 0 : SA_RESTART, true);
 }
@@ -102,10 +102,10 @@ EXPORT(int, siginterrupt, (int sig, int interrupt))
 	if (set_action(sig, NULL, &action) < 0)
 		return -1;
 	if (interrupt) {
-		atomic_fetch_or(&interrupting, handler_bit_of(sig));
+		atomic_fetch_or(&signals_that_interrupt_calls, handler_bit_of(sig));
 		action.sa_flags &= ~SA_RESTART;
 	} else {
-		atomic_fetch_and(&interrupting, ~handler_bit_of(sig));
+		atomic_fetch_and(&signals_that_interrupt_calls, ~handler_bit_of(sig));
 		action.sa_flags |= SA_RESTART;
 	}
 	return set_action(sig, &action, NULL);

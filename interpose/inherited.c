@@ -42,10 +42,10 @@ static void register_inherited(int fd)
 	const int protocol = is_looked_at ? inherited_option_of(fd, SO_PROTOCOL) : -1;
 	const int family = protocol == IPPROTO_TCP || protocol == IPPROTO_UDP ? inherited_option_of(fd, SO_DOMAIN) : -1;
 
-	if (protocol == 0 && NOT_OURS(fd) && inherited_option_of(fd, SO_DOMAIN) == AF_UNIX &&
+	if (protocol == 0 && FD_IS_NOT_OURS(fd) && inherited_option_of(fd, SO_DOMAIN) == AF_UNIX &&
 	    inherited_option_of(fd, SO_TYPE) == SOCK_SEQPACKET)
 		vma_inherited_register_waits(fd);
-	if ((family != AF_INET && family != AF_INET6) || !NOT_OURS(fd))
+	if ((family != AF_INET && family != AF_INET6) || !FD_IS_NOT_OURS(fd))
 		return;
 	process_start();
 	vma_inherited_listener = vma_stream_inherit_by_exec;
@@ -81,7 +81,7 @@ static bool is_preloaded(void)
 	return getenv("LD_PRELOAD") != NULL || syscall(SYS_faccessat, AT_FDCWD, "/etc/ld.so.preload", R_OK) == 0;
 }
 
-static __attribute__((constructor)) void scan_descriptors(void)
+static __attribute__((constructor)) void register_inherited_at_load(void)
 {
 	const int saved = errno;
 	const int directory =

@@ -32,19 +32,19 @@ static void sockets_end_at_exit(void)
 }
 
 /* exit, also by return from main. */
-static __attribute__((destructor)) void end_of_library(void)
+static __attribute__((destructor)) void close_sockets_at_process_exit(void)
 {
 	sockets_end_at_exit();
 }
 
-#define LEAVING(name)                                                                                                  \
+#define EXPORT_EXIT_CALL(name)                                                                                         \
 	EXPORT(void, name, (int status))                                                                               \
 	{                                                                                                              \
 		sockets_end_at_exit();                                                                                 \
-		thread_more()->name(status);                                                                           \
+		libc_functions_get()->name(status);                                                                    \
 		__builtin_trap(); /* it does not return */                                                             \
 	}
-LEAVING(_exit)
-LEAVING(_Exit)
-LEAVING(quick_exit)
-#undef LEAVING
+EXPORT_EXIT_CALL(_exit)
+EXPORT_EXIT_CALL(_Exit)
+EXPORT_EXIT_CALL(quick_exit)
+#undef EXPORT_EXIT_CALL

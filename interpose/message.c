@@ -26,7 +26,7 @@ ssize_t message_bytes(const struct iovec *iov, int n)
 	return (ssize_t)total;
 }
 
-int message_get(struct msghdr *own, const struct msghdr *msg)
+int message_copy_from_application(struct msghdr *own, const struct msghdr *msg)
 {
 	if (vma_copy(own, msg, sizeof(*own)) != 0)
 		return -EFAULT;

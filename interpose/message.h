@@ -72,6 +72,6 @@ static inline void message_of_bytes(struct message *message, const void *data, s
 /* Inside. Bytes of all pieces, -EFAULT, or MESSAGE_KERNEL for what the kernel would refuse. */
 ssize_t message_bytes(const struct iovec *iov, int n);
 /* Inside. 0, -EFAULT, MESSAGE_KERNEL. */
-int message_get(struct msghdr *own, const struct msghdr *msg);
+int message_copy_from_application(struct msghdr *own, const struct msghdr *msg);
 
 #endif

@@ -4,8 +4,8 @@
 
 #include "more.h"
 
-struct more more_table;
-_Atomic bool more_loaded;
+struct more libc_functions_table;
+_Atomic bool libc_functions_are_resolved;
 
 /* A C library without one of them: a program that calls it nevertheless was made for another one. */
 #define X(type, name, parameters, arguments)                                                                           \
@@ -28,9 +28,9 @@ void more_load(void)
 
 #define X(type, name, parameters, arguments)                                                                           \
 	found = dlsym(RTLD_NEXT, #name);                                                                               \
-	__atomic_store_n(&more_table.name, found != NULL ? (type(*) parameters)found : missing_##name,                 \
+	__atomic_store_n(&libc_functions_table.name, found != NULL ? (type(*) parameters)found : missing_##name,       \
 	                 __ATOMIC_RELAXED);
 	VMA_MORE_CALLS(X)
 #undef X
-	atomic_store_explicit(&more_loaded, true, memory_order_release);
+	atomic_store_explicit(&libc_functions_are_resolved, true, memory_order_release);
 }

@@ -12,16 +12,16 @@ struct more {
 	VMA_MORE_CALLS(X)
 #undef X
 };
-extern struct more more_table;
-extern _Atomic bool more_loaded;
+extern struct more libc_functions_table;
+extern _Atomic bool libc_functions_are_resolved;
 void more_load(void);
 
 /* Looked up on first use, of which none is on a data path. */
-static inline const struct more *thread_more(void)
+static inline const struct more *libc_functions_get(void)
 {
-	if (__builtin_expect(!atomic_load_explicit(&more_loaded, memory_order_acquire), 0))
+	if (__builtin_expect(!atomic_load_explicit(&libc_functions_are_resolved, memory_order_acquire), 0))
 		more_load();
-	return &more_table;
+	return &libc_functions_table;
 }
 
 #endif

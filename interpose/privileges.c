@@ -25,22 +25,22 @@ static void start_engine_before_privilege_drop(void)
 		vma_engine_start_early();
 }
 
-#define DROPPING(name, parameters, arguments)                                                                          \
+#define EXPORT_PRIVILEGE_DROPPING_CALL(name, parameters, arguments)                                                    \
 	EXPORT(int, name, parameters)                                                                                  \
 	{                                                                                                              \
 		start_engine_before_privilege_drop();                                                                  \
-		return thread_more()->name arguments;                                                                  \
+		return libc_functions_get()->name arguments;                                                           \
 	}
 
-DROPPING(chroot, (const char *path), (path))
-DROPPING(initgroups, (const char *user, gid_t group), (user, group))
-DROPPING(setgroups, (size_t n, const gid_t *groups), (n, groups))
-DROPPING(setgid, (gid_t gid), (gid))
-DROPPING(setregid, (gid_t real, gid_t effective), (real, effective))
-DROPPING(setresgid, (gid_t real, gid_t effective, gid_t saved), (real, effective, saved))
-DROPPING(setuid, (uid_t uid), (uid))
-DROPPING(setreuid, (uid_t real, uid_t effective), (real, effective))
-DROPPING(setresuid, (uid_t real, uid_t effective, uid_t saved), (real, effective, saved))
+EXPORT_PRIVILEGE_DROPPING_CALL(chroot, (const char *path), (path))
+EXPORT_PRIVILEGE_DROPPING_CALL(initgroups, (const char *user, gid_t group), (user, group))
+EXPORT_PRIVILEGE_DROPPING_CALL(setgroups, (size_t n, const gid_t *groups), (n, groups))
+EXPORT_PRIVILEGE_DROPPING_CALL(setgid, (gid_t gid), (gid))
+EXPORT_PRIVILEGE_DROPPING_CALL(setregid, (gid_t real, gid_t effective), (real, effective))
+EXPORT_PRIVILEGE_DROPPING_CALL(setresgid, (gid_t real, gid_t effective, gid_t saved), (real, effective, saved))
+EXPORT_PRIVILEGE_DROPPING_CALL(setuid, (uid_t uid), (uid))
+EXPORT_PRIVILEGE_DROPPING_CALL(setreuid, (uid_t real, uid_t effective), (real, effective))
+EXPORT_PRIVILEGE_DROPPING_CALL(setresuid, (uid_t real, uid_t effective, uid_t saved), (real, effective, saved))
 
 /* Beside the arenas: the internal thread, queues, statistics, what starts later. */
 #define OTHER_BYTES ((rlim_t)256 << 20)
@@ -80,7 +80,7 @@ static int limit_addresses(const void *given)
  * By number, as the C library does it, and without a look-up: a sanitizer's runtime sets limits before instrumented
  * code may run, and the look-up is such code in a build for it.
  */
-#define LIMITING(name)                                                                                                 \
+#define EXPORT_SETRLIMIT_CALL(name)                                                                                    \
 	EXPORT(int, name, (int resource, const void *limit))                                                           \
 	{                                                                                                              \
 		if (resource == RLIMIT_NPROC)                                                                          \
@@ -90,5 +90,5 @@ static int limit_addresses(const void *given)
 		return set_limit(resource, limit);                                                                     \
 	}
 
-LIMITING(setrlimit)
-LIMITING(setrlimit64)
+EXPORT_SETRLIMIT_CALL(setrlimit)
+EXPORT_SETRLIMIT_CALL(setrlimit64)

@@ -15,7 +15,7 @@
 #include "process.h"
 
 _Atomic(_Atomic char *) process_mark;
-static _Atomic pid_t own_pid;
+static _Atomic pid_t process_started_pid;
 
 /* getpid() of the C library is no cache any more, but it may be interposed. */
 static pid_t current_pid(void)
@@ -27,14 +27,14 @@ static void mark_process_as_library_owner(void)
 {
 	_Atomic char *mark = atomic_load_explicit(&process_mark, memory_order_relaxed);
 
-	atomic_store_explicit(&own_pid, current_pid(), memory_order_relaxed);
+	atomic_store_explicit(&process_started_pid, current_pid(), memory_order_relaxed);
 	if (mark != NULL)
 		atomic_store_explicit(mark, 1, memory_order_release);
 }
 
 bool process_started(void)
 {
-	return atomic_load_explicit(&own_pid, memory_order_relaxed) != 0;
+	return atomic_load_explicit(&process_started_pid, memory_order_relaxed) != 0;
 }
 
 /*
@@ -42,7 +42,7 @@ bool process_started(void)
  * to note of a file the second would take for noted, and its child for told. No handler of a signal, which may fork as
  * well, interrupts who has the lock.
  */
-static pthread_mutex_t preparing = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t fork_prepare_lock = PTHREAD_MUTEX_INITIALIZER;
 
 void process_prepare(void)
 {
@@ -52,10 +52,10 @@ void process_prepare(void)
 	vma_callbacks_pause(self); /* the application's function may fork, too, or wait for another thread */
 	sigfillset(&all);
 	pthread_sigmask(SIG_BLOCK, &all, &before);
-	pthread_mutex_lock(&preparing);
+	pthread_mutex_lock(&fork_prepare_lock);
 	vma_udp_fork_prepare();
 	vma_stream_fork_prepare();
-	pthread_mutex_unlock(&preparing);
+	pthread_mutex_unlock(&fork_prepare_lock);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	vma_engine_fork_prepare();
 }
@@ -74,7 +74,7 @@ void process_parent(void)
 
 __attribute__((cold)) void process_child(void)
 {
-	pthread_mutex_init(&preparing, NULL); /* perhaps held by a thread of the parent */
+	pthread_mutex_init(&fork_prepare_lock, NULL); /* perhaps held by a thread of the parent */
 	vma_engine_fork_child();
 	vma_stream_fork_child();
 	vma_udp_fork_child();
@@ -92,14 +92,14 @@ static void start_once(void)
 	void *page =
 	        mmap(NULL, (size_t)sysconf(_SC_PAGESIZE), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	thread_more(); /* not looked up in a vfork child */
+	libc_functions_get(); /* not looked up in a vfork child */
 	vma_free(vma_alloc(1));
 	pthread_atfork(process_prepare, process_parent, process_child);
 	if (page != MAP_FAILED && madvise(page, (size_t)sysconf(_SC_PAGESIZE), MADV_WIPEONFORK) != 0) {
 		munmap(page, (size_t)sysconf(_SC_PAGESIZE));
 		page = MAP_FAILED;
 	}
-	atomic_store_explicit(&own_pid, current_pid(), memory_order_relaxed);
+	atomic_store_explicit(&process_started_pid, current_pid(), memory_order_relaxed);
 	if (page == MAP_FAILED)
 		return; /* copies without a word go unnoticed, fork and vfork do not */
 	*(_Atomic char *)page = 1;
@@ -122,8 +122,8 @@ void process_after_copying_clone(void)
 
 bool process_is_vfork_child(void)
 {
-	pid_t pid = atomic_load_explicit(&own_pid, memory_order_relaxed);
+	pid_t pid = atomic_load_explicit(&process_started_pid, memory_order_relaxed);
 
 	process_check_copied();
-	return pid != 0 && atomic_load_explicit(&own_pid, memory_order_relaxed) != current_pid();
+	return pid != 0 && atomic_load_explicit(&process_started_pid, memory_order_relaxed) != current_pid();
 }

@@ -42,8 +42,8 @@ static bool call_receive_bytes(int fd, void *data, size_t size, int flags, struc
 	return true;
 }
 
-static __attribute__((noinline)) ssize_t recvfrom_ours(int fd, void *data, size_t size, int flags,
-                                                       struct sockaddr *addr, socklen_t *len)
+static __attribute__((noinline)) ssize_t recvfrom_offloaded_fd(int fd, void *data, size_t size, int flags,
+                                                               struct sockaddr *addr, socklen_t *len)
 {
 	ssize_t result;
 
@@ -54,20 +54,20 @@ static __attribute__((noinline)) ssize_t recvfrom_ours(int fd, void *data, size_
 
 EXPORT(ssize_t, recv, (int fd, void *data, size_t size, int flags))
 {
-	if (IS_PLAIN(fd))
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
 		return vma_os.recv(fd, data, size, flags);
-	return recvfrom_ours(fd, data, size, flags, NULL, NULL);
+	return recvfrom_offloaded_fd(fd, data, size, flags, NULL, NULL);
 }
 
 EXPORT(ssize_t, recvfrom, (int fd, void *data, size_t size, int flags, struct sockaddr *addr, socklen_t *len))
 {
-	if (IS_PLAIN(fd))
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
 		return vma_os.recvfrom(fd, data, size, flags, addr, len);
-	return recvfrom_ours(fd, data, size, flags, addr, len);
+	return recvfrom_offloaded_fd(fd, data, size, flags, addr, len);
 }
 
 /* Nothing asked for is nothing taken, but for recv (the kernel's sock_read_iter). */
-static __attribute__((noinline)) ssize_t read_ours(int fd, void *data, size_t size)
+static __attribute__((noinline)) ssize_t read_offloaded_fd(int fd, void *data, size_t size)
 {
 	ssize_t result;
 
@@ -79,33 +79,33 @@ static __attribute__((noinline)) ssize_t read_ours(int fd, void *data, size_t si
 
 EXPORT(ssize_t, read, (int fd, void *data, size_t size))
 {
-	if (IS_PLAIN(fd))
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
 		return vma_os.read(fd, data, size);
-	return read_ours(fd, data, size);
+	return read_offloaded_fd(fd, data, size);
 }
 ALIAS(ssize_t, __read, read, (int fd, void *data, size_t size))
 
 /* The fortified ones know the room behind the pointer; the C library's own end the program when it is too small. */
 EXPORT(ssize_t, __read_chk, (int fd, void *data, size_t size, size_t room))
 {
-	if (IS_PLAIN(fd) || size > room)
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd) || size > room)
 		return vma_os.__read_chk(fd, data, size, room);
-	return read_ours(fd, data, size);
+	return read_offloaded_fd(fd, data, size);
 }
 
 EXPORT(ssize_t, __recv_chk, (int fd, void *data, size_t size, size_t room, int flags))
 {
-	if (IS_PLAIN(fd) || size > room)
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd) || size > room)
 		return vma_os.__recv_chk(fd, data, size, room, flags);
-	return recvfrom_ours(fd, data, size, flags, NULL, NULL);
+	return recvfrom_offloaded_fd(fd, data, size, flags, NULL, NULL);
 }
 
 EXPORT(ssize_t, __recvfrom_chk,
        (int fd, void *data, size_t size, size_t room, int flags, struct sockaddr *addr, socklen_t *len))
 {
-	if (IS_PLAIN(fd) || size > room)
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd) || size > room)
 		return vma_os.__recvfrom_chk(fd, data, size, room, flags, addr, len);
-	return recvfrom_ours(fd, data, size, flags, addr, len);
+	return recvfrom_offloaded_fd(fd, data, size, flags, addr, len);
 }
 
 /* ---- pieces ---- */
@@ -131,7 +131,7 @@ static bool receive_pieces(int fd, const struct iovec *iov, int n, int flags, ss
 	return true;
 }
 
-static __attribute__((noinline)) ssize_t readv_ours(int fd, const struct iovec *iov, int n)
+static __attribute__((noinline)) ssize_t readv_offloaded_fd(int fd, const struct iovec *iov, int n)
 {
 	ssize_t result;
 
@@ -140,9 +140,9 @@ static __attribute__((noinline)) ssize_t readv_ours(int fd, const struct iovec *
 
 EXPORT(ssize_t, readv, (int fd, const struct iovec *iov, int n))
 {
-	if (IS_PLAIN(fd))
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
 		return vma_os.readv(fd, iov, n);
-	return readv_ours(fd, iov, n);
+	return readv_offloaded_fd(fd, iov, n);
 }
 
 /* Sockets have no place to read from: ESPIPE. */
@@ -157,7 +157,8 @@ EXPORT(ssize_t, preadv64, (int fd, const struct iovec *iov, int n, off64_t offse
 }
 
 /* But at -1, which means "where it is", they are readv with flags. */
-static __attribute__((noinline)) ssize_t preadv2_ours(int fd, const struct iovec *iov, int n, off64_t offset, int flags)
+static __attribute__((noinline)) ssize_t preadv2_offloaded_fd(int fd, const struct iovec *iov, int n, off64_t offset,
+                                                              int flags)
 {
 	ssize_t result;
 
@@ -169,16 +170,16 @@ static __attribute__((noinline)) ssize_t preadv2_ours(int fd, const struct iovec
 
 EXPORT(ssize_t, preadv2, (int fd, const struct iovec *iov, int n, off_t offset, int flags))
 {
-	if (IS_PLAIN(fd))
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
 		return vma_os.preadv2(fd, iov, n, offset, flags);
-	return preadv2_ours(fd, iov, n, offset, flags);
+	return preadv2_offloaded_fd(fd, iov, n, offset, flags);
 }
 
 EXPORT(ssize_t, preadv64v2, (int fd, const struct iovec *iov, int n, off64_t offset, int flags))
 {
-	if (IS_PLAIN(fd))
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
 		return vma_os.preadv64v2(fd, iov, n, offset, flags);
-	return preadv2_ours(fd, iov, n, offset, flags);
+	return preadv2_offloaded_fd(fd, iov, n, offset, flags);
 }
 
 /* ---- messages ---- */
@@ -189,7 +190,7 @@ static ssize_t receive_message(struct vma_file *file, int fd, struct msghdr *msg
 	struct sockaddr_storage from;
 	struct msghdr own;
 	struct sockaddr *addr;
-	ssize_t rc = message_get(&own, msg);
+	ssize_t rc = message_copy_from_application(&own, msg);
 
 	if (rc < 0)
 		return rc;
@@ -215,7 +216,7 @@ static ssize_t receive_message(struct vma_file *file, int fd, struct msghdr *msg
 }
 
 /* The message may have brought descriptors. */
-static __attribute__((noinline)) ssize_t recvmsg_plain(int fd, struct msghdr *msg, int flags)
+static __attribute__((noinline)) ssize_t recvmsg_kernel_fd_with_rights(int fd, struct msghdr *msg, int flags)
 {
 	ssize_t got = vma_os.recvmsg(fd, msg, flags);
 
@@ -224,7 +225,7 @@ static __attribute__((noinline)) ssize_t recvmsg_plain(int fd, struct msghdr *ms
 	return got;
 }
 
-static __attribute__((noinline)) ssize_t recvmsg_ours(int fd, struct msghdr *msg, int flags)
+static __attribute__((noinline)) ssize_t recvmsg_offloaded_fd(int fd, struct msghdr *msg, int flags)
 {
 	struct call call;
 	int got_flags;
@@ -232,7 +233,7 @@ static __attribute__((noinline)) ssize_t recvmsg_ours(int fd, struct msghdr *msg
 
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, recvmsg))
-		return recvmsg_plain(fd, msg, flags);
+		return recvmsg_kernel_fd_with_rights(fd, msg, flags);
 	rc = receive_message(call.file, fd, msg, flags, &got_flags);
 	if (rc == MESSAGE_KERNEL) {
 		call_leave(&call);
@@ -243,16 +244,16 @@ static __attribute__((noinline)) ssize_t recvmsg_ours(int fd, struct msghdr *msg
 
 EXPORT(ssize_t, recvmsg, (int fd, struct msghdr *msg, int flags))
 {
-	if (!IS_PLAIN(fd))
-		return recvmsg_ours(fd, msg, flags);
-	return recvmsg_plain(fd, msg, flags);
+	if (!FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
+		return recvmsg_offloaded_fd(fd, msg, flags);
+	return recvmsg_kernel_fd_with_rights(fd, msg, flags);
 }
 
 /*
  * The time after which recvmmsg stops taking more. As the kernel's: looked at after each datagram only, so a call that
  * waits for its first one, or for the next, waits for ever.
  */
-static int time_end(const struct timespec *timeout, uint64_t *end_ns)
+static int recvmmsg_deadline_of_timeout(const struct timespec *timeout, uint64_t *end_ns)
 {
 	struct timespec own;
 
@@ -267,7 +268,7 @@ static int time_end(const struct timespec *timeout, uint64_t *end_ns)
 	return 0;
 }
 
-static uint64_t time_left(uint64_t end_ns)
+static uint64_t nanoseconds_until(uint64_t end_ns)
 {
 	uint64_t now_ns = vma_now_ns();
 
@@ -275,7 +276,7 @@ static uint64_t time_left(uint64_t end_ns)
 }
 
 /* Inside. What the kernel looks at first, also when there is something to read; other sockets do so in any call. */
-static int error_before_messages(struct vma_file *file, int fd, int flags)
+static int socket_pending_error_first(struct vma_file *file, int fd, int flags)
 {
 	socklen_t len = sizeof(int);
 	int error = 0;
@@ -286,7 +287,7 @@ static int error_before_messages(struct vma_file *file, int fd, int flags)
 }
 
 /* The kernel leaves it in the socket. A shadow's cannot be set from here: of datagrams getsockopt does not tell it. */
-static void store_error(struct vma_file *file, int error)
+static void socket_store_pending_error(struct vma_file *file, int error)
 {
 	if (file->kind == VMA_FILE_TCP) {
 		vma_stream_set_pending_error(file, error);
@@ -319,7 +320,7 @@ static int receive_messages(struct vma_file *file, int fd, struct mmsghdr *msgs,
 		if ((flags & MSG_WAITFORONE) != 0)
 			flags |= MSG_DONTWAIT;
 		if (end_ns != UINT64_MAX) {
-			*left_ns = time_left(end_ns);
+			*left_ns = nanoseconds_until(end_ns);
 			if (*left_ns == 0)
 				break;
 		}
@@ -327,12 +328,12 @@ static int receive_messages(struct vma_file *file, int fd, struct mmsghdr *msgs,
 			break;
 	}
 	if (done > 0 && rc < 0 && rc != -EAGAIN && rc != -EINTR && rc != MESSAGE_KERNEL)
-		store_error(file, (int)-rc);
+		socket_store_pending_error(file, (int)-rc);
 	return done > 0 || rc >= 0 ? (int)done : (int)rc;
 }
 
-static __attribute__((noinline)) int recvmmsg_plain(int fd, struct mmsghdr *msgs, unsigned n, int flags,
-                                                    struct timespec *timeout)
+static __attribute__((noinline)) int recvmmsg_kernel_fd_with_rights(int fd, struct mmsghdr *msgs, unsigned n, int flags,
+                                                                    struct timespec *timeout)
 {
 	int got = vma_os.recvmmsg(fd, msgs, n, flags, timeout);
 
@@ -341,8 +342,8 @@ static __attribute__((noinline)) int recvmmsg_plain(int fd, struct mmsghdr *msgs
 	return got;
 }
 
-static __attribute__((noinline)) int recvmmsg_ours(int fd, struct mmsghdr *msgs, unsigned n, int flags,
-                                                   struct timespec *timeout)
+static __attribute__((noinline)) int recvmmsg_offloaded_fd(int fd, struct mmsghdr *msgs, unsigned n, int flags,
+                                                           struct timespec *timeout)
 {
 	uint64_t end_ns = UINT64_MAX, left_ns = 0;
 	struct timespec left;
@@ -351,10 +352,10 @@ static __attribute__((noinline)) int recvmmsg_ours(int fd, struct mmsghdr *msgs,
 
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, recvmsg))
-		return recvmmsg_plain(fd, msgs, n, flags, timeout);
-	rc = timeout != NULL ? time_end(timeout, &end_ns) : 0;
+		return recvmmsg_kernel_fd_with_rights(fd, msgs, n, flags, timeout);
+	rc = timeout != NULL ? recvmmsg_deadline_of_timeout(timeout, &end_ns) : 0;
 	if (rc == 0)
-		rc = error_before_messages(call.file, fd, flags);
+		rc = socket_pending_error_first(call.file, fd, flags);
 	if (rc == 0)
 		rc = receive_messages(call.file, fd, msgs, n, flags, end_ns, &left_ns);
 	if (rc == MESSAGE_KERNEL) {
@@ -372,7 +373,7 @@ static __attribute__((noinline)) int recvmmsg_ours(int fd, struct mmsghdr *msgs,
 
 EXPORT(int, recvmmsg, (int fd, struct mmsghdr *msgs, unsigned n, int flags, struct timespec *timeout))
 {
-	if (!IS_PLAIN(fd))
-		return recvmmsg_ours(fd, msgs, n, flags, timeout);
-	return recvmmsg_plain(fd, msgs, n, flags, timeout);
+	if (!FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
+		return recvmmsg_offloaded_fd(fd, msgs, n, flags, timeout);
+	return recvmmsg_kernel_fd_with_rights(fd, msgs, n, flags, timeout);
 }

@@ -40,7 +40,7 @@ static int copy_from_application(void *to, const void *from, size_t size)
 }
 
 /* So many of them have been looked at; 0 ends the look. */
-static unsigned walk_some_rights(const char *fds, unsigned n, void (*visit)(int fd))
+static unsigned rights_visit_some_fds(const char *fds, unsigned n, void (*visit)(int fd))
 {
 	int some[AT_ONCE];
 
@@ -67,7 +67,7 @@ static void for_each_passed_fd(const struct msghdr *msg, void (*visit)(int fd))
 			size_t all = (head.cmsg_len - CMSG_LEN(0)) / sizeof(int);
 			unsigned n = all < RIGHTS_MAX - total ? (unsigned)all : RIGHTS_MAX - total, done = 0, some;
 
-			while ((some = walk_some_rights(at + CMSG_LEN(done * sizeof(int)), n - done, visit)) != 0)
+			while ((some = rights_visit_some_fds(at + CMSG_LEN(done * sizeof(int)), n - done, visit)) != 0)
 				done += some;
 			total += done;
 		}
@@ -80,9 +80,9 @@ static void for_each_passed_fd(const struct msghdr *msg, void (*visit)(int fd))
 
 /* ---- leaving ---- */
 
-static void hand_over_ours(int fd)
+static void hand_over_fd_if_offloaded(int fd)
 {
-	if (!NOT_OURS(fd))
+	if (!FD_IS_NOT_OURS(fd))
 		hand_over_fd(fd);
 }
 
@@ -93,7 +93,7 @@ void rights_before_passing_fds(const struct msghdr *msg)
 	/* The kernel refuses more. */
 	if (copy_from_application(&own, msg, sizeof(own)) == 0 && own.msg_control != NULL &&
 	    own.msg_controllen <= INT_MAX)
-		for_each_passed_fd(&own, hand_over_ours);
+		for_each_passed_fd(&own, hand_over_fd_if_offloaded);
 }
 
 void rights_hand_over_messages(const struct mmsghdr *msgs, unsigned n)
@@ -104,7 +104,7 @@ void rights_hand_over_messages(const struct mmsghdr *msgs, unsigned n)
 
 static void fd_was_not_passed_on(int fd)
 {
-	if (!NOT_OURS(fd) && !process_is_vfork_child())
+	if (!FD_IS_NOT_OURS(fd) && !process_is_vfork_child())
 		vma_stream_undo_pass(fd);
 }
 
@@ -121,7 +121,7 @@ void rights_passing_failed(const struct msghdr *msg)
 
 /* ---- arriving ---- */
 
-void rights_arrive_one(int fd)
+void rights_register_received_fd(int fd)
 {
 	const int saved = errno;
 
@@ -145,7 +145,7 @@ static void check_first_rights(const struct msghdr *msg)
 			int fd;
 
 			memcpy(&fd, CMSG_DATA(c) + i * sizeof(fd), sizeof(fd));
-			rights_arrive_one(fd);
+			rights_register_received_fd(fd);
 		}
 	}
 }
@@ -154,8 +154,8 @@ void rights_register_received_fds(const struct msghdr *msg)
 {
 	if (msg->msg_control == NULL || msg->msg_controllen < CMSG_LEN(sizeof(int)))
 		return;
-	if (rights_matter())
-		for_each_passed_fd(msg, rights_arrive_one);
+	if (process_has_had_own_fds())
+		for_each_passed_fd(msg, rights_register_received_fd);
 	else
 		check_first_rights(msg);
 }

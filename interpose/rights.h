@@ -7,7 +7,7 @@
 #include "call.h"
 
 /* Whether the table has ever had a descriptor: in a process without any, messages need no look. */
-static inline bool rights_matter(void)
+static inline bool process_has_had_own_fds(void)
 {
 	return __builtin_expect(vma_fd_highest() >= 0, 0);
 }
@@ -20,6 +20,6 @@ void rights_passing_failed(const struct msghdr *msg);
 /* Outside, after the kernel has filled in a message: its numbers are new. */
 void rights_register_received_fds(const struct msghdr *msg);
 /* The same for one number that is new, however it has come. errno stays. */
-void rights_arrive_one(int fd);
+void rights_register_received_fd(int fd);
 
 #endif

@@ -38,8 +38,8 @@ static bool call_send_bytes(int fd, const void *data, size_t size, int flags, co
 	return true;
 }
 
-static __attribute__((noinline)) ssize_t sendto_ours(int fd, const void *data, size_t size, int flags,
-                                                     const struct sockaddr *addr, socklen_t len)
+static __attribute__((noinline)) ssize_t sendto_offloaded_fd(int fd, const void *data, size_t size, int flags,
+                                                             const struct sockaddr *addr, socklen_t len)
 {
 	ssize_t result;
 
@@ -50,20 +50,20 @@ static __attribute__((noinline)) ssize_t sendto_ours(int fd, const void *data, s
 
 EXPORT(ssize_t, send, (int fd, const void *data, size_t size, int flags))
 {
-	if (IS_PLAIN(fd))
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
 		return IS_DUMMY(flags) ? refuse_dummy() : vma_os.send(fd, data, size, flags);
-	return sendto_ours(fd, data, size, flags, NULL, 0);
+	return sendto_offloaded_fd(fd, data, size, flags, NULL, 0);
 }
 ALIAS(ssize_t, __send, send, (int fd, const void *data, size_t size, int flags))
 
 EXPORT(ssize_t, sendto, (int fd, const void *data, size_t size, int flags, const struct sockaddr *addr, socklen_t len))
 {
-	if (IS_PLAIN(fd))
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
 		return IS_DUMMY(flags) ? refuse_dummy() : vma_os.sendto(fd, data, size, flags, addr, len);
-	return sendto_ours(fd, data, size, flags, addr, len);
+	return sendto_offloaded_fd(fd, data, size, flags, addr, len);
 }
 
-static __attribute__((noinline)) ssize_t write_ours(int fd, const void *data, size_t size)
+static __attribute__((noinline)) ssize_t write_offloaded_fd(int fd, const void *data, size_t size)
 {
 	ssize_t result;
 
@@ -74,9 +74,9 @@ static __attribute__((noinline)) ssize_t write_ours(int fd, const void *data, si
 
 EXPORT(ssize_t, write, (int fd, const void *data, size_t size))
 {
-	if (IS_PLAIN(fd))
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
 		return vma_os.write(fd, data, size);
-	return write_ours(fd, data, size);
+	return write_offloaded_fd(fd, data, size);
 }
 ALIAS(ssize_t, __write, write, (int fd, const void *data, size_t size))
 
@@ -103,7 +103,7 @@ static bool send_pieces(int fd, const struct iovec *iov, int n, int flags, ssize
 	return true;
 }
 
-static __attribute__((noinline)) ssize_t writev_ours(int fd, const struct iovec *iov, int n)
+static __attribute__((noinline)) ssize_t writev_offloaded_fd(int fd, const struct iovec *iov, int n)
 {
 	ssize_t result;
 
@@ -112,14 +112,14 @@ static __attribute__((noinline)) ssize_t writev_ours(int fd, const struct iovec 
 
 EXPORT(ssize_t, writev, (int fd, const struct iovec *iov, int n))
 {
-	if (IS_PLAIN(fd))
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
 		return vma_os.writev(fd, iov, n);
-	return writev_ours(fd, iov, n);
+	return writev_offloaded_fd(fd, iov, n);
 }
 
 /* At -1 the positional ones are writev with flags; anywhere else a socket is no place: ESPIPE. */
-static __attribute__((noinline)) ssize_t pwritev2_ours(int fd, const struct iovec *iov, int n, off64_t offset,
-                                                       int flags)
+static __attribute__((noinline)) ssize_t pwritev2_offloaded_fd(int fd, const struct iovec *iov, int n, off64_t offset,
+                                                               int flags)
 {
 	ssize_t result;
 
@@ -131,16 +131,16 @@ static __attribute__((noinline)) ssize_t pwritev2_ours(int fd, const struct iove
 
 EXPORT(ssize_t, pwritev2, (int fd, const struct iovec *iov, int n, off_t offset, int flags))
 {
-	if (IS_PLAIN(fd))
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
 		return vma_os.pwritev2(fd, iov, n, offset, flags);
-	return pwritev2_ours(fd, iov, n, offset, flags);
+	return pwritev2_offloaded_fd(fd, iov, n, offset, flags);
 }
 
 EXPORT(ssize_t, pwritev64v2, (int fd, const struct iovec *iov, int n, off64_t offset, int flags))
 {
-	if (IS_PLAIN(fd))
+	if (FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
 		return vma_os.pwritev64v2(fd, iov, n, offset, flags);
-	return pwritev2_ours(fd, iov, n, offset, flags);
+	return pwritev2_offloaded_fd(fd, iov, n, offset, flags);
 }
 
 /* ---- messages ---- */
@@ -149,13 +149,13 @@ EXPORT(ssize_t, pwritev64v2, (int fd, const struct iovec *iov, int n, off64_t of
 static ssize_t send_message(struct vma_file *file, int fd, const struct msghdr *msg, int flags)
 {
 	struct msghdr own;
-	int rc = message_get(&own, msg);
+	int rc = message_copy_from_application(&own, msg);
 
 	return rc < 0 ? rc : file->ops->sendmsg(file, fd, &own, flags);
 }
 
 /* The descriptor is the kernel's; what the message carries may be ours. */
-static __attribute__((noinline)) ssize_t sendmsg_plain(int fd, const struct msghdr *msg, int flags)
+static __attribute__((noinline)) ssize_t sendmsg_kernel_fd_with_rights(int fd, const struct msghdr *msg, int flags)
 {
 	ssize_t sent;
 
@@ -166,14 +166,14 @@ static __attribute__((noinline)) ssize_t sendmsg_plain(int fd, const struct msgh
 	return sent;
 }
 
-static __attribute__((noinline)) ssize_t sendmsg_ours(int fd, const struct msghdr *msg, int flags)
+static __attribute__((noinline)) ssize_t sendmsg_offloaded_fd(int fd, const struct msghdr *msg, int flags)
 {
 	struct call call;
 	ssize_t rc;
 
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
-		return IS_DUMMY(flags) ? refuse_dummy() : sendmsg_plain(fd, msg, flags);
+		return IS_DUMMY(flags) ? refuse_dummy() : sendmsg_kernel_fd_with_rights(fd, msg, flags);
 	rc = send_message(call.file, fd, msg, flags);
 	if (rc == MESSAGE_KERNEL) {
 		call_leave(&call);
@@ -184,12 +184,12 @@ static __attribute__((noinline)) ssize_t sendmsg_ours(int fd, const struct msghd
 
 EXPORT(ssize_t, sendmsg, (int fd, const struct msghdr *msg, int flags))
 {
-	if (!IS_PLAIN(fd))
-		return sendmsg_ours(fd, msg, flags);
+	if (!FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
+		return sendmsg_offloaded_fd(fd, msg, flags);
 	if (IS_DUMMY(flags))
 		return refuse_dummy();
-	if (rights_matter())
-		return sendmsg_plain(fd, msg, flags);
+	if (process_has_had_own_fds())
+		return sendmsg_kernel_fd_with_rights(fd, msg, flags);
 	return vma_os.sendmsg(fd, msg, flags);
 }
 
@@ -217,7 +217,7 @@ static int send_messages(struct vma_file *file, int fd, struct mmsghdr *msgs, un
 	return done > 0 || rc >= 0 ? (int)done : (int)rc;
 }
 
-static __attribute__((noinline)) int sendmmsg_plain(int fd, struct mmsghdr *msgs, unsigned n, int flags)
+static __attribute__((noinline)) int sendmmsg_kernel_fd_with_rights(int fd, struct mmsghdr *msgs, unsigned n, int flags)
 {
 	int sent;
 
@@ -228,14 +228,14 @@ static __attribute__((noinline)) int sendmmsg_plain(int fd, struct mmsghdr *msgs
 	return sent;
 }
 
-static __attribute__((noinline)) int sendmmsg_ours(int fd, struct mmsghdr *msgs, unsigned n, int flags)
+static __attribute__((noinline)) int sendmmsg_offloaded_fd(int fd, struct mmsghdr *msgs, unsigned n, int flags)
 {
 	struct call call;
 	int rc;
 
 	pthread_testcancel();
 	if (!CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
-		return IS_DUMMY(flags) ? refuse_dummy() : sendmmsg_plain(fd, msgs, n, flags);
+		return IS_DUMMY(flags) ? refuse_dummy() : sendmmsg_kernel_fd_with_rights(fd, msgs, n, flags);
 	rc = send_messages(call.file, fd, msgs, n, flags);
 	if (rc == MESSAGE_KERNEL) {
 		call_leave(&call);
@@ -246,11 +246,11 @@ static __attribute__((noinline)) int sendmmsg_ours(int fd, struct mmsghdr *msgs,
 
 EXPORT(int, sendmmsg, (int fd, struct mmsghdr *msgs, unsigned n, int flags))
 {
-	if (!IS_PLAIN(fd))
-		return sendmmsg_ours(fd, msgs, n, flags);
+	if (!FD_IS_NOT_OURS_BY_ONE_LOAD(fd))
+		return sendmmsg_offloaded_fd(fd, msgs, n, flags);
 	if (IS_DUMMY(flags))
 		return refuse_dummy();
-	if (rights_matter())
-		return sendmmsg_plain(fd, msgs, n, flags);
+	if (process_has_had_own_fds())
+		return sendmmsg_kernel_fd_with_rights(fd, msgs, n, flags);
 	return vma_os.sendmmsg(fd, msgs, n, flags);
 }

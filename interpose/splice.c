@@ -74,8 +74,8 @@ static ssize_t splice_take_datagram(struct vma_file *file, int fd, void *datagra
  * to the same pipe between; then the write waits as for any writer, or, where it may not, the datagram is lost, and
  * EAGAIN says it.
  */
-static __attribute__((noinline)) ssize_t splice_ours(int in, off64_t *off_in, int out, off64_t *off_out, size_t size,
-                                                     unsigned flags)
+static __attribute__((noinline)) ssize_t splice_from_offloaded_fd(int in, off64_t *off_in, int out, off64_t *off_out,
+                                                                  size_t size, unsigned flags)
 {
 	int room = 0, pipe_flags = vma_os.fcntl(out, F_GETFL, NULL);
 	struct call call;
@@ -110,9 +110,9 @@ static __attribute__((noinline)) ssize_t splice_ours(int in, off64_t *off_in, in
 /* ---- into a connection ---- */
 
 /* Inside, or false and outside: then frames held back come first whatever follows. */
-static bool begin_connection(struct call *call, int fd)
+static bool call_begin_on_connection(struct call *call, int fd)
 {
-	if (NOT_OURS(fd) || !call_begin_data(call, fd))
+	if (FD_IS_NOT_OURS(fd) || !call_begin_data(call, fd))
 		return false;
 	if (vma_stream_is_connection(call->file))
 		return true;
@@ -169,9 +169,9 @@ EXPORT(ssize_t, sendfile64, (int out, int in, off64_t *offset, size_t size))
 	struct call call;
 
 	pthread_testcancel();
-	if (__builtin_expect(!NOT_OURS(in), 0) && offset == NULL && (ssize_t)size > 0 && is_pipe(out))
-		return splice_ours(in, NULL, out, NULL, size, 0);
-	if (!begin_connection(&call, out))
+	if (__builtin_expect(!FD_IS_NOT_OURS(in), 0) && offset == NULL && (ssize_t)size > 0 && is_pipe(out))
+		return splice_from_offloaded_fd(in, NULL, out, NULL, size, 0);
+	if (!call_begin_on_connection(&call, out))
 		return vma_os.sendfile64(out, in, offset, size);
 	return call_end(&call, send_file(&call, in, offset, size));
 }
@@ -189,7 +189,7 @@ static int wait_until_pipe_readable(int pipe, bool wait)
 }
 
 /* What the pipe has is sent; it is waited for until it has something, or no writer. */
-static __attribute__((noinline)) ssize_t splice_in(int in, int out, size_t size, unsigned flags)
+static __attribute__((noinline)) ssize_t splice_pipe_into_offloaded_fd(int in, int out, size_t size, unsigned flags)
 {
 	const int send_flags = (flags & SPLICE_F_MORE) != 0 ? MSG_MORE : 0, saved = errno;
 	int in_flags = vma_os.fcntl(in, F_GETFL, NULL), rc = 0;
@@ -199,7 +199,7 @@ static __attribute__((noinline)) ssize_t splice_in(int in, int out, size_t size,
 	ssize_t sent;
 
 	do {
-		if (!begin_connection(&call, out)) {
+		if (!call_begin_on_connection(&call, out)) {
 			errno = EBADF; /* closed meanwhile */
 			return -1;
 		}
@@ -223,7 +223,8 @@ static bool splices_into_connection(int in, int out)
 {
 	struct call call;
 
-	if (!is_pipe(in) || !is_open_for(vma_os.fcntl(in, F_GETFL, NULL), O_RDONLY) || !begin_connection(&call, out))
+	if (!is_pipe(in) || !is_open_for(vma_os.fcntl(in, F_GETFL, NULL), O_RDONLY) ||
+	    !call_begin_on_connection(&call, out))
 		return false;
 	vma_inet_flush_sends(call.self); /* the pipe may be waited for */
 	call_leave(&call);
@@ -232,10 +233,10 @@ static bool splices_into_connection(int in, int out)
 
 EXPORT(ssize_t, splice, (int in, off64_t *off_in, int out, off64_t *off_out, size_t size, unsigned flags))
 {
-	if (__builtin_expect(!NOT_OURS(in), 0))
-		return splice_ours(in, off_in, out, off_out, size, flags);
-	if (__builtin_expect(!NOT_OURS(out), 0) && size > 0 && off_in == NULL && off_out == NULL &&
+	if (__builtin_expect(!FD_IS_NOT_OURS(in), 0))
+		return splice_from_offloaded_fd(in, off_in, out, off_out, size, flags);
+	if (__builtin_expect(!FD_IS_NOT_OURS(out), 0) && size > 0 && off_in == NULL && off_out == NULL &&
 	    (flags & ~SPLICE_FLAGS) == 0 && splices_into_connection(in, out))
-		return splice_in(in, out, size, flags);
+		return splice_pipe_into_offloaded_fd(in, out, size, flags);
 	return vma_os.splice(in, off_in, out, off_out, size, flags);
 }

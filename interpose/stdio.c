@@ -20,7 +20,7 @@ static void flush_sends_before_stdio(int fd)
 {
 	struct call call;
 
-	if (!NOT_OURS(fd) && call_begin(&call, fd))
+	if (!FD_IS_NOT_OURS(fd) && call_begin(&call, fd))
 		call_leave(&call);
 }
 
@@ -43,7 +43,7 @@ static bool fd_is_connection(int fd)
 	struct call call;
 	bool is;
 
-	if (NOT_OURS(fd) || !call_begin(&call, fd))
+	if (FD_IS_NOT_OURS(fd) || !call_begin(&call, fd))
 		return false;
 	is = vma_stream_is_connection(call.file);
 	call_leave(&call);
@@ -61,18 +61,18 @@ static ssize_t read_connection(void *cookie, char *data, size_t size)
 	struct message own;
 	struct call call;
 
-	if (NOT_OURS(fd) || !CALL_BEGIN_DATA_OP(&call, fd, recvmsg))
+	if (FD_IS_NOT_OURS(fd) || !CALL_BEGIN_DATA_OP(&call, fd, recvmsg))
 		return vma_os.read(fd, data, size);
 	message_of_bytes(&own, data, size);
 	return call_end(&call, call.file->ops->recvmsg(call.file, fd, &own.msg, 0));
 }
 
-static ssize_t write_once(int fd, const char *data, size_t size)
+static ssize_t connection_write_part(int fd, const char *data, size_t size)
 {
 	struct message own;
 	struct call call;
 
-	if (NOT_OURS(fd) || !CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
+	if (FD_IS_NOT_OURS(fd) || !CALL_BEGIN_DATA_OP(&call, fd, sendmsg))
 		return vma_os.write(fd, data, size);
 	message_of_bytes(&own, data, size);
 	return call_end(&call, call.file->ops->sendmsg(call.file, fd, &own.msg, 0));
@@ -84,7 +84,7 @@ static ssize_t write_connection(void *cookie, const char *data, size_t size)
 	size_t done = 0;
 	ssize_t rc = 0;
 
-	while (done < size && (rc = write_once(cookie_number_of(cookie), data + done, size - done)) > 0)
+	while (done < size && (rc = connection_write_part(cookie_number_of(cookie), data + done, size - done)) > 0)
 		done += (size_t)rc;
 	return (ssize_t)done;
 }
@@ -115,10 +115,10 @@ EXPORT(FILE *, fdopen, (int fd, const char *mode))
 {
 	FILE *stream;
 
-	if (__builtin_expect(!NOT_OURS(fd), 0) && fd_is_connection(fd))
+	if (__builtin_expect(!FD_IS_NOT_OURS(fd), 0) && fd_is_connection(fd))
 		return open_connection(fd, mode);
-	stream = thread_more()->fdopen(fd, mode);
-	if (stream != NULL && !NOT_OURS(fd))
+	stream = libc_functions_get()->fdopen(fd, mode);
+	if (stream != NULL && !FD_IS_NOT_OURS(fd))
 		stdio_give_to_os(fd, strpbrk(mode, "r+") != NULL);
 	return stream;
 }
@@ -129,7 +129,7 @@ static void remove_stream_fd(FILE *stream)
 {
 	int fd = stream != NULL ? fileno_unlocked(stream) : -1;
 
-	if (fd < 0 || NOT_OURS(fd) || fd_is_librarys_own(fd))
+	if (fd < 0 || FD_IS_NOT_OURS(fd) || fd_is_librarys_own(fd))
 		return;
 	fflush(stream);
 	return_new_fd_forget_old_file(fd);
@@ -141,20 +141,20 @@ EXPORT(int, fclose, (FILE * stream))
 
 	remove_stream_fd(stream);
 	errno = saved;
-	return thread_more()->fclose(stream);
+	return libc_functions_get()->fclose(stream);
 }
 ALIAS(int, _IO_fclose, fclose, (FILE * stream))
 
 EXPORT(FILE *, freopen, (const char *path, const char *mode, FILE *stream))
 {
 	remove_stream_fd(stream);
-	return thread_more()->freopen(path, mode, stream);
+	return libc_functions_get()->freopen(path, mode, stream);
 }
 
 EXPORT(FILE *, freopen64, (const char *path, const char *mode, FILE *stream))
 {
 	remove_stream_fd(stream);
-	return thread_more()->freopen64(path, mode, stream);
+	return libc_functions_get()->freopen64(path, mode, stream);
 }
 
 /* ---- dprintf: written inside the C library, after what this thread holds back; to a connection by us ---- */
@@ -177,7 +177,7 @@ EXPORT(int, vdprintf, (int fd, const char *format, va_list list))
 	if (fd_is_connection(fd))
 		return print_to_connection(fd, format, list);
 	flush_sends_before_stdio(fd);
-	return thread_more()->vdprintf(fd, format, list);
+	return libc_functions_get()->vdprintf(fd, format, list);
 }
 
 EXPORT(int, __vdprintf_chk, (int fd, int flag, const char *format, va_list list))
@@ -185,7 +185,7 @@ EXPORT(int, __vdprintf_chk, (int fd, int flag, const char *format, va_list list)
 	if (fd_is_connection(fd))
 		return print_to_connection(fd, format, list);
 	flush_sends_before_stdio(fd);
-	return thread_more()->__vdprintf_chk(fd, flag, format, list);
+	return libc_functions_get()->__vdprintf_chk(fd, flag, format, list);
 }
 
 EXPORT(int, dprintf, (int fd, const char *format, ...))

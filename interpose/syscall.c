@@ -153,49 +153,51 @@ __asm__(".pushsection .text\n"
 
 /* X(type, name, condition under which the kernel is called, arguments of the function). */
 #define CALLS(X)                                                                                                       \
-	X(ssize_t, read, IS_PLAIN((int)a), ((int)a, P(b), (size_t)c))                                                  \
-	X(ssize_t, write, IS_PLAIN((int)a), ((int)a, P(b), (size_t)c))                                                 \
-	X(ssize_t, readv, IS_PLAIN((int)a), ((int)a, P(b), (int)c))                                                    \
-	X(ssize_t, writev, IS_PLAIN((int)a), ((int)a, P(b), (int)c))                                                   \
-	X(ssize_t, preadv, IS_PLAIN((int)a), ((int)a, P(b), (int)c, d))                                                \
-	X(ssize_t, preadv2, IS_PLAIN((int)a), ((int)a, P(b), (int)c, d, (int)f))                                       \
-	X(ssize_t, pwritev2, IS_PLAIN((int)a), ((int)a, P(b), (int)c, d, (int)f))                                      \
-	X(ssize_t, recvfrom, IS_PLAIN((int)a), ((int)a, P(b), (size_t)c, (int)d, P(e), P(f)))                          \
-	X(ssize_t, sendto, IS_PLAIN((int)a), ((int)a, P(b), (size_t)c, (int)d, P(e), (socklen_t)f))                    \
+	X(ssize_t, read, FD_IS_NOT_OURS_BY_ONE_LOAD((int)a), ((int)a, P(b), (size_t)c))                                \
+	X(ssize_t, write, FD_IS_NOT_OURS_BY_ONE_LOAD((int)a), ((int)a, P(b), (size_t)c))                               \
+	X(ssize_t, readv, FD_IS_NOT_OURS_BY_ONE_LOAD((int)a), ((int)a, P(b), (int)c))                                  \
+	X(ssize_t, writev, FD_IS_NOT_OURS_BY_ONE_LOAD((int)a), ((int)a, P(b), (int)c))                                 \
+	X(ssize_t, preadv, FD_IS_NOT_OURS_BY_ONE_LOAD((int)a), ((int)a, P(b), (int)c, d))                              \
+	X(ssize_t, preadv2, FD_IS_NOT_OURS_BY_ONE_LOAD((int)a), ((int)a, P(b), (int)c, d, (int)f))                     \
+	X(ssize_t, pwritev2, FD_IS_NOT_OURS_BY_ONE_LOAD((int)a), ((int)a, P(b), (int)c, d, (int)f))                    \
+	X(ssize_t, recvfrom, FD_IS_NOT_OURS_BY_ONE_LOAD((int)a), ((int)a, P(b), (size_t)c, (int)d, P(e), P(f)))        \
+	X(ssize_t, sendto, FD_IS_NOT_OURS_BY_ONE_LOAD((int)a), ((int)a, P(b), (size_t)c, (int)d, P(e), (socklen_t)f))  \
 	X(ssize_t, recvmsg, false, ((int)a, P(b), (int)c))                                                             \
 	X(ssize_t, sendmsg, false, ((int)a, P(b), (int)c))                                                             \
 	X(int, recvmmsg, false, ((int)a, P(b), (unsigned)c, (int)d, P(e)))                                             \
 	X(int, sendmmsg, false, ((int)a, P(b), (unsigned)c, (int)d))                                                   \
 	X(int, socket, false, ((int)a, (int)b, (int)c))                                                                \
-	X(int, bind, IS_PLAIN((int)a), ((int)a, P(b), (socklen_t)c))                                                   \
-	X(int, connect, IS_PLAIN((int)a), ((int)a, P(b), (socklen_t)c))                                                \
-	X(int, listen, IS_PLAIN((int)a), ((int)a, (int)b))                                                             \
+	X(int, bind, FD_IS_NOT_OURS_BY_ONE_LOAD((int)a), ((int)a, P(b), (socklen_t)c))                                 \
+	X(int, connect, FD_IS_NOT_OURS_BY_ONE_LOAD((int)a), ((int)a, P(b), (socklen_t)c))                              \
+	X(int, listen, FD_IS_NOT_OURS_BY_ONE_LOAD((int)a), ((int)a, (int)b))                                           \
 	X(int, accept, false, ((int)a, P(b), P(c)))                                                                    \
 	X(int, accept4, false, ((int)a, P(b), P(c), (int)d))                                                           \
-	X(int, shutdown, IS_PLAIN((int)a), ((int)a, (int)b))                                                           \
-	X(int, setsockopt, IS_PLAIN((int)a), ((int)a, (int)b, (int)c, P(d), (socklen_t)e))                             \
-	X(int, getsockopt, IS_PLAIN((int)a), ((int)a, (int)b, (int)c, P(d), P(e)))                                     \
-	X(int, getsockname, IS_PLAIN((int)a), ((int)a, P(b), P(c)))                                                    \
-	X(int, getpeername, IS_PLAIN((int)a), ((int)a, P(b), P(c)))                                                    \
-	X(int, ioctl, IS_PLAIN((int)a), ((int)a, (unsigned long)b, P(c)))                                              \
-	X(int, fcntl, (b != F_DUPFD && b != F_DUPFD_CLOEXEC && IS_PLAIN((int)a)), ((int)a, (int)b, P(c)))              \
-	X(int, close, NOT_OURS((int)a), ((int)a))                                                                      \
+	X(int, shutdown, FD_IS_NOT_OURS_BY_ONE_LOAD((int)a), ((int)a, (int)b))                                         \
+	X(int, setsockopt, FD_IS_NOT_OURS_BY_ONE_LOAD((int)a), ((int)a, (int)b, (int)c, P(d), (socklen_t)e))           \
+	X(int, getsockopt, FD_IS_NOT_OURS_BY_ONE_LOAD((int)a), ((int)a, (int)b, (int)c, P(d), P(e)))                   \
+	X(int, getsockname, FD_IS_NOT_OURS_BY_ONE_LOAD((int)a), ((int)a, P(b), P(c)))                                  \
+	X(int, getpeername, FD_IS_NOT_OURS_BY_ONE_LOAD((int)a), ((int)a, P(b), P(c)))                                  \
+	X(int, ioctl, FD_IS_NOT_OURS_BY_ONE_LOAD((int)a), ((int)a, (unsigned long)b, P(c)))                            \
+	X(int, fcntl, (b != F_DUPFD && b != F_DUPFD_CLOEXEC && FD_IS_NOT_OURS_BY_ONE_LOAD((int)a)),                    \
+	  ((int)a, (int)b, P(c)))                                                                                      \
+	X(int, close, FD_IS_NOT_OURS((int)a), ((int)a))                                                                \
 	X(int, close_range, vma_fd_highest() < 0, ((unsigned)a, (unsigned)b, (int)c))                                  \
 	X(int, dup, false, ((int)a))                                                                                   \
 	X(int, dup3, false, ((int)a, (int)b, (int)c))                                                                  \
 	X(int, epoll_ctl, false, ((int)a, (int)b, (int)c, P(d)))                                                       \
 	X(int, pidfd_getfd, false, ((int)a, (int)b, (unsigned)c))                                                      \
-	X(ssize_t, splice, NOT_OURS((int)a) && NOT_OURS((int)c), ((int)a, P(b), (int)c, P(d), (size_t)e, (unsigned)f))
+	X(ssize_t, splice, FD_IS_NOT_OURS((int)a) && FD_IS_NOT_OURS((int)c),                                           \
+	  ((int)a, P(b), (int)c, P(d), (size_t)e, (unsigned)f))
 
 /* Of processors that have the older calls, too. */
 #ifdef SYS_open
-#define OLD_CALLS(X)                                                                                                   \
+#define SYSCALLS_OF_OLDER_KERNEL_ABI(X)                                                                                \
 	X(int, dup2, false, ((int)a, (int)b))                                                                          \
 	X(int, poll, vma_fd_highest() < 0, (P(a), (nfds_t)b, (int)c))                                                  \
 	X(int, select, vma_fd_highest() < 0, ((int)a, P(b), P(c), P(d), P(e)))                                         \
 	X(int, epoll_wait, false, ((int)a, P(b), (int)c, (int)d))
 #else
-#define OLD_CALLS(X)
+#define SYSCALLS_OF_OLDER_KERNEL_ABI(X)
 #endif
 
 #define X(type, name, parameters, arguments)                                                                           \
@@ -212,13 +214,13 @@ VMA_MORE_CALLS(X)
 		return RETURN_RESULT(type, own_##name arguments);                                                      \
 	}
 CALLS(X)
-OLD_CALLS(X)
+SYSCALLS_OF_OLDER_KERNEL_ABI(X)
 #undef X
 
 /* The kernel has one sendfile, with an offset of 64 bits. */
 ENTRY(enter_sendfile)
 {
-	if (NOT_OURS((int)a) && NOT_OURS((int)b))
+	if (FD_IS_NOT_OURS((int)a) && FD_IS_NOT_OURS((int)b))
 		return KERNEL(SYS_sendfile);
 	return RETURN_RESULT(ssize_t, own_sendfile64((int)a, (int)b, P(c), (size_t)d));
 }
@@ -228,7 +230,7 @@ ENTRY(enter_sendfile)
 #define KERNEL_MASK_BYTES 8 /* what the kernel has of a sigset_t, and wants to be told */
 
 /* To and from the program's memory; false: EFAULT. */
-static bool copy_user(void *to, const void *from, size_t size)
+static bool copy_user_memory(void *to, const void *from, size_t size)
 {
 	struct vma_thread *self = vma_enter();
 	const int rc = vma_copy(to, from, size);
@@ -238,14 +240,14 @@ static bool copy_user(void *to, const void *from, size_t size)
 }
 
 /* The kernel's mask as the C library's; NULL stays NULL. False: the kernel is to say what is wrong with it. */
-static bool get_mask(sigset_t *own, const sigset_t **mask, long user, long size)
+static bool copy_sigmask_from_user(sigset_t *own, const sigset_t **mask, long user, long size)
 {
 	*mask = NULL;
 	if (user == 0)
 		return true;
 	sigemptyset(own);
 	*mask = own;
-	return size == KERNEL_MASK_BYTES && copy_user(own, P(user), KERNEL_MASK_BYTES);
+	return size == KERNEL_MASK_BYTES && copy_user_memory(own, P(user), KERNEL_MASK_BYTES);
 }
 
 static int64_t syscall_now_ns(void)
@@ -273,15 +275,15 @@ static void write_time_left(long user, const struct timespec *given, int64_t sin
 	}
 	if (left.tv_sec < 0)
 		left = (struct timespec){0};
-	copy_user(P(user), &left, sizeof(left));
+	copy_user_memory(P(user), &left, sizeof(left));
 	errno = saved;
 }
 
 /* False: the kernel is to say what is wrong with it. */
-static bool get_time(struct timespec *given, long user)
+static bool copy_timespec_from_user(struct timespec *given, long user)
 {
 	*given = (struct timespec){0};
-	return user == 0 || copy_user(given, P(user), sizeof(*given));
+	return user == 0 || copy_user_memory(given, P(user), sizeof(*given));
 }
 
 ENTRY(enter_ppoll)
@@ -292,7 +294,7 @@ ENTRY(enter_ppoll)
 	sigset_t space;
 	int rc;
 
-	if (vma_fd_highest() < 0 || !get_mask(&space, &mask, d, e) || !get_time(&given, c))
+	if (vma_fd_highest() < 0 || !copy_sigmask_from_user(&space, &mask, d, e) || !copy_timespec_from_user(&given, c))
 		return KERNEL(SYS_ppoll);
 	since_ns = syscall_now_ns();
 	rc = RETURN_RESULT(int, own_ppoll(P(a), (nfds_t)b, c != 0 ? &given : NULL, mask));
@@ -312,8 +314,9 @@ ENTRY(enter_pselect6)
 	sigset_t space;
 	int rc;
 
-	if (vma_fd_highest() < 0 || (f != 0 && !copy_user(&sized, P(f), sizeof(sized))) ||
-	    !get_mask(&space, &mask, (long)sized.mask, (long)sized.size) || !get_time(&given, e))
+	if (vma_fd_highest() < 0 || (f != 0 && !copy_user_memory(&sized, P(f), sizeof(sized))) ||
+	    !copy_sigmask_from_user(&space, &mask, (long)sized.mask, (long)sized.size) ||
+	    !copy_timespec_from_user(&given, e))
 		return KERNEL(SYS_pselect6);
 	since_ns = syscall_now_ns();
 	rc = RETURN_RESULT(int, own_pselect((int)a, P(b), P(c), P(d), e != 0 ? &given : NULL, mask));
@@ -326,7 +329,7 @@ ENTRY(enter_epoll_pwait)
 	const sigset_t *mask;
 	sigset_t space;
 
-	if (!get_mask(&space, &mask, e, f))
+	if (!copy_sigmask_from_user(&space, &mask, e, f))
 		return KERNEL(SYS_epoll_pwait);
 	return RETURN_RESULT(int, own_epoll_pwait((int)a, P(b), (int)c, (int)d, mask));
 }
@@ -337,7 +340,7 @@ ENTRY(enter_epoll_pwait2)
 	const sigset_t *mask;
 	sigset_t space;
 
-	if (!get_mask(&space, &mask, e, f))
+	if (!copy_sigmask_from_user(&space, &mask, e, f))
 		return KERNEL(SYS_epoll_pwait2);
 	return RETURN_RESULT(int, own_epoll_pwait2((int)a, P(b), (int)c, P(d), mask));
 }
@@ -346,19 +349,19 @@ ENTRY(enter_epoll_pwait2)
 /* ---- calls that make descriptors ---- */
 
 /* clang-format off */
-#define YIELDING(X)                                                                                                    \
+#define SYSCALLS_RETURNING_NEW_FDS(X)                                                                                                    \
 	X(openat) X(eventfd2) X(timerfd_create) X(signalfd4) X(inotify_init1) X(memfd_create) X(perf_event_open)       \
 	X(mq_open) X(open_by_handle_at) X(fanotify_init) X(userfaultfd)
 /* clang-format on */
 #ifdef SYS_open
-#define YIELDING_OLD(X) X(open) X(creat) X(eventfd) X(signalfd) X(inotify_init)
+#define OLD_SYSCALLS_RETURNING_NEW_FDS(X) X(open) X(creat) X(eventfd) X(signalfd) X(inotify_init)
 #else
-#define YIELDING_OLD(X)
+#define OLD_SYSCALLS_RETURNING_NEW_FDS(X)
 #endif
 #if defined(SYS_pidfd_open) && defined(SYS_openat2) && defined(SYS_open_tree) && defined(SYS_fsopen)
-#define YIELDING_NEW(X) X(pidfd_open) X(openat2) X(open_tree) X(fsopen) X(fsmount) X(fspick)
+#define NEW_SYSCALLS_RETURNING_NEW_FDS(X) X(pidfd_open) X(openat2) X(open_tree) X(fsopen) X(fsmount) X(fspick)
 #else
-#define YIELDING_NEW(X)
+#define NEW_SYSCALLS_RETURNING_NEW_FDS(X)
 #endif
 
 #define X(name)                                                                                                        \
@@ -366,9 +369,9 @@ ENTRY(enter_epoll_pwait2)
 	{                                                                                                              \
 		return return_new_fd_forget_old_file((int)KERNEL(SYS_##name));                                         \
 	}
-YIELDING(X)
-YIELDING_OLD(X)
-YIELDING_NEW(X)
+SYSCALLS_RETURNING_NEW_FDS(X)
+OLD_SYSCALLS_RETURNING_NEW_FDS(X)
+NEW_SYSCALLS_RETURNING_NEW_FDS(X)
 #undef X
 
 static long syscall_fresh_pair(long rc, const int *fds)
@@ -390,7 +393,7 @@ ENTRY(enter_socketpair)
 	return syscall_fresh_pair(KERNEL(SYS_socketpair), P(d));
 }
 
-static int syscall_fresh_set(int epfd)
+static int syscall_record_new_epoll_set(int epfd)
 {
 	if (epfd >= 0)
 		vma_iomux_epoll_record(epfd);
@@ -399,7 +402,7 @@ static int syscall_fresh_set(int epfd)
 
 ENTRY(enter_epoll_create1)
 {
-	return syscall_fresh_set((int)KERNEL(SYS_epoll_create1));
+	return syscall_record_new_epoll_set((int)KERNEL(SYS_epoll_create1));
 }
 
 #ifdef SYS_open
@@ -410,7 +413,7 @@ ENTRY(enter_pipe)
 
 ENTRY(enter_epoll_create)
 {
-	return syscall_fresh_set((int)KERNEL(SYS_epoll_create));
+	return syscall_record_new_epoll_set((int)KERNEL(SYS_epoll_create));
 }
 #endif
 
@@ -444,12 +447,12 @@ ENTRY(enter_exit_group)
  * memory, or goes on elsewhere than here (a stack of its own), is the kernel's business, and so is all before the
  * start.
  */
-static bool is_plain_copy(uint64_t flags, uint64_t stack)
+static bool clone_is_like_fork(uint64_t flags, uint64_t stack)
 {
 	return process_started() && (flags & CLONE_VM) == 0 && stack == 0;
 }
 
-static long in_copy(long rc)
+static long run_fork_handlers_after_clone(long rc)
 {
 	const int saved = errno;
 
@@ -463,10 +466,10 @@ static long in_copy(long rc)
 
 ENTRY(enter_clone)
 {
-	if (!is_plain_copy((uint64_t)a, (uint64_t)b))
+	if (!clone_is_like_fork((uint64_t)a, (uint64_t)b))
 		return KERNEL(SYS_clone);
 	process_prepare();
-	return in_copy(KERNEL(SYS_clone));
+	return run_fork_handlers_after_clone(KERNEL(SYS_clone));
 }
 
 #ifdef SYS_clone3
@@ -474,11 +477,11 @@ ENTRY(enter_clone3)
 {
 	struct clone_args args = {0};
 
-	if (!process_started() || (size_t)b < CLONE_ARGS_SIZE_VER0 || !copy_user(&args, P(a), CLONE_ARGS_SIZE_VER0) ||
-	    !is_plain_copy(args.flags, args.stack))
+	if (!process_started() || (size_t)b < CLONE_ARGS_SIZE_VER0 ||
+	    !copy_user_memory(&args, P(a), CLONE_ARGS_SIZE_VER0) || !clone_is_like_fork(args.flags, args.stack))
 		return KERNEL(SYS_clone3);
 	process_prepare();
-	return in_copy(KERNEL(SYS_clone3));
+	return run_fork_handlers_after_clone(KERNEL(SYS_clone3));
 }
 #endif
 
@@ -488,7 +491,7 @@ ENTRY(enter_fork)
 	if (!process_started())
 		return KERNEL(SYS_fork);
 	process_prepare();
-	return in_copy(KERNEL(SYS_fork));
+	return run_fork_handlers_after_clone(KERNEL(SYS_fork));
 }
 #endif
 
@@ -511,7 +514,7 @@ ENTRY(enter_rt_sigaction)
 	const int sig = (int)a;
 
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL || d != KERNEL_MASK_BYTES ||
-	    sig == 32 || sig == 33 || (b != 0 && !copy_user(&given, P(b), sizeof(given))))
+	    sig == 32 || sig == 33 || (b != 0 && !copy_user_memory(&given, P(b), sizeof(given))))
 		return KERNEL(SYS_rt_sigaction);
 	__wrap_syscall(SYS_rt_sigaction, (long)sig, 0L, &had, (long)KERNEL_MASK_BYTES);
 	action.sa_handler = given.handler;
@@ -522,7 +525,7 @@ ENTRY(enter_rt_sigaction)
 	had.handler = before.sa_handler;
 	had.flags = (had.flags & FLAG_RESTORER) | (unsigned)before.sa_flags;
 	memcpy(&had.mask, &before.sa_mask, KERNEL_MASK_BYTES);
-	if (c != 0 && !copy_user(P(c), &had, sizeof(had))) {
+	if (c != 0 && !copy_user_memory(P(c), &had, sizeof(had))) {
 		errno = EFAULT; /* the kernel, too, has installed it by now */
 		return -1;
 	}
@@ -532,7 +535,7 @@ ENTRY(enter_rt_sigaction)
 /* ---- io_uring: what goes through a ring is seen by nobody here ---- */
 
 /* Before the first socket nothing has been read yet: programs ask for rings when they start. */
-static bool offers_rings(bool *offloads)
+static bool conf_allows_io_uring(bool *offloads)
 {
 	struct vma_engine *engine = atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 	struct vma_conf own;
@@ -548,16 +551,16 @@ static bool offers_rings(bool *offloads)
  * With a ring the program may read, write, poll and close its sockets where no call shows it. So either there is no
  * ring, and programs do without, as on kernels that forbid it; or all sockets are the kernel's from now on.
  */
-static bool check_ring_allowed(void)
+static bool io_uring_setup_is_allowed(void)
 {
 	bool offloads;
 
-	if (!offers_rings(&offloads))
+	if (!conf_allows_io_uring(&offloads))
 		return false;
 	if (offloads && !process_is_vfork_child()) {
 		atomic_store(&vma_sockets_stay, true);
 		for (int fd = vma_fd_highest(); fd >= 0; fd--)
-			if (!NOT_OURS(fd))
+			if (!FD_IS_NOT_OURS(fd))
 				hand_over_fd(fd);
 	}
 	return true;
@@ -565,7 +568,7 @@ static bool check_ring_allowed(void)
 
 ENTRY(enter_io_uring_setup)
 {
-	if (check_ring_allowed())
+	if (io_uring_setup_is_allowed())
 		return return_new_fd_forget_old_file((int)KERNEL(SYS_io_uring_setup));
 	errno = ENOSYS;
 	return -1;
@@ -580,7 +583,7 @@ ENTRY(enter_io_uring_setup)
 	{                                                                                                              \
 		int(*real) parameters = (int(*) parameters)dlsym(RTLD_NEXT, #name);                                    \
                                                                                                                        \
-		return real != NULL && check_ring_allowed() ? real arguments : -ENOSYS;                                \
+		return real != NULL && io_uring_setup_is_allowed() ? real arguments : -ENOSYS;                         \
 	}
 LIBURING_CALL(io_uring_queue_init, (unsigned entries, void *ring, unsigned flags), (entries, ring, flags))
 LIBURING_CALL(io_uring_queue_init_params, (unsigned entries, void *ring, void *params), (entries, ring, params))
@@ -593,19 +596,20 @@ LIBURING_CALL(io_uring_setup, (unsigned entries, void *params), (entries, params
 #define X_CALL(type, name, kernels, arguments) X(name)
 #define X(name) [SYS_##name] = enter_##name,
 const entry syscall_table[ENTRIES] = {
-        CALLS(X_CALL) OLD_CALLS(X_CALL) YIELDING(X) YIELDING_OLD(X) YIELDING_NEW(X) X(sendfile) X(ppoll) X(pselect6)
-                X(epoll_pwait)
+        CALLS(X_CALL) SYSCALLS_OF_OLDER_KERNEL_ABI(X_CALL) SYSCALLS_RETURNING_NEW_FDS(X)
+                OLD_SYSCALLS_RETURNING_NEW_FDS(X) NEW_SYSCALLS_RETURNING_NEW_FDS(X) X(sendfile) X(ppoll) X(pselect6)
+                        X(epoll_pwait)
 #ifdef SYS_epoll_pwait2
-                        X(epoll_pwait2)
+                                X(epoll_pwait2)
 #endif
-                                X(pipe2) X(socketpair) X(epoll_create1)
+                                        X(pipe2) X(socketpair) X(epoll_create1)
 #ifdef SYS_open
-                                        X(pipe) X(epoll_create) X(fork)
+                                                X(pipe) X(epoll_create) X(fork)
 #endif
 #ifdef SYS_clone3
-                                                X(clone3)
+                                                        X(clone3)
 #endif
-                                                        X(clone) X(execve) X(execveat) X(exit_group) X(rt_sigaction)
-                                                                X(io_uring_setup)};
+                                                                X(clone) X(execve) X(execveat) X(exit_group)
+                                                                        X(rt_sigaction) X(io_uring_setup)};
 #undef X
 #undef X_CALL

@@ -30,7 +30,7 @@ void unwind_find(void)
 
 #if defined(__x86_64__)
 /* Five arguments at the most. */
-#define FORWARD(name, place)                                                                                           \
+#define FORWARD_TO_UNWINDER(name, place)                                                                               \
 	__asm__(".pushsection .text\n"                                                                                 \
 	        ".globl " name "\n"                                                                                    \
 	        ".hidden " name "\n"                                                                                   \
@@ -54,10 +54,10 @@ void unwind_find(void)
 	        "1:	jmp *%rax\n"                                                                                       \
 	        ".size " name ", . - " name "\n"                                                                       \
 	        ".popsection\n")
-FORWARD("_Unwind_Resume", "0");
-FORWARD("__gcc_personality_v0", "8");
+FORWARD_TO_UNWINDER("_Unwind_Resume", "0");
+FORWARD_TO_UNWINDER("__gcc_personality_v0", "8");
 #elif defined(__aarch64__)
-#define FORWARD(name, place)                                                                                           \
+#define FORWARD_TO_UNWINDER(name, place)                                                                               \
 	__asm__(".pushsection .text\n"                                                                                 \
 	        ".globl " name "\n"                                                                                    \
 	        ".hidden " name "\n"                                                                                   \
@@ -82,6 +82,6 @@ FORWARD("__gcc_personality_v0", "8");
 	        "1:	br x17\n"                                                                                          \
 	        ".size " name ", . - " name "\n"                                                                       \
 	        ".popsection\n")
-FORWARD("_Unwind_Resume", "0");
-FORWARD("__gcc_personality_v0", "8");
+FORWARD_TO_UNWINDER("_Unwind_Resume", "0");
+FORWARD_TO_UNWINDER("__gcc_personality_v0", "8");
 #endif

@@ -72,7 +72,7 @@ static inline bool has_inherited_sockets(void)
 	return __builtin_expect(atomic_load_explicit(&vma_any_file_needs_touch, memory_order_relaxed), 0);
 }
 
-static __attribute__((noinline)) void take_over_polled(const struct pollfd *fds, nfds_t n)
+static __attribute__((noinline)) void take_over_inherited_in_pollfds(const struct pollfd *fds, nfds_t n)
 {
 	struct pollfd one;
 	struct blocking_call call;
@@ -97,7 +97,8 @@ static void register_inherited_fds_of_fd_set(int n, const fd_set *set)
 	}
 }
 
-static __attribute__((noinline)) void take_over_selected(int n, const fd_set *r, const fd_set *w, const fd_set *e)
+static __attribute__((noinline)) void take_over_inherited_in_fd_sets(int n, const fd_set *r, const fd_set *w,
+                                                                     const fd_set *e)
 {
 	struct blocking_call call;
 
@@ -116,7 +117,7 @@ EXPORT(int, poll, (struct pollfd * fds, nfds_t n, int timeout))
 	struct blocking_call call;
 
 	if (has_inherited_sockets())
-		take_over_polled(fds, n);
+		take_over_inherited_in_pollfds(fds, n);
 	if (!vma_iomux_poll_wants(fds, n)) {
 		flush_held_back_sends();
 		return vma_os.poll(fds, n, timeout);
@@ -126,7 +127,7 @@ EXPORT(int, poll, (struct pollfd * fds, nfds_t n, int timeout))
 }
 ALIAS(int, __poll, poll, (struct pollfd * fds, nfds_t n, int timeout))
 
-static int ppoll_ours(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
+static int ppoll_by_iomux(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
 {
 	struct timespec space, *own = &space;
 	struct blocking_call call;
@@ -140,9 +141,9 @@ static int ppoll_ours(struct pollfd *fds, nfds_t n, const struct timespec *timeo
 EXPORT(int, ppoll, (struct pollfd * fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask))
 {
 	if (has_inherited_sockets())
-		take_over_polled(fds, n);
+		take_over_inherited_in_pollfds(fds, n);
 	if (vma_iomux_poll_wants(fds, n))
-		return ppoll_ours(fds, n, timeout, mask);
+		return ppoll_by_iomux(fds, n, timeout, mask);
 	flush_held_back_sends();
 	return vma_os.ppoll(fds, n, timeout, mask);
 }
@@ -183,7 +184,7 @@ static int get_timeval(struct timespec **own, const struct timeval *timeout)
 	return 0;
 }
 
-static int select_ours(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout)
+static int select_by_iomux(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout)
 {
 	struct timespec space, left = {0}, *own = &space;
 	struct blocking_call call;
@@ -205,15 +206,16 @@ static int select_ours(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *t
 EXPORT(int, select, (int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout))
 {
 	if (has_inherited_sockets())
-		take_over_selected(n, r, w, e);
+		take_over_inherited_in_fd_sets(n, r, w, e);
 	if (vma_iomux_select_wants(n, r, w, e))
-		return select_ours(n, r, w, e, timeout);
+		return select_by_iomux(n, r, w, e, timeout);
 	flush_held_back_sends();
 	return vma_os.select(n, r, w, e, timeout);
 }
 ALIAS(int, __select, select, (int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout))
 
-static int pselect_ours(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask)
+static int pselect_by_iomux(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout,
+                            const sigset_t *mask)
 {
 	struct timespec space, *own = &space;
 	struct blocking_call call;
@@ -227,16 +229,16 @@ static int pselect_ours(int n, fd_set *r, fd_set *w, fd_set *e, const struct tim
 EXPORT(int, pselect, (int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask))
 {
 	if (has_inherited_sockets())
-		take_over_selected(n, r, w, e);
+		take_over_inherited_in_fd_sets(n, r, w, e);
 	if (vma_iomux_select_wants(n, r, w, e))
-		return pselect_ours(n, r, w, e, timeout, mask);
+		return pselect_by_iomux(n, r, w, e, timeout, mask);
 	flush_held_back_sends();
 	return vma_os.pselect(n, r, w, e, timeout, mask);
 }
 
 /* ---- epoll ---- */
 
-static int epoll_fresh_set(int epfd)
+static int epoll_record_new_set(int epfd)
 {
 	vma_iomux_epoll_record(epfd);
 	return return_new_fd_forget_old_file(epfd);
@@ -244,15 +246,15 @@ static int epoll_fresh_set(int epfd)
 
 EXPORT(int, epoll_create, (int size))
 {
-	return epoll_fresh_set(vma_os.epoll_create(size));
+	return epoll_record_new_set(vma_os.epoll_create(size));
 }
 
 EXPORT(int, epoll_create1, (int flags))
 {
-	return epoll_fresh_set(vma_os.epoll_create1(flags));
+	return epoll_record_new_set(vma_os.epoll_create1(flags));
 }
 
-static __attribute__((noinline)) int epoll_ctl_ours(int epfd, int op, int fd, struct epoll_event *event)
+static __attribute__((noinline)) int epoll_ctl_by_iomux(int epfd, int op, int fd, struct epoll_event *event)
 {
 	struct blocking_call call;
 
@@ -264,16 +266,16 @@ static __attribute__((noinline)) int epoll_ctl_ours(int epfd, int op, int fd, st
 
 EXPORT(int, epoll_ctl, (int epfd, int op, int fd, struct epoll_event *event))
 {
-	if (NOT_OURS(epfd) && NOT_OURS(fd)) {
+	if (FD_IS_NOT_OURS(epfd) && FD_IS_NOT_OURS(fd)) {
 		vma_iomux_epoll_record(epfd);
 		return vma_os.epoll_ctl(epfd, op, fd, event);
 	}
-	return epoll_ctl_ours(epfd, op, fd, event);
+	return epoll_ctl_by_iomux(epfd, op, fd, event);
 }
 
 /* A set of the kernel's: another thread may make it ours while this one waits for it. */
-static __attribute__((noinline)) int epoll_pwait_os(int epfd, struct epoll_event *events, int max,
-                                                    const struct timespec *timeout, const sigset_t *mask)
+static __attribute__((noinline)) int epoll_pwait_by_kernel(int epfd, struct epoll_event *events, int max,
+                                                           const struct timespec *timeout, const sigset_t *mask)
 {
 	int saved = errno, rc;
 
@@ -289,7 +291,7 @@ static __attribute__((noinline)) int epoll_pwait_os_msec(int epfd, struct epoll_
 {
 	struct timespec own;
 
-	return epoll_pwait_os(epfd, events, max, timespec_of_msec(&own, timeout), mask);
+	return epoll_pwait_by_kernel(epfd, events, max, timespec_of_msec(&own, timeout), mask);
 }
 
 /* A set that is ours, inside; false: the kernel's, outside. */
@@ -303,8 +305,8 @@ static bool epoll_set_call_begin(struct blocking_call *call, int epfd, struct vm
 	return false;
 }
 
-static __attribute__((noinline)) int epoll_pwait_ours(int epfd, struct epoll_event *events, int max, int timeout,
-                                                      const sigset_t *mask)
+static __attribute__((noinline)) int epoll_pwait_by_iomux(int epfd, struct epoll_event *events, int max, int timeout,
+                                                          const sigset_t *mask)
 {
 	struct timespec own;
 	struct vma_file *set;
@@ -317,20 +319,20 @@ static __attribute__((noinline)) int epoll_pwait_ours(int epfd, struct epoll_eve
 
 EXPORT(int, epoll_wait, (int epfd, struct epoll_event *events, int max, int timeout))
 {
-	if (!NOT_OURS(epfd))
-		return epoll_pwait_ours(epfd, events, max, timeout, NULL);
+	if (!FD_IS_NOT_OURS(epfd))
+		return epoll_pwait_by_iomux(epfd, events, max, timeout, NULL);
 	return epoll_pwait_os_msec(epfd, events, max, timeout, NULL);
 }
 
 EXPORT(int, epoll_pwait, (int epfd, struct epoll_event *events, int max, int timeout, const sigset_t *mask))
 {
-	if (!NOT_OURS(epfd))
-		return epoll_pwait_ours(epfd, events, max, timeout, mask);
+	if (!FD_IS_NOT_OURS(epfd))
+		return epoll_pwait_by_iomux(epfd, events, max, timeout, mask);
 	return epoll_pwait_os_msec(epfd, events, max, timeout, mask);
 }
 
-static __attribute__((noinline)) int epoll_pwait2_ours(int epfd, struct epoll_event *events, int max,
-                                                       const struct timespec *timeout, const sigset_t *mask)
+static __attribute__((noinline)) int epoll_pwait2_by_iomux(int epfd, struct epoll_event *events, int max,
+                                                           const struct timespec *timeout, const sigset_t *mask)
 {
 	struct timespec space, *own = &space;
 	struct vma_file *set;
@@ -346,7 +348,7 @@ static __attribute__((noinline)) int epoll_pwait2_ours(int epfd, struct epoll_ev
 EXPORT(int, epoll_pwait2,
        (int epfd, struct epoll_event *events, int max, const struct timespec *timeout, const sigset_t *mask))
 {
-	if (!NOT_OURS(epfd))
-		return epoll_pwait2_ours(epfd, events, max, timeout, mask);
-	return epoll_pwait_os(epfd, events, max, timeout, mask);
+	if (!FD_IS_NOT_OURS(epfd))
+		return epoll_pwait2_by_iomux(epfd, events, max, timeout, mask);
+	return epoll_pwait_by_kernel(epfd, events, max, timeout, mask);
 }

@@ -35,7 +35,7 @@ VMA_OS_CALLS(X)
 	type __wrap_##name parameters;                                                                                 \
 	type __wrap_##name parameters                                                                                  \
 	{                                                                                                              \
-		return thread_more()->name arguments;                                                                  \
+		return libc_functions_get()->name arguments;                                                           \
 	}
 VMA_MORE_CALLS(X)
 #undef X

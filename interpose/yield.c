@@ -7,7 +7,7 @@
 #include "call.h"
 #include "more.h"
 
-static __attribute__((noinline)) void adopt_socket(int fd, int domain, int type, int protocol)
+static __attribute__((noinline)) void register_new_socket(int fd, int domain, int type, int protocol)
 {
 	const int saved = errno;
 	struct vma_thread *self;
@@ -32,11 +32,11 @@ EXPORT(int, socket, (int domain, int type, int protocol))
 
 	if (fd >= 0 &&
 	    (vma_udp_takes_socket(domain, type, protocol) || vma_stream_handles_socket_type(domain, type, protocol)))
-		adopt_socket(fd, domain, type, protocol);
+		register_new_socket(fd, domain, type, protocol);
 	return fd;
 }
 
-static inline int adopt_socketpair(int rc, const int fds[2])
+static inline int forget_old_files_of_socketpair(int rc, const int fds[2])
 {
 	if (rc == 0) {
 		return_new_fd_forget_old_file(fds[0]);
@@ -47,18 +47,18 @@ static inline int adopt_socketpair(int rc, const int fds[2])
 
 EXPORT(int, socketpair, (int domain, int type, int protocol, int fds[2]))
 {
-	return adopt_socketpair(vma_os.socketpair(domain, type, protocol, fds), fds);
+	return forget_old_files_of_socketpair(vma_os.socketpair(domain, type, protocol, fds), fds);
 }
 
 EXPORT(int, pipe, (int fds[2]))
 {
-	return adopt_socketpair(vma_os.pipe(fds), fds);
+	return forget_old_files_of_socketpair(vma_os.pipe(fds), fds);
 }
 ALIAS(int, __pipe, pipe, (int fds[2]))
 
 EXPORT(int, pipe2, (int fds[2], int flags))
 {
-	return adopt_socketpair(vma_os.pipe2(fds, flags), fds);
+	return forget_old_files_of_socketpair(vma_os.pipe2(fds, flags), fds);
 }
 
 /* The mode is there only with O_CREAT and O_TMPFILE; passing on what lies in its place is what the C library does. */
@@ -82,7 +82,7 @@ EXPORT(int, creat, (const char *path, mode_t mode))
 #define X(type, name, parameters, arguments)                                                                           \
 	EXPORT(type, name, parameters)                                                                                 \
 	{                                                                                                              \
-		return return_new_fd_forget_old_file(thread_more()->name arguments);                                   \
+		return return_new_fd_forget_old_file(libc_functions_get()->name arguments);                            \
 	}
-VMA_YIELDING_CALLS(X)
+VMA_CALLS_RETURNING_NEW_FD(X)
 #undef X

@@ -21,8 +21,8 @@ extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *old, size_t size);
 extern void *__libc_memalign(size_t align, size_t size);
 
-static _Atomic uint64_t before_start[2];
-static _Atomic uint64_t *_Atomic counters = before_start;
+static _Atomic uint64_t alloc_counters_before_mapping[2];
+static _Atomic uint64_t *_Atomic alloc_counters = alloc_counters_before_mapping;
 static __thread int other __attribute__((tls_model("initial-exec"))); /* 0 not known yet, 1 main, 2 other */
 
 static void __attribute__((constructor)) alloc_count_start(void)
@@ -37,15 +37,15 @@ static void __attribute__((constructor)) alloc_count_start(void)
 	close(fd);
 	if (shared == MAP_FAILED)
 		return;
-	atomic_store(&shared[0], atomic_load(&before_start[0]));
-	atomic_store(&counters, shared);
+	atomic_store(&shared[0], atomic_load(&alloc_counters_before_mapping[0]));
+	atomic_store(&alloc_counters, shared);
 }
 
 static void alloc_count_call(void)
 {
 	if (other == 0)
 		other = gettid() == getpid() ? 1 : 2;
-	atomic_fetch_add(&atomic_load(&counters)[other - 1], 1);
+	atomic_fetch_add(&atomic_load(&alloc_counters)[other - 1], 1);
 }
 
 void *malloc(size_t size)

@@ -19,7 +19,7 @@ int vma_extra_register_recv_callback(struct vma_file *file, vma_recv_callback_t 
 }
 
 /* A socket that gives nothing without a copy: with force it says so of what is there. */
-static ssize_t recv_copied(struct vma_file *file, int fd, struct vma_recv_zcopy_call *lend, int flags)
+static ssize_t recv_zcopy_by_copying(struct vma_file *file, int fd, struct vma_recv_zcopy_call *lend, int flags)
 {
 	struct msghdr look = {0};
 	ssize_t rc;
@@ -34,7 +34,7 @@ static ssize_t recv_copied(struct vma_file *file, int fd, struct vma_recv_zcopy_
 static ssize_t recv_lent(struct vma_file *file, int fd, struct vma_recv_zcopy_call *lend, int flags)
 {
 	return file->ops->recv_lent != NULL ? file->ops->recv_lent(file, fd, lend, flags)
-	                                    : recv_copied(file, fd, lend, flags);
+	                                    : recv_zcopy_by_copying(file, fd, lend, flags);
 }
 
 ssize_t vma_extra_recvfrom(struct vma_file *file, int fd, void *buf, size_t len, int *flags, struct sockaddr *from,

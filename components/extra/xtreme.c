@@ -32,7 +32,7 @@ static bool rings_of(struct vma_file *file, uint64_t *rings)
  * A ring's descriptor is readable until a poll by it has found all that it had heard of. After a poll whose array is
  * full there may be more.
  */
-static int poll_rings(struct vma_file *file, uint64_t rings, struct vma_completion_t *completions, unsigned n)
+static int xtreme_poll_rings(struct vma_file *file, uint64_t rings, struct vma_completion_t *completions, unsigned n)
 {
 	uint64_t heard;
 	int rc;
@@ -58,7 +58,7 @@ int vma_extra_xtreme_poll(struct vma_file *file, struct vma_completion_t *comple
 		return -EINVAL;
 	if (completions == NULL && n != 0)
 		return -EFAULT;
-	return n != 0 ? poll_rings(file, rings, completions, n) : 0;
+	return n != 0 ? xtreme_poll_rings(file, rings, completions, n) : 0;
 }
 
 int vma_extra_xtreme_free_packets(const struct vma_packet_desc_t *packets, int n)

@@ -63,7 +63,7 @@ static struct place *held_place_at(uint32_t index)
 }
 
 /* NULL: there is no such place. */
-static struct place *place_of(uint64_t id)
+static struct place *held_place_of_id(uint64_t id)
 {
 	const uint32_t index = (uint32_t)(id & ((1U << INDEX_BITS) - 1));
 
@@ -125,7 +125,7 @@ static bool held_place_create(uint32_t *index)
 
 /* ---- accounts ---- */
 
-static bool charge(struct vma_held_packets_owner *holder, uint32_t bytes, uint64_t limit)
+static bool held_account_charge(struct vma_held_packets_owner *holder, uint32_t bytes, uint64_t limit)
 {
 	const uint64_t before = atomic_fetch_add_explicit(&holder->bytes, bytes, memory_order_relaxed);
 
@@ -135,7 +135,7 @@ static bool charge(struct vma_held_packets_owner *holder, uint32_t bytes, uint64
 	return false;
 }
 
-static void uncharge(struct vma_held_packets_owner *holder, uint32_t bytes)
+static void held_account_uncharge(struct vma_held_packets_owner *holder, uint32_t bytes)
 {
 	atomic_fetch_sub_explicit(&holder->bytes, bytes, memory_order_relaxed);
 	atomic_fetch_sub_explicit(&holder->packets, 1, memory_order_relaxed);
@@ -172,7 +172,7 @@ int vma_held_packet_add(struct vma_held_packets_owner *holder, int fd, const str
 	uint32_t index;
 	uint64_t word;
 
-	if (!charge(holder, bytes, limit))
+	if (!held_account_charge(holder, bytes, limit))
 		return -ENOBUFS;
 	if (!held_place_pop_free(&index) && !held_place_create(&index)) {
 		atomic_fetch_sub_explicit(&holder->bytes, bytes, memory_order_relaxed);
@@ -198,13 +198,13 @@ int vma_held_packet_add(struct vma_held_packets_owner *holder, int fd, const str
 }
 
 /* The word that the place has while this packet is held; false: it is not held. */
-static bool word_of(const struct place *place, uint64_t id, uint64_t *word)
+static bool held_place_word_of_id(const struct place *place, uint64_t id, uint64_t *word)
 {
 	*word = atomic_load_explicit(&place->word, memory_order_acquire);
 	return (*word & 1) != 0 && (*word & WORD_MASK) == id >> INDEX_BITS;
 }
 
-static bool place_take(struct place *place, uint64_t word)
+static bool held_place_claim(struct place *place, uint64_t word)
 {
 	return atomic_compare_exchange_strong_explicit(&place->word, &word, word + 1, memory_order_acq_rel,
 	                                               memory_order_relaxed);
@@ -223,15 +223,15 @@ static bool held_place_is_of_this_process(const struct place *place)
 
 bool vma_held_packet_revoke(struct vma_held_packets_owner *holder, uint64_t id)
 {
-	struct place *place = place_of(id);
+	struct place *place = held_place_of_id(id);
 	uint64_t word;
 	bool mine;
 
-	if (place == NULL || !word_of(place, id, &word) || !place_take(place, word))
+	if (place == NULL || !held_place_word_of_id(place, id, &word) || !held_place_claim(place, word))
 		return false;
 	mine = held_place_is_of_this_process(place);
 	if (mine)
-		uncharge(holder, place->bytes);
+		held_account_uncharge(holder, place->bytes);
 	held_place_release(place, held_index_of_id(id));
 	vma_file_put(holder->file);
 	return mine;
@@ -246,17 +246,17 @@ static bool holder_may_free_held_packet(const struct vma_file *file, int fd,
 
 int vma_held_packet_free(const struct vma_file *file, int fd, uint64_t id)
 {
-	struct place *place = place_of(id);
+	struct place *place = held_place_of_id(id);
 	struct vma_held_packets_owner *holder;
 	uint64_t word, connection;
 	uint32_t bytes;
 	bool mine;
 
-	if (place == NULL || !word_of(place, id, &word))
+	if (place == NULL || !held_place_word_of_id(place, id, &word))
 		return -ENOENT;
 	holder = atomic_load_explicit(&place->holder, memory_order_relaxed);
 	if (!holder_may_free_held_packet(file, fd, holder, atomic_load_explicit(&place->fd, memory_order_relaxed)) ||
-	    !place_take(place, word))
+	    !held_place_claim(place, word))
 		return -ENOENT;
 	mine = held_place_is_of_this_process(place);
 	bytes = place->bytes;
@@ -264,7 +264,7 @@ int vma_held_packet_free(const struct vma_file *file, int fd, uint64_t id)
 	if (mine) {
 		vma_buf_put_burst(place->engine->arena, place->n > FRAGMENTS_IN_PLACE ? place->more : place->bufs,
 		                  place->n);
-		uncharge(holder, bytes);
+		held_account_uncharge(holder, bytes);
 	}
 	held_place_release(place, held_index_of_id(id));
 	if (mine && holder->returned != NULL)

@@ -78,8 +78,8 @@ static ssize_t recvmsg_syscall(int fd, struct msghdr *msg, int flags)
 	return rc < 0 ? -errno : rc;
 }
 
-static ssize_t lend_from_os(int fd, struct msghdr *msg, int flags,
-                            ssize_t (*receive)(int fd, struct msghdr *msg, int flags))
+static ssize_t recv_zcopy_from_os(int fd, struct msghdr *msg, int flags,
+                                  ssize_t (*receive)(int fd, struct msghdr *msg, int flags))
 {
 	struct msghdr look = {0};
 	ssize_t rc;
@@ -93,10 +93,10 @@ static ssize_t lend_from_os(int fd, struct msghdr *msg, int flags,
 
 ssize_t vma_lend_from_os(int fd, struct msghdr *msg, int flags)
 {
-	return lend_from_os(fd, msg, flags, recvmsg_syscall);
+	return recv_zcopy_from_os(fd, msg, flags, recvmsg_syscall);
 }
 
 ssize_t vma_lend_from_os_waits(int fd, struct msghdr *msg, int flags)
 {
-	return lend_from_os(fd, msg, flags, vma_inet_os_recv);
+	return recv_zcopy_from_os(fd, msg, flags, vma_inet_os_recv);
 }

@@ -53,19 +53,19 @@ void vma_inet_stats_describe(struct vma_stats_socket *stats, const struct vma_in
 	describe_interface(stats, described->ring_ctx);
 }
 
-static bool is_engine_of_now(const struct vma_engine *engine)
+static bool engine_is_current_engine(const struct vma_engine *engine)
 {
 	return engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 }
 
 void vma_inet_stats_closed(struct vma_engine *engine, _Atomic bool *counts)
 {
-	if (engine != NULL && is_engine_of_now(engine))
+	if (engine != NULL && engine_is_current_engine(engine))
 		vma_engine_stats_closed(engine, counts);
 }
 
 void vma_inet_stats_put(struct vma_engine *engine, struct vma_stats_socket *stats, _Atomic bool *counts)
 {
-	if (stats != NULL && is_engine_of_now(engine))
+	if (stats != NULL && engine_is_current_engine(engine))
 		vma_engine_stats_put(engine, stats, counts);
 }

@@ -23,7 +23,7 @@
 #define RUN 64U /* places that a ring bit gets at a time */
 #define OPEN (1ULL << 62)
 #define NSEC 1000000000
-enum { COST_AT_LEAST = 64 };
+enum { PACKET_COST_MIN = 64 };
 
 struct place {
 	struct vma_buff_t buff; /* the application's to read, and not read here */
@@ -45,7 +45,7 @@ struct vma_xtreme_account {
 
 static struct place *_Atomic table;
 static _Atomic uint32_t places;                         /* of runs that were given to ring bits */
-static uint8_t homes[PLACES_MAX / RUN];                 /* the ring bit of each run */
+static uint8_t ring_bit_of_place_run[PLACES_MAX / RUN]; /* the ring bit of each run */
 static struct vma_bufarena *_Atomic xtreme_table_arena; /* whose frames they are */
 
 /* ---- accounts ---- */
@@ -164,7 +164,7 @@ static struct place *xtreme_place_table_get(void)
 }
 
 /* The poller of the ring bit. What has come back, or a run that is new; 0: there is none. */
-static uint32_t __attribute__((noinline)) spare_refill(struct vma_xtreme_ring *ring)
+static uint32_t __attribute__((noinline)) xtreme_spare_places_refill(struct vma_xtreme_ring *ring)
 {
 	uint32_t first = atomic_exchange_explicit(&ring->returned, 0, memory_order_acquire);
 	struct place *map;
@@ -177,7 +177,7 @@ static uint32_t __attribute__((noinline)) spare_refill(struct vma_xtreme_ring *r
 		if (map == NULL || first == PLACES_MAX)
 			return 0;
 	} while (!atomic_compare_exchange_weak(&places, &first, first + RUN));
-	homes[first / RUN] = (uint8_t)ring->bit;
+	ring_bit_of_place_run[first / RUN] = (uint8_t)ring->bit;
 	for (uint32_t i = 0; i < RUN; i++)
 		atomic_store_explicit(&map[first + i].next, i + 1 < RUN ? first + i + 2 : 0, memory_order_relaxed);
 	return first + 1;
@@ -196,17 +196,17 @@ static inline struct place *xtreme_place_take_spare(struct vma_xtreme_ring *ring
 static inline struct place *xtreme_place_take(struct vma_xtreme_ring *ring)
 {
 	if (__builtin_expect(ring->spare == 0, 0)) {
-		ring->spare = spare_refill(ring);
+		ring->spare = xtreme_spare_places_refill(ring);
 		if (ring->spare == 0)
 			return NULL;
 	}
 	return xtreme_place_take_spare(ring);
 }
 
-static inline void place_give_back(struct place *place)
+static inline void xtreme_place_give_back(struct place *place)
 {
 	const uint32_t index = (uint32_t)(place - atomic_load_explicit(&table, memory_order_relaxed));
-	struct vma_xtreme_ring *ring = xtreme_rings_at(homes[index / RUN]);
+	struct vma_xtreme_ring *ring = xtreme_rings_at(ring_bit_of_place_run[index / RUN]);
 	uint32_t head = atomic_load_explicit(&ring->returned, memory_order_relaxed);
 
 	do
@@ -225,8 +225,9 @@ static inline void xtreme_place_publish(struct place *place)
 
 /* ---- giving ---- */
 
-static inline void place_fill(struct place *place, const struct vma_bufarena *arena, struct vma_xtreme_account *account,
-                              const struct vma_fragment *fragment, uint32_t bytes, uint64_t connection)
+static inline void xtreme_place_fill(struct place *place, const struct vma_bufarena *arena,
+                                     struct vma_xtreme_account *account, const struct vma_fragment *fragment,
+                                     uint32_t bytes, uint64_t connection)
 {
 	place->buff.next = NULL;
 	place->buff.payload = vma_buf_data(arena, fragment->buf) + fragment->off;
@@ -239,7 +240,8 @@ static inline void place_fill(struct place *place, const struct vma_bufarena *ar
 
 /* All but the first of a packet, which costs the bytes that they have. NULL: no memory. */
 static struct place *__attribute__((noinline))
-fill_more(struct vma_xtreme_ring *ring, struct vma_xtreme_account *account, const struct vma_xtreme_packet *packet)
+xtreme_fill_further_places(struct vma_xtreme_ring *ring, struct vma_xtreme_account *account,
+                           const struct vma_xtreme_packet *packet)
 {
 	const struct vma_bufarena *arena = vma_engine()->arena;
 	struct place *map = xtreme_place_table_get(), *first = NULL, *place;
@@ -248,8 +250,8 @@ fill_more(struct vma_xtreme_ring *ring, struct vma_xtreme_account *account, cons
 		place = xtreme_place_take(ring);
 		if (place == NULL)
 			break;
-		place_fill(place, arena, account, &packet->fragments[i], packet->fragments[i].len + 1,
-		           packet->connection);
+		xtreme_place_fill(place, arena, account, &packet->fragments[i], packet->fragments[i].len + 1,
+		                  packet->connection);
 		place->buff.next = first != NULL ? &first->buff : NULL;
 		atomic_store_explicit(&place->next, first != NULL ? (uint32_t)(first - map) + 1 : 0,
 		                      memory_order_relaxed);
@@ -260,7 +262,7 @@ fill_more(struct vma_xtreme_ring *ring, struct vma_xtreme_account *account, cons
 	while (first != NULL) {
 		const uint32_t next = atomic_load_explicit(&first->next, memory_order_relaxed);
 
-		place_give_back(first);
+		xtreme_place_give_back(first);
 		first = next != 0 ? &map[next - 1] : NULL;
 	}
 	return NULL;
@@ -305,9 +307,9 @@ static inline struct place *xtreme_place_packet(struct vma_xtreme_ring *ring, st
 		return NULL;
 	place = xtreme_place_take(ring);
 	if (__builtin_expect(packet->n > 1, 0) && place != NULL) {
-		more = fill_more(ring, account, packet);
+		more = xtreme_fill_further_places(ring, account, packet);
 		if (more == NULL) {
-			place_give_back(place);
+			xtreme_place_give_back(place);
 			place = NULL;
 		}
 	}
@@ -315,9 +317,9 @@ static inline struct place *xtreme_place_packet(struct vma_xtreme_ring *ring, st
 		xtreme_account_uncharge(account, cost);
 		return NULL;
 	}
-	place_fill(place, arena, account, &packet->fragments[0],
-	           packet->n == 1 ? cost : packet->cost - (packet->len - packet->fragments[0].len) + 1,
-	           packet->connection);
+	xtreme_place_fill(place, arena, account, &packet->fragments[0],
+	                  packet->n == 1 ? cost : packet->cost - (packet->len - packet->fragments[0].len) + 1,
+	                  packet->connection);
 	if (__builtin_expect(more == NULL, 1)) {
 		atomic_store_explicit(&place->next, 0, memory_order_relaxed);
 		xtreme_place_publish(place);
@@ -358,10 +360,10 @@ enum vma_xtreme_given vma_xtreme_give(struct vma_xtreme_poll *poll, struct vma_x
 
 static inline uint32_t udp_queue_datagram_cost(uint32_t len)
 {
-	return len > COST_AT_LEAST ? len : COST_AT_LEAST;
+	return len > PACKET_COST_MIN ? len : PACKET_COST_MIN;
 }
 
-static inline uint64_t train_cost(struct vma_buf *const *bufs, unsigned n)
+static inline uint64_t xtreme_train_cost(struct vma_buf *const *bufs, unsigned n)
 {
 	uint64_t cost = 0;
 
@@ -391,23 +393,23 @@ give_datagram_as_packet(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
 
 /* The usual case again, if all that it lacked was a look at the application's array (each poll's first), or places. */
 static enum vma_xtreme_given __attribute__((noinline))
-give_datagram_slow(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, struct vma_buf *buf, uint64_t limit,
-                   uint32_t src, uint16_t src_port_be)
+xtreme_give_datagram_slow(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, struct vma_buf *buf, uint64_t limit,
+                          uint32_t src, uint16_t src_port_be)
 {
 	const bool lacked = poll->at == poll->end || poll->ring->spare == 0;
 
 	if (vma_xtreme_next_completion(poll) == NULL)
 		return VMA_XTREME_NO_ROOM;
 	if (poll->ring->spare == 0)
-		poll->ring->spare = spare_refill(poll->ring);
+		poll->ring->spare = xtreme_spare_places_refill(poll->ring);
 	return lacked && poll->ring->spare != 0 ? vma_xtreme_give_datagram(poll, xtreme, buf, limit, src, src_port_be)
 	                                        : give_datagram_as_packet(poll, xtreme, buf, limit, src, src_port_be);
 }
 
 /* A datagram of one buffer, which the account has been charged for. */
-static inline void datagram_complete(struct vma_completion_t *to, struct place *place, const struct vma_bufarena *arena,
-                                     struct vma_xtreme_account *account, struct vma_buf *buf, uint64_t user_data,
-                                     const struct sockaddr_in *src)
+static inline void xtreme_complete_datagram(struct vma_completion_t *to, struct place *place,
+                                            const struct vma_bufarena *arena, struct vma_xtreme_account *account,
+                                            struct vma_buf *buf, uint64_t user_data, const struct sockaddr_in *src)
 {
 	const uint16_t len = buf->payload_len, flags = buf->flags;
 
@@ -442,21 +444,21 @@ enum vma_xtreme_given vma_xtreme_give_datagram(struct vma_xtreme_poll *poll, str
 	uint64_t before;
 
 	if (__builtin_expect(to == poll->end || ring->spare == 0 || account == NULL, 0))
-		return give_datagram_slow(poll, xtreme, buf, limit, src, src_port_be);
+		return xtreme_give_datagram_slow(poll, xtreme, buf, limit, src, src_port_be);
 	before = atomic_load_explicit(&account->bytes, memory_order_relaxed);
 	if (__builtin_expect(before - OPEN + cost > limit || !atomic_compare_exchange_strong_explicit(
 	                                                             &account->bytes, &before, before + cost,
 	                                                             memory_order_relaxed, memory_order_relaxed),
 	                     0))
-		return give_datagram_slow(poll, xtreme, buf, limit, src, src_port_be);
-	datagram_complete(to, xtreme_place_take_spare(ring), poll->arena, account, buf, vma_xtreme_user_data(xtreme),
-	                  &from);
+		return xtreme_give_datagram_slow(poll, xtreme, buf, limit, src, src_port_be);
+	xtreme_complete_datagram(to, xtreme_place_take_spare(ring), poll->arena, account, buf,
+	                         vma_xtreme_user_data(xtreme), &from);
 	poll->at = to + 1;
 	return VMA_XTREME_GIVEN;
 }
 
 /* All of them, or nothing: who may have a part of them is given one after the other. */
-static bool charge_train(struct vma_xtreme_account *account, uint64_t cost, uint64_t limit)
+static bool xtreme_account_charge_train(struct vma_xtreme_account *account, uint64_t cost, uint64_t limit)
 {
 	uint64_t before = atomic_load_explicit(&account->bytes, memory_order_relaxed);
 
@@ -484,23 +486,23 @@ unsigned vma_xtreme_give_train(struct vma_xtreme_poll *poll, struct vma_xtreme *
 		return 0;
 	if (n > (size_t)(poll->end - to))
 		n = (unsigned)(poll->end - to);
-	if (!charge_train(account, train_cost(bufs, n), limit))
+	if (!xtreme_account_charge_train(account, xtreme_train_cost(bufs, n), limit))
 		return 0;
 	for (given = 0; given < n; given++, to++) {
 		struct place *place;
 
 		if (__builtin_expect(spare == 0, 0)) {
-			spare = spare_refill(ring);
+			spare = xtreme_spare_places_refill(ring);
 			if (spare == 0)
 				break;
 		}
 		place = &map[spare - 1];
 		spare = atomic_load_explicit(&place->next, memory_order_relaxed);
-		datagram_complete(to, place, arena, account, bufs[given], user_data, src);
+		xtreme_complete_datagram(to, place, arena, account, bufs[given], user_data, src);
 	}
 	ring->spare = spare;
 	if (__builtin_expect(given < n, 0))
-		xtreme_account_uncharge(account, train_cost(bufs + given, n - given));
+		xtreme_account_uncharge(account, xtreme_train_cost(bufs + given, n - given));
 	poll->at = to;
 	return given;
 }
@@ -535,7 +537,7 @@ static inline struct place *xtreme_place_of_buff(struct place *map, uint32_t n, 
 _Static_assert(sizeof(struct place) == 1 << 6, "place_in");
 
 /* The number first: where there are places, their table is seen. */
-static struct place *place_of(const struct vma_buff_t *buff)
+static struct place *xtreme_live_place_of_buff(const struct vma_buff_t *buff)
 {
 	const uint32_t n = atomic_load_explicit(&places, memory_order_acquire);
 
@@ -546,7 +548,7 @@ static struct place *place_of(const struct vma_buff_t *buff)
  * What is freed in a row: buffers are put together, places of one home go back with one push, and bytes of one account
  * are subtracted once.
  */
-enum { NO_HOME = 64, FREEING_BUFS = 32, FREE_BATCH = 16 };
+enum { NO_RING_BIT = 64, FREEING_BUFS = 32, FREE_BATCH = 16 };
 struct freeing {
 	struct place *map;
 	uint32_t n_places;
@@ -555,7 +557,7 @@ struct freeing {
 	uint64_t bytes;
 	uint32_t first; /* of the places, all of one home: index and 1; 0: none */
 	struct place *last;
-	unsigned home; /* ring bit; NO_HOME: none so far */
+	unsigned home; /* ring bit; NO_RING_BIT: none so far */
 	unsigned n;
 	struct vma_buf *bufs[FREEING_BUFS];
 };
@@ -601,13 +603,14 @@ static void xtreme_free_batch_flush(struct freeing *freeing)
 
 static inline void xtreme_free_batch_begin(struct freeing *freeing)
 {
-	freeing->n_places = atomic_load_explicit(&places, memory_order_acquire); /* first: see place_of */
+	freeing->n_places =
+	        atomic_load_explicit(&places, memory_order_acquire); /* first: see xtreme_live_place_of_buff */
 	freeing->map = atomic_load_explicit(&table, memory_order_acquire);
 	freeing->account = NULL;
 	freeing->tells = false;
 	freeing->bytes = 0;
 	freeing->first = 0;
-	freeing->home = NO_HOME;
+	freeing->home = NO_RING_BIT;
 	freeing->n = 0;
 }
 
@@ -617,10 +620,10 @@ static void __attribute__((noinline)) xtreme_notify_bytes_returned(const struct 
 }
 
 /* The last reference has gone: nobody else looks at the place. */
-static inline void held_place_free(struct freeing *freeing, struct place *place)
+static inline void xtreme_place_free(struct freeing *freeing, struct place *place)
 {
 	const uint32_t index = (uint32_t)(((uintptr_t)place - (uintptr_t)freeing->map) / sizeof(*place));
-	const unsigned home = homes[index / RUN];
+	const unsigned home = ring_bit_of_place_run[index / RUN];
 	struct vma_xtreme_account *account = place->account;
 
 	if (__builtin_expect(account != freeing->account, 0)) {
@@ -655,11 +658,11 @@ static inline int xtreme_place_put(struct freeing *freeing, struct place *place,
 	} while (!atomic_compare_exchange_weak_explicit(&place->word, &word, word - 1, memory_order_acq_rel,
 	                                                memory_order_acquire));
 	if (__builtin_expect((uint32_t)word == 1, 1))
-		held_place_free(freeing, place);
+		xtreme_place_free(freeing, place);
 	return (int)((uint32_t)word - 1);
 }
 
-static inline int free_packet(struct freeing *freeing, const struct vma_buff_t *buff)
+static inline int xtreme_free_packet(struct freeing *freeing, const struct vma_buff_t *buff)
 {
 	struct place *place = xtreme_place_of_buff(freeing->map, freeing->n_places, buff);
 	uint32_t next;
@@ -672,10 +675,10 @@ static inline int free_packet(struct freeing *freeing, const struct vma_buff_t *
 	return rc < 0 ? rc : 0;
 }
 
-/* Afterwards there is room for a batch, which free_usual does not look for. */
-static int __attribute__((noinline)) free_packet_slow(struct freeing *freeing, const struct vma_buff_t *buff)
+/* Afterwards there is room for a batch, which xtreme_free_single_buf_packets does not look for. */
+static int __attribute__((noinline)) xtreme_free_packet_slow(struct freeing *freeing, const struct vma_buff_t *buff)
 {
-	const int rc = free_packet(freeing, buff);
+	const int rc = xtreme_free_packet(freeing, buff);
 
 	if (freeing->n > FREEING_BUFS - FREE_BATCH)
 		freeing_flush_bufs(freeing);
@@ -684,10 +687,11 @@ static int __attribute__((noinline)) free_packet_slow(struct freeing *freeing, c
 
 /*
  * The usual packets, from the first on: of one buffer each, its last reference, of the account and home of the one
- * before. Returns how many; of the next nothing has been done. As in xtreme_place_put, what is read before the word changes is
- * of this use. At most FREE_BATCH.
+ * before. Returns how many; of the next nothing has been done. As in xtreme_place_put, what is read before the word
+ * changes is of this use. At most FREE_BATCH.
  */
-static inline int free_usual(struct freeing *freeing, const struct vma_packet_desc_t *packets, int n)
+static inline int xtreme_free_single_buf_packets(struct freeing *freeing, const struct vma_packet_desc_t *packets,
+                                                 int n)
 {
 	struct place *const map = freeing->map;
 	const uintptr_t n_places = freeing->n_places;
@@ -708,7 +712,8 @@ static inline int free_usual(struct freeing *freeing, const struct vma_packet_de
 		word = atomic_load_explicit(&place->word, memory_order_acquire);
 		if (__builtin_expect((uint32_t)word != 1, 0) ||
 		    __builtin_expect(atomic_load_explicit(&place->next, memory_order_relaxed) != 0, 0) ||
-		    __builtin_expect(place->account != account, 0) || __builtin_expect(homes[index / RUN] != home, 0) ||
+		    __builtin_expect(place->account != account, 0) ||
+		    __builtin_expect(ring_bit_of_place_run[index / RUN] != home, 0) ||
 		    __builtin_expect(!atomic_compare_exchange_strong_explicit(
 		                             &place->word, &word, word - 1, memory_order_acq_rel, memory_order_relaxed),
 		                     0))
@@ -725,7 +730,7 @@ static inline int free_usual(struct freeing *freeing, const struct vma_packet_de
 }
 
 /* At most FREE_BATCH. */
-static int free_batch(struct freeing *freeing, const struct vma_packet_desc_t *packets, int n)
+static int xtreme_free_batch(struct freeing *freeing, const struct vma_packet_desc_t *packets, int n)
 {
 	int rc = 0, i = 0;
 
@@ -733,9 +738,9 @@ static int free_batch(struct freeing *freeing, const struct vma_packet_desc_t *p
 		freeing_flush_bufs(freeing);
 	while (i < n && rc == 0) {
 		if (!freeing->tells)
-			i += free_usual(freeing, packets + i, n - i);
+			i += xtreme_free_single_buf_packets(freeing, packets + i, n - i);
 		if (i < n)
-			rc = free_packet_slow(freeing, packets[i++].buff_lst);
+			rc = xtreme_free_packet_slow(freeing, packets[i++].buff_lst);
 	}
 	return rc;
 }
@@ -752,7 +757,7 @@ int vma_xtreme_free_packets(const struct vma_packet_desc_t *packets, int n)
 
 		rc = vma_copy(own, packets, (size_t)here * sizeof(own[0]));
 		if (rc == 0)
-			rc = free_batch(&freeing, own, here);
+			rc = xtreme_free_batch(&freeing, own, here);
 		packets += here;
 		n -= here;
 	}
@@ -762,7 +767,7 @@ int vma_xtreme_free_packets(const struct vma_packet_desc_t *packets, int n)
 
 int vma_xtreme_ref(const struct vma_buff_t *buff)
 {
-	struct place *place = place_of(buff);
+	struct place *place = xtreme_live_place_of_buff(buff);
 	uint64_t word;
 
 	if (place == NULL)
@@ -780,7 +785,7 @@ int vma_xtreme_ref(const struct vma_buff_t *buff)
 
 int vma_xtreme_free_buff(const struct vma_buff_t *buff)
 {
-	struct place *place = place_of(buff);
+	struct place *place = xtreme_live_place_of_buff(buff);
 	struct freeing freeing;
 	uint32_t next;
 	int rc;

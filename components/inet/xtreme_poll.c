@@ -17,7 +17,7 @@
 
 #include "xtreme_ring.h"
 
-enum { DEAD_MAX = 64 };
+enum { DEAD_XTREME_SOURCES_MAX = 64 };
 #define PAGE 4096
 
 struct vma_xtreme_ring *_Atomic xtreme_rings[64];
@@ -84,17 +84,17 @@ void vma_xtreme_post(struct vma_xtreme_source *source, uint32_t events)
 
 /* ---- the list: the poller's ---- */
 
-static bool ring_try_take(struct vma_xtreme_ring *ring)
+static bool xtreme_ring_try_claim(struct vma_xtreme_ring *ring)
 {
 	return !atomic_exchange_explicit(&ring->taking, true, memory_order_acquire);
 }
 
-static void ring_release(struct vma_xtreme_ring *ring)
+static void xtreme_ring_unclaim(struct vma_xtreme_ring *ring)
 {
 	atomic_store_explicit(&ring->taking, false, memory_order_release);
 }
 
-static void source_append(struct vma_xtreme_ring *ring, struct vma_xtreme_source *source)
+static void xtreme_source_append(struct vma_xtreme_ring *ring, struct vma_xtreme_source *source)
 {
 	source->next = NULL;
 	if (ring->first == NULL)
@@ -118,11 +118,11 @@ static void __attribute__((noinline)) xtreme_take_posted_sources(struct vma_xtre
 	}
 	for (; turned != NULL; turned = next) {
 		next = turned->next;
-		source_append(ring, turned);
+		xtreme_source_append(ring, turned);
 	}
 }
 
-static struct vma_xtreme_source *source_pop(struct vma_xtreme_ring *ring)
+static struct vma_xtreme_source *xtreme_source_pop(struct vma_xtreme_ring *ring)
 {
 	struct vma_xtreme_source *source = ring->first;
 
@@ -136,12 +136,12 @@ static void xtreme_remove_ended_sources(struct vma_xtreme_ring *ring)
 	atomic_store_explicit(&ring->dead, 0, memory_order_relaxed);
 	xtreme_take_posted_sources(ring);
 	for (uint32_t n = ring->n; n > 0; n--) {
-		struct vma_xtreme_source *source = source_pop(ring);
+		struct vma_xtreme_source *source = xtreme_source_pop(ring);
 
 		if (atomic_load_explicit(&source->file, memory_order_relaxed) == NULL)
 			vma_xtreme_source_put(source);
 		else
-			source_append(ring, source);
+			xtreme_source_append(ring, source);
 	}
 }
 
@@ -152,10 +152,11 @@ void vma_xtreme_source_end(struct vma_xtreme_source *source)
 	atomic_store(&source->file, NULL);
 	if (!atomic_exchange(&source->queued, true))
 		return; /* it is on no list, and nobody posts it any more */
-	if (atomic_fetch_add_explicit(&ring->dead, 1, memory_order_relaxed) < DEAD_MAX || !ring_try_take(ring))
+	if (atomic_fetch_add_explicit(&ring->dead, 1, memory_order_relaxed) < DEAD_XTREME_SOURCES_MAX ||
+	    !xtreme_ring_try_claim(ring))
 		return;
 	xtreme_remove_ended_sources(ring);
-	ring_release(ring);
+	xtreme_ring_unclaim(ring);
 }
 
 /* ---- the poll ---- */
@@ -187,7 +188,7 @@ xtreme_poll_run_sources(struct vma_xtreme_poll *poll, struct vma_xtreme_ring *ri
 {
 	xtreme_take_posted_sources(ring);
 	for (uint32_t n = ring->n; n > 0 && xtreme_poll_has_room(poll); n--) {
-		struct vma_xtreme_source *source = source_pop(ring);
+		struct vma_xtreme_source *source = xtreme_source_pop(ring);
 		struct vma_file *file;
 		uint32_t events;
 		bool more;
@@ -203,7 +204,7 @@ xtreme_poll_run_sources(struct vma_xtreme_poll *poll, struct vma_xtreme_ring *ri
 		if (events != 0)
 			atomic_fetch_or_explicit(&source->events, events, memory_order_relaxed);
 		if (more && !atomic_exchange(&source->queued, true))
-			source_append(ring, source);
+			xtreme_source_append(ring, source);
 		else
 			vma_xtreme_source_put(source);
 	}
@@ -215,11 +216,11 @@ static inline void xtreme_poll_run_sources_if_any(struct vma_xtreme_poll *poll, 
 		xtreme_poll_run_sources(poll, ring);
 }
 
-static inline void poll_ring(struct vma_thread *self, struct vma_xtreme_poll *poll, unsigned bit)
+static inline void xtreme_poll_ring(struct vma_thread *self, struct vma_xtreme_poll *poll, unsigned bit)
 {
 	struct vma_xtreme_ring *ring = xtreme_rings_at(bit);
 
-	if (__builtin_expect(ring == NULL || !ring_try_take(ring), 0)) {
+	if (__builtin_expect(ring == NULL || !xtreme_ring_try_claim(ring), 0)) {
 		vma_ring_ctxs_progress(1ULL << bit);
 		return;
 	}
@@ -231,7 +232,7 @@ static inline void poll_ring(struct vma_thread *self, struct vma_xtreme_poll *po
 		self->xtreme = NULL;
 		xtreme_poll_run_sources_if_any(poll, ring);
 	}
-	ring_release(ring);
+	xtreme_ring_unclaim(ring);
 }
 
 /* `complete` drives no ring for this poll: so it is with sources of the list. */
@@ -277,7 +278,7 @@ int vma_xtreme_poll(uint64_t rings, struct vma_completion_t *completions, unsign
 	if (from != 0)
 		rings = rings >> from | rings << (64 - from);
 	for (; rings != 0 && xtreme_poll_has_room(&poll); rings &= rings - 1)
-		poll_ring(self, &poll, ((unsigned)__builtin_ctzll(rings) + from) % 64);
+		xtreme_poll_ring(self, &poll, ((unsigned)__builtin_ctzll(rings) + from) % 64);
 	if (poll.at == completions && poll.bad)
 		return -EFAULT;
 	return (int)(poll.at - completions);

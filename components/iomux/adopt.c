@@ -49,7 +49,7 @@ struct fdinfo {
 	size_t from, n;
 };
 
-static bool fdinfo_open(struct fdinfo *info, int epfd)
+static bool epoll_fdinfo_open(struct fdinfo *info, int epfd)
 {
 	char path[64];
 
@@ -60,7 +60,7 @@ static bool fdinfo_open(struct fdinfo *info, int epfd)
 }
 
 /* Bytes that are left over move to the front, and more are read behind them. */
-static bool fdinfo_more(struct fdinfo *info)
+static bool epoll_fdinfo_read_more(struct fdinfo *info)
 {
 	long got;
 
@@ -76,12 +76,12 @@ static bool fdinfo_more(struct fdinfo *info)
 	return true;
 }
 
-static char *fdinfo_line(struct fdinfo *info)
+static char *epoll_fdinfo_next_line(struct fdinfo *info)
 {
 	char *line, *end;
 
 	while ((end = memchr(info->text + info->from, '\n', info->n - info->from)) == NULL)
-		if (!fdinfo_more(info))
+		if (!epoll_fdinfo_read_more(info))
 			return NULL;
 	*end = '\0';
 	line = info->text + info->from;
@@ -90,13 +90,13 @@ static char *fdinfo_line(struct fdinfo *info)
 }
 
 /* The next member of the set; false: that was all. "tfd: 5 events: 19 data: 5 pos:0 ino:1 sdev:2" */
-static bool fdinfo_member(struct fdinfo *info, int *fd, struct epoll_event *event)
+static bool epoll_fdinfo_next_member(struct fdinfo *info, int *fd, struct epoll_event *event)
 {
 	const char *line;
 	unsigned events;
 	unsigned long long data;
 
-	while ((line = fdinfo_line(info)) != NULL)
+	while ((line = epoll_fdinfo_next_line(info)) != NULL)
 		if (sscanf(line, "tfd: %d events: %x data: %llx", fd, &events, &data) == 3) {
 			*event = (struct epoll_event){.events = events, .data.u64 = data};
 			return true;
@@ -111,9 +111,9 @@ static uint32_t count_members(int epfd)
 	uint32_t n = 0;
 	int fd;
 
-	if (!fdinfo_open(&info, epfd))
+	if (!epoll_fdinfo_open(&info, epfd))
 		return 1; /* perhaps */
-	while (fdinfo_member(&info, &fd, &event))
+	while (epoll_fdinfo_next_member(&info, &fd, &event))
 		n++;
 	syscall(SYS_close, info.fd);
 	return n;
@@ -126,9 +126,9 @@ static bool epoll_holds_fd(int outer, int inner, struct epoll_event *event)
 	bool found = false;
 	int fd;
 
-	if (!fdinfo_open(&info, outer))
+	if (!epoll_fdinfo_open(&info, outer))
 		return false;
-	while (!found && fdinfo_member(&info, &fd, event))
+	while (!found && epoll_fdinfo_next_member(&info, &fd, event))
 		found = fd == inner;
 	syscall(SYS_close, info.fd);
 	return found;

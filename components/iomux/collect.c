@@ -97,7 +97,7 @@ static uint32_t epoll_item_own_events(struct epoll_set *set, struct epoll_item *
 }
 
 /* The first of the queue: 1 told, 0 it has nothing to tell any more, -EFAULT. */
-static int report_first(struct epoll_set *set, struct epoll_event *to)
+static int epoll_report_first_item(struct epoll_set *set, struct epoll_event *to)
 {
 	struct epoll_item *item = TAILQ_FIRST(&set->pending);
 	uint32_t own, mask;
@@ -122,13 +122,13 @@ static int report_first(struct epoll_set *set, struct epoll_event *to)
 }
 
 /* From the queue, each item once. */
-static int report_pending(struct epoll_set *set, struct epoll_event *events, int max)
+static int epoll_report_pending_items(struct epoll_set *set, struct epoll_event *events, int max)
 {
 	uint32_t left = atomic_load_explicit(&set->n_pending, memory_order_relaxed);
 	int n = 0;
 
 	for (; left > 0 && n < max; left--) {
-		int rc = report_first(set, events + n);
+		int rc = epoll_report_first_item(set, events + n);
 
 		if (rc < 0)
 			return n > 0 ? n : rc;
@@ -146,7 +146,7 @@ static bool poll_members_epfd(struct epoll_set *set, int max)
 	int n = iomux_os_epoll(set->members_epfd, answers, max < OS_EVENTS_MAX ? max : OS_EVENTS_MAX);
 	bool outer = false, stale = false;
 
-	iomux_os_polled_now(&set->os_polled);
+	iomux_note_os_polled_now(&set->os_polled);
 	if (n > 0)
 		set->os_polled.tsc = 0; /* it may say so again (level) */
 	while (n-- > 0) {
@@ -198,13 +198,14 @@ static void epoll_clear_stale_os_events(struct epoll_set *set)
 static int epoll_collect_os_and_ours(struct epoll_set *set, int epfd, struct epoll_event *events, int max)
 {
 	bool ours_first = set->ours_first;
-	int n = ours_first ? report_pending(set, events, max) : poll_app_epfd(set, epfd, events, max), more;
+	int n = ours_first ? epoll_report_pending_items(set, events, max) : poll_app_epfd(set, epfd, events, max), more;
 
 	set->ours_first = !ours_first && n == max;
 	if (n < 0)
 		return n;
 	set->os_told += ours_first ? 0 : (unsigned)n;
-	more = ours_first ? poll_app_epfd(set, epfd, events + n, max - n) : report_pending(set, events + n, max - n);
+	more = ours_first ? poll_app_epfd(set, epfd, events + n, max - n)
+	                  : epoll_report_pending_items(set, events + n, max - n);
 	set->os_told += ours_first && more > 0 ? (unsigned)more : 0;
 	return more < 0 ? (n > 0 ? n : more) : n + more;
 }
@@ -216,8 +217,9 @@ static bool epoll_set_os_poll_is_due(const struct epoll_set *set, enum epoll_os_
 
 	if (ask == EPOLL_OS_POLL_IF_READY)
 		return atomic_load_explicit(&set->n_pending, memory_order_relaxed) > 0 &&
-		       (iomux_os_polled_long_ago(&set->os_polled) || (os && set->os_polled.skipped >= policy->skip_os));
-	return ask == EPOLL_OS_POLL_ALWAYS || os || iomux_os_polled_long_ago(&set->os_polled);
+		       (iomux_os_poll_is_long_ago(&set->os_polled) ||
+		        (os && set->os_polled.skipped >= policy->skip_os));
+	return ask == EPOLL_OS_POLL_ALWAYS || os || iomux_os_poll_is_long_ago(&set->os_polled);
 }
 
 static void stats_count_reported_events(struct epoll_set *set, int n)
@@ -246,13 +248,13 @@ int epoll_collect(struct epoll_set *set, int epfd, struct epoll_event *events, i
 		epoll_set_refresh(set);
 	epoll_take_ready_list(set);
 	if (!epoll_set_os_poll_is_due(set, ask, policy)) {
-		n = report_pending(set, events, max);
+		n = epoll_report_pending_items(set, events, max);
 		set->os_polled.skipped += n > 0;
 		stats_count_reported_events(set, n);
 		return n;
 	}
 	outer = poll_members_epfd(set, max);
-	n = outer ? epoll_collect_os_and_ours(set, epfd, events, max) : report_pending(set, events, max);
+	n = outer ? epoll_collect_os_and_ours(set, epfd, events, max) : epoll_report_pending_items(set, events, max);
 	epoll_clear_stale_os_events(set);
 	stats_count_reported_events(set, n);
 	return n;

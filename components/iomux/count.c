@@ -10,7 +10,7 @@
 
 static __thread struct {
 	uint64_t since_tsc, looking_ticks;
-} usage __attribute__((tls_model("initial-exec")));
+} thread_cpu_usage __attribute__((tls_model("initial-exec")));
 
 static void __attribute__((cold, noinline))
 stats_count_cpu_usage(const struct iomux_call *call, struct vma_stats_iomux *stats)
@@ -18,16 +18,16 @@ stats_count_cpu_usage(const struct iomux_call *call, struct vma_stats_iomux *sta
 	const uint64_t now = vma_tsc();
 	uint64_t elapsed;
 
-	if (usage.since_tsc == 0)
-		usage.since_tsc = call->begun_tsc;
+	if (thread_cpu_usage.since_tsc == 0)
+		thread_cpu_usage.since_tsc = call->begun_tsc;
 	if (!call->slept)
-		usage.looking_ticks += now - call->begun_tsc;
-	elapsed = now - usage.since_tsc;
+		thread_cpu_usage.looking_ticks += now - call->begun_tsc;
+	elapsed = now - thread_cpu_usage.since_tsc;
 	if (elapsed < vma_tsc_of_nsec(SECOND_NSEC))
 		return;
-	vma_stats_set(&stats->polling_cpu, usage.looking_ticks * 100 / elapsed);
-	usage.since_tsc = now;
-	usage.looking_ticks = 0;
+	vma_stats_set(&stats->polling_cpu, thread_cpu_usage.looking_ticks * 100 / elapsed);
+	thread_cpu_usage.since_tsc = now;
+	thread_cpu_usage.looking_ticks = 0;
 }
 
 void iomux_call_end(const struct iomux_call *call, struct vma_stats_iomux *stats, int rc)

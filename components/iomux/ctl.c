@@ -30,7 +30,7 @@ static int epoll_check_event_flags(uint32_t events)
 }
 
 /* What the shadow is asked for: not whether it is writable, if the file knows that by itself. */
-static uint32_t shadow_events(struct epoll_item *item)
+static uint32_t item_events_for_shadow(struct epoll_item *item)
 {
 	uint32_t events = item->events;
 
@@ -79,7 +79,7 @@ int epoll_shadow_ctl(struct epoll_set *set, int op, struct epoll_item *item)
 		return epoll_check_event_flags(item->events);
 	set->os_polled.tsc = 0;
 	if (op != EPOLL_CTL_DEL)
-		event.events = is_set ? item->events : shadow_events(item);
+		event.events = is_set ? item->events : item_events_for_shadow(item);
 	item->out_unpolled = op != EPOLL_CTL_DEL && (item->events & ~event.events & IOMUX_OUT) != 0;
 	if (op == EPOLL_CTL_ADD && is_set) {
 		if (item->os_fd_own)
@@ -99,7 +99,7 @@ int epoll_shadow_ctl(struct epoll_set *set, int op, struct epoll_item *item)
  * visible before its watchers are told (with full fences between the two, here and there): of a file that becomes ready
  * at this moment either the look sees the events or the watcher the request.
  */
-static void enqueue_if_ready(struct epoll_set *set, struct epoll_item *item)
+static void epoll_item_enqueue_if_ready(struct epoll_set *set, struct epoll_item *item)
 {
 	atomic_thread_fence(memory_order_seq_cst);
 	if (iomux_file_poll(item->file) & atomic_load_explicit(&item->wanted, memory_order_relaxed))
@@ -123,7 +123,7 @@ static int epoll_set_add_item(struct epoll_set *set, struct vma_file *file, int 
 		return rc;
 	}
 	epoll_item_count_rings(item);
-	enqueue_if_ready(set, item);
+	epoll_item_enqueue_if_ready(set, item);
 	return 0;
 }
 
@@ -143,11 +143,11 @@ static int epoll_set_modify_item(struct epoll_set *set, struct epoll_item *item,
 	}
 	if (iomux_file_accept_rings(item->file) != 0)
 		epoll_item_count_rings(item);
-	enqueue_if_ready(set, item);
+	epoll_item_enqueue_if_ready(set, item);
 	return rc;
 }
 
-static int remove_item(struct epoll_set *set, int epfd, struct epoll_item *item)
+static int epoll_ctl_remove_item(struct epoll_set *set, int epfd, struct epoll_item *item)
 {
 	const bool had_shadow = item->in_s;
 	int rc = epoll_shadow_ctl(set, EPOLL_CTL_DEL, item);
@@ -177,8 +177,8 @@ static int epoll_add_nested_if_kernel_allows(struct epoll_set *set, int epfd, st
 	return rc;
 }
 
-static int ctl_offloaded(struct epoll_set *set, int epfd, int op, struct vma_file *file, int fd,
-                         const struct epoll_event *event)
+static int epoll_ctl_offloaded_fd(struct epoll_set *set, int epfd, int op, struct vma_file *file, int fd,
+                                  const struct epoll_event *event)
 {
 	struct epoll_item *item;
 	int rc;
@@ -196,7 +196,7 @@ static int ctl_offloaded(struct epoll_set *set, int epfd, int op, struct vma_fil
 	else if (op == EPOLL_CTL_MOD)
 		rc = epoll_set_modify_item(set, item, event);
 	else
-		rc = remove_item(set, epfd, item);
+		rc = epoll_ctl_remove_item(set, epfd, item);
 	epoll_set_unlock(set);
 	if (rc == 0 && op != EPOLL_CTL_DEL && epoll_set_has_pending_events(set))
 		vma_file_ready(&set->file, EPOLLIN);
@@ -242,7 +242,7 @@ static int epoll_ctl_kernel_member(struct epoll_set *set, int epfd, int op, int 
  * connected, would end its wait with an event that has the probe's data. So an eventfd stands for it, which has
  * neither. An inner set has neither, too, and stands for itself: loops and depths are the kernel's to judge.
  */
-static int probe_os_fd(int epfd, int fd)
+static int epoll_probe_kernel_ctl(int epfd, int fd)
 {
 	struct epoll_event nothing = {.events = EPOLLET};
 	int rc = kernel_epoll_ctl(epfd, EPOLL_CTL_ADD, fd, &nothing);
@@ -258,16 +258,16 @@ static int epoll_probe_kernel_add(int epfd, const struct vma_file *file, int fd)
 	int rc;
 
 	if (file->kind == VMA_FILE_EPOLL)
-		return probe_os_fd(epfd, fd);
+		return epoll_probe_kernel_ctl(epfd, fd);
 	quiet = syscall(SYS_eventfd2, 0, EFD_CLOEXEC);
 	if (quiet < 0)
 		return -errno;
-	rc = probe_os_fd(epfd, (int)quiet);
+	rc = epoll_probe_kernel_ctl(epfd, (int)quiet);
 	syscall(SYS_close, quiet);
 	return rc;
 }
 
-static int first_of_ours(int epfd, const struct vma_file *file, int fd, struct epoll_set **set)
+static int epoll_adopt_for_first_offloaded(int epfd, const struct vma_file *file, int fd, struct epoll_set **set)
 {
 	int rc = epoll_probe_kernel_add(epfd, file, fd);
 
@@ -287,6 +287,6 @@ int vma_iomux_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 	if (op != EPOLL_CTL_DEL && vma_copy(&wanted, event, sizeof(wanted)) < 0)
 		return -EFAULT;
 	if (set == NULL)
-		rc = first_of_ours(epfd, file, fd, &set);
-	return rc < 0 ? rc : ctl_offloaded(set, epfd, op, file, fd, &wanted);
+		rc = epoll_adopt_for_first_offloaded(epfd, file, fd, &set);
+	return rc < 0 ? rc : epoll_ctl_offloaded_fd(set, epfd, op, file, fd, &wanted);
 }

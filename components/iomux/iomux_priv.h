@@ -46,8 +46,8 @@ struct iomux_os_polled {
 	uint64_t tsc;
 	uint32_t skipped; /* since then */
 };
-void iomux_os_polled_now(struct iomux_os_polled *os_polled);
-bool iomux_os_polled_long_ago(const struct iomux_os_polled *os_polled);
+void iomux_note_os_polled_now(struct iomux_os_polled *os_polled);
+bool iomux_os_poll_is_long_ago(const struct iomux_os_polled *os_polled);
 
 /*
  * Whether a call, before it answers, drives on after so many steps, the last of which has handled so many packets. What
@@ -55,13 +55,13 @@ bool iomux_os_polled_long_ago(const struct iomux_os_polled *os_polled);
  * without filling sockets that the program would have emptied in between: so much fits into the default buffer.
  */
 #define IOMUX_STEPS 8U /* full frames of so many steps are 192,000 bytes */
-static inline bool iomux_drives_on(unsigned steps, int driven, bool found)
+static inline bool iomux_may_drive_again(unsigned steps, int driven, bool found)
 {
 	return driven >= VMA_RING_CTXS_FULL && steps < (found ? IOMUX_STEPS : VMA_RING_CTXS_STEPS);
 }
 
 /* Events of a bit are events for all who want it under one of its names. */
-static inline uint32_t iomux_all_names(uint32_t mask)
+static inline uint32_t iomux_with_event_aliases(uint32_t mask)
 {
 	return mask | (mask & EPOLLIN ? IOMUX_IN : 0) | (mask & EPOLLOUT ? IOMUX_OUT : 0);
 }
@@ -155,7 +155,7 @@ int iomux_os_epoll(int epfd, struct epoll_event *events, int max);
 
 /* ---- poll and select (members.c) ---- */
 
-struct members_ours {
+struct members_offloaded {
 	struct vma_file *file; /* found again by fd, and the same if id is */
 	uint64_t id;
 	bool queued;    /* stands in its queue, and holds it */
@@ -167,7 +167,7 @@ struct members_ours {
 };
 struct members {
 	struct pollfd *fds; /* as the OS is asked: a set appears as its inner descriptor; revents as the OS said */
-	struct members_ours *ours;
+	struct members_offloaded *ours;
 	nfds_t n;
 	unsigned n_ours, n_os, n_shadows; /* the OS's; shadows of ours that are to be asked */
 	bool select;
@@ -184,7 +184,7 @@ struct members {
 	struct iomux_call call;
 };
 /* What of an answer counts for a member that was asked for `events`. */
-uint32_t members_accept(const struct members *members, uint32_t events);
+uint32_t members_mask_events(const struct members *members, uint32_t events);
 /* fds[].fd and events are filled in, room for as many `ours`: finds which are ours. */
 void members_sort(struct members *members);
 /* Members ready (revents of fds are the answer), 0, -errno. */

@@ -208,7 +208,7 @@ static void item_on_ready(struct vma_watcher *watcher, uint32_t events)
 {
 	struct epoll_item *item = epoll_item_of_watcher(watcher);
 
-	if ((atomic_load_explicit(&item->wanted, memory_order_relaxed) & iomux_all_names(events)) == 0)
+	if ((atomic_load_explicit(&item->wanted, memory_order_relaxed) & iomux_with_event_aliases(events)) == 0)
 		return;
 	ready_list_push_mpsc(&item->set->ready, &item->entry, &item->queued);
 	vma_file_ready(&item->set->file, EPOLLIN);
@@ -251,7 +251,7 @@ static bool epoll_item_recount_rings(struct epoll_item *item)
 }
 
 /* Sleepers watch the new rings, too, and ask on them; sets around this one count them as theirs. */
-static void rings_changed(struct epoll_set *set)
+static void epoll_set_on_rings_changed(struct epoll_set *set)
 {
 	struct vma_watchers *watchers = atomic_load_explicit(&set->file.watchers, memory_order_acquire);
 	uint64_t rings = atomic_load_explicit(&set->rings, memory_order_relaxed);
@@ -264,7 +264,7 @@ static void rings_changed(struct epoll_set *set)
 void epoll_item_count_rings(struct epoll_item *item)
 {
 	if (epoll_item_recount_rings(item))
-		rings_changed(item->set);
+		epoll_set_on_rings_changed(item->set);
 }
 
 static void epoll_item_on_rings_changed(struct vma_watcher *watcher, uint64_t rings)
@@ -273,14 +273,14 @@ static void epoll_item_on_rings_changed(struct vma_watcher *watcher, uint64_t ri
 
 	(void)rings;
 	if (epoll_item_recount_rings(item))
-		rings_changed(item->set);
+		epoll_set_on_rings_changed(item->set);
 }
 
 /*
  * The kernel takes the shadow out of S by itself when the socket's last number is closed, unless another process has
  * it: by a fork; or, unseen, passed on or inherited by a program that was started: collect.c comes upon those.
  */
-static bool shadow_leaves_epoll(const struct epoll_item *item)
+static bool item_shadow_has_left_epoll(const struct epoll_item *item)
 {
 	return item->file->kind != VMA_FILE_EPOLL &&
 	       item->file->forks == atomic_load_explicit(&vma_fork_count, memory_order_relaxed);
@@ -301,7 +301,7 @@ static void item_on_closed(struct vma_watcher *watcher, int fd)
 	if (item->parked && (fd < 0 || fd == item->fd))
 		epoll_item_remove(set, item);
 	if (item->live && fd < 0) {
-		if (!item->number_closed && !shadow_leaves_epoll(item))
+		if (!item->number_closed && !item_shadow_has_left_epoll(item))
 			epoll_shadow_ctl(set, EPOLL_CTL_DEL, item);
 		epoll_item_remove(set, item);
 	}
@@ -444,6 +444,6 @@ void epoll_item_remove(struct epoll_set *set, struct epoll_item *item)
 		vma_fd_unguard_close(item->os_fd);
 	vma_file_unwatch(item->file, &item->watcher);
 	if (epoll_item_recount_rings(item))
-		rings_changed(set);
+		epoll_set_on_rings_changed(set);
 	vma_retire(&item->retired, epoll_item_free_retired);
 }

@@ -61,7 +61,7 @@ static struct kernel_waiter *kernel_waiter_create(const struct vma_thread *self)
 }
 
 /* Whether a thread still waits in the kernel for this set. Inside. */
-static bool has_kernel_waiters(const struct epoll_set *set)
+static bool epoll_set_has_kernel_waiters(const struct epoll_set *set)
 {
 	for (unsigned i = 0; i < vma_thread_count(); i++) {
 		struct kernel_waiter *kernel_waiter = kernel_waiter_of(i);
@@ -86,7 +86,7 @@ void epoll_wake_kernel_waiters(struct epoll_set *set, int epfd)
 	int fd;
 
 	atomic_thread_fence(memory_order_seq_cst);
-	if (!has_kernel_waiters(set))
+	if (!epoll_set_has_kernel_waiters(set))
 		return;
 	fd = (int)syscall(SYS_eventfd2, 1, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (fd < 0)
@@ -103,7 +103,7 @@ void epoll_wake_kernel_waiters(struct epoll_set *set, int epfd)
 
 static void epoll_clear_kick(struct epoll_set *set, int epfd)
 {
-	if (set->kick < 0 || (has_kernel_waiters(set) && vma_now_ns() < set->kick_until_ns))
+	if (set->kick < 0 || (epoll_set_has_kernel_waiters(set) && vma_now_ns() < set->kick_until_ns))
 		return;
 	vma_os.epoll_ctl(epfd, EPOLL_CTL_DEL, set->kick, NULL);
 	vma_fd_unguard_close(set->kick);
@@ -174,7 +174,7 @@ static int epoll_pwait_syscall(const struct kernel_epoll_wait_call *wait)
 }
 
 /* Outside, and in a cancellation point. */
-static int wait_in_kernel(struct kernel_epoll_wait_call *wait)
+static int epoll_wait_in_kernel(struct kernel_epoll_wait_call *wait)
 {
 	int rc;
 
@@ -206,7 +206,7 @@ static int epoll_wait_in_library(const struct kernel_epoll_wait_call *wait, stru
 }
 
 /* Came out of the kernel with n, and finds the set ours. Inside. */
-static int finish_kernel_wait(const struct kernel_epoll_wait_call *wait, struct epoll_set *set, int n)
+static int epoll_finish_kernel_wait(const struct kernel_epoll_wait_call *wait, struct epoll_set *set, int n)
 {
 	int kept = n > 0 ? epoll_drop_kick_event(set, wait->events, n) : n;
 
@@ -236,7 +236,7 @@ static int kernel_waiter_register(struct kernel_epoll_wait_call *wait, struct vm
  * VMA_SELECT_POLL_OS_FORCE: a set of which the kernel has nothing to say now becomes ours, which looks on. Outside,
  * with a note left; -EAGAIN: again, and it is to be waited for in the kernel.
  */
-static int take_over_quiet_set(struct kernel_epoll_wait_call *wait)
+static int epoll_take_over_set_without_events(struct kernel_epoll_wait_call *wait)
 {
 	static const struct timespec none;
 	struct kernel_epoll_wait_call now = *wait;
@@ -245,11 +245,11 @@ static int take_over_quiet_set(struct kernel_epoll_wait_call *wait)
 	int rc;
 
 	now.timeout = &none;
-	rc = wait_in_kernel(&now);
+	rc = epoll_wait_in_kernel(&now);
 	self = vma_enter();
 	set = epoll_set_find(wait->epfd);
 	if (rc != 0)
-		rc = set != NULL ? finish_kernel_wait(wait, set, rc) : rc;
+		rc = set != NULL ? epoll_finish_kernel_wait(wait, set, rc) : rc;
 	else if (epoll_adopt(wait->epfd, &set) == 0)
 		rc = epoll_wait_in_library(wait, set, true);
 	else
@@ -278,14 +278,14 @@ int vma_iomux_epoll_wait_os(int epfd, struct epoll_event *events, int max, const
 	if (rc != -EAGAIN)
 		return rc; /* it is ours */
 	wait.begun_ns = timeout != NULL ? vma_now_ns() : 0;
-	rc = polls_os_by_force(&wait) ? take_over_quiet_set(&wait) : -EAGAIN;
+	rc = polls_os_by_force(&wait) ? epoll_take_over_set_without_events(&wait) : -EAGAIN;
 	if (rc != -EAGAIN)
 		return rc;
-	rc = wait_in_kernel(&wait);
+	rc = epoll_wait_in_kernel(&wait);
 	self = vma_enter();
 	set = epoll_set_find(epfd);
 	if (set != NULL)
-		rc = finish_kernel_wait(&wait, set, rc);
+		rc = epoll_finish_kernel_wait(&wait, set, rc);
 	vma_leave(self);
 	return rc;
 }

@@ -22,7 +22,7 @@
 #define SELECT_OUT (EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND)
 #define RINGS_AGAIN 64 /* looks after which it is asked again on which rings ours are */
 
-uint32_t members_accept(const struct members *members, uint32_t events)
+uint32_t members_mask_events(const struct members *members, uint32_t events)
 {
 	if (!members->select)
 		return events | IOMUX_ALWAYS | POLLNVAL;
@@ -39,15 +39,15 @@ static __thread struct {
 
 /* ---- who is whose ---- */
 
-static void members_keep_file(struct members *members, uint32_t index, struct vma_file *file)
+static void members_note_offloaded_file(struct members *members, uint32_t index, struct vma_file *file)
 {
 	struct pollfd *pfd = &members->fds[index];
-	struct members_ours *ours = &members->ours[members->n_ours++];
+	struct members_offloaded *ours = &members->ours[members->n_ours++];
 	uint32_t now = iomux_file_poll(file);
 
-	*ours = (struct members_ours){.file = file, .id = file->id, .index = index, .fd = pfd->fd};
+	*ours = (struct members_offloaded){.file = file, .id = file->id, .index = index, .fd = pfd->fd};
 	ours->events = pfd->events;
-	ours->accept = members_accept(members, (uint16_t)pfd->events);
+	ours->accept = members_mask_events(members, (uint16_t)pfd->events);
 	ours->got = now & ours->accept;
 	members->count += ours->got != 0;
 	members->rings |= iomux_file_rings(file);
@@ -76,18 +76,18 @@ void members_sort(struct members *members)
 		members->request_hash = (members->request_hash + (uint32_t)fd) * 0x9e3779b97f4a7c15ULL +
 		                        (uint16_t)members->fds[i].events + 1;
 		if (iomux_file_is_ours(file))
-			members_keep_file(members, (uint32_t)i, file);
+			members_note_offloaded_file(members, (uint32_t)i, file);
 		else
 			members->n_os += fd >= 0;
 	}
 }
 
-static bool poll_member_is_unchanged(const struct members_ours *ours)
+static bool poll_member_is_unchanged(const struct members_offloaded *ours)
 {
 	return vma_fd_lookup(ours->fd) == ours->file && ours->file->id == ours->id;
 }
 
-static void dequeue_waiter(struct members *members, struct members_ours *ours)
+static void members_dequeue_waiter(struct members *members, struct members_offloaded *ours)
 {
 	if (!ours->queued)
 		return;
@@ -99,9 +99,9 @@ static void dequeue_waiter(struct members *members, struct members_ours *ours)
 /* Closed meanwhile. */
 static void poll_member_make_os(struct members *members, unsigned at)
 {
-	struct members_ours *ours = &members->ours[at];
+	struct members_offloaded *ours = &members->ours[at];
 
-	dequeue_waiter(members, ours);
+	members_dequeue_waiter(members, ours);
 	members->fds[ours->index].fd = ours->fd;
 	members->fds[ours->index].events = ours->events;
 	members->n_os++;
@@ -110,7 +110,7 @@ static void poll_member_make_os(struct members *members, unsigned at)
 
 /* Handed over to the kernel meanwhile: the shadow is what the file is from now on. Whoever did that wakes this thread.
  */
-static void poll_member_switch_to_shadow(struct members *members, struct members_ours *ours)
+static void poll_member_switch_to_shadow(struct members *members, struct members_offloaded *ours)
 {
 	struct pollfd *pfd = &members->fds[ours->index];
 
@@ -120,7 +120,7 @@ static void poll_member_switch_to_shadow(struct members *members, struct members
 	members->n_shadows++;
 }
 
-static void find_rings(struct members *members)
+static void members_find_rings(struct members *members)
 {
 	members->rings = members->accept_rings = 0;
 	for (unsigned i = 0; i < members->n_ours; i++) {
@@ -146,7 +146,7 @@ static bool poll_member_counts_as_ready(struct members *members, struct pollfd *
 		return false;
 	if (members->select && (told & POLLNVAL))
 		members->bad = true;
-	pfd->revents = (short)(told & members_accept(members, (uint16_t)pfd->events));
+	pfd->revents = (short)(told & members_mask_events(members, (uint16_t)pfd->events));
 	if (pfd->revents == 0)
 		pfd->fd = -1;
 	return pfd->revents != 0;
@@ -167,7 +167,7 @@ static void members_scan(struct members *members)
 static int members_poll(struct members *members)
 {
 	for (unsigned i = 0; i < members->n_ours; i++) {
-		struct members_ours *ours = &members->ours[i];
+		struct members_offloaded *ours = &members->ours[i];
 		short told = members->fds[ours->index].revents;
 		uint32_t now;
 
@@ -229,7 +229,7 @@ static int members_wait_ready(struct vma_wait *wait)
 /* What the OS has found ready, or not open, may be so in the next call, too. */
 static void members_cache_os_result(const struct members *members)
 {
-	iomux_os_polled_now(&memory.os_polled);
+	iomux_note_os_polled_now(&memory.os_polled);
 	memory.request_hash = members->os_ready || members->bad ? 0 : members->request_hash;
 }
 
@@ -242,7 +242,7 @@ static int members_wait_poll_os(struct vma_wait *wait)
 		return 0;
 	/* Of shadows alone there is nothing new every few looks, unless a sleep has just ended. */
 	if (members->n_os == 0 && !wait->slept && memory.request_hash == members->request_hash &&
-	    !iomux_os_polled_long_ago(&memory.os_polled))
+	    !iomux_os_poll_is_long_ago(&memory.os_polled))
 		return 0;
 	rc = members_poll_os(members);
 	members_cache_os_result(members);
@@ -254,7 +254,7 @@ static uint64_t members_wait_rings(struct vma_wait *wait)
 	struct members *members = wait->arg;
 
 	if (members->polls % RINGS_AGAIN == 0)
-		find_rings(members);
+		members_find_rings(members);
 	return members->rings;
 }
 
@@ -268,7 +268,7 @@ static uint64_t members_wait_accept_rings(struct vma_wait *wait)
  * wake-up would be lost to those who do: all that he asks for he hears from the shadow, on which he sleeps as well.
  * A file that answers all by itself wakes everybody.
  */
-static bool member_can_use_wakeup(const struct members_ours *ours)
+static bool member_can_use_wakeup(const struct members_offloaded *ours)
 {
 	return ours->accept & IOMUX_IN || atomic_load_explicit(&ours->file->own_poll, memory_order_relaxed);
 }
@@ -277,7 +277,7 @@ static bool member_can_use_wakeup(const struct members_ours *ours)
  * Who waits for room that the shadow knows nothing of stands there, too. A wake-up by a datagram that was spent on this
  * thread is passed on, each time before it sleeps.
  */
-static bool waits_for_own_room(const struct members_ours *ours, struct vma_thread *self)
+static bool member_waits_for_writable_of_file(const struct members_offloaded *ours, struct vma_thread *self)
 {
 	const uint32_t now = ours->accept & IOMUX_OUT ? iomux_file_poll(ours->file) : 0;
 
@@ -288,9 +288,10 @@ static bool waits_for_own_room(const struct members_ours *ours, struct vma_threa
 	return true;
 }
 
-static void poll_member_join_waitq(struct members_ours *ours, struct vma_thread *self)
+static void poll_member_join_waitq(struct members_offloaded *ours, struct vma_thread *self)
 {
-	if (!poll_member_is_unchanged(ours) || (!member_can_use_wakeup(ours) && !waits_for_own_room(ours, self)))
+	if (!poll_member_is_unchanged(ours) ||
+	    (!member_can_use_wakeup(ours) && !member_waits_for_writable_of_file(ours, self)))
 		return;
 	if (!ours->queued)
 		vma_file_get(ours->file);
@@ -307,11 +308,11 @@ static void members_wait_set_queued(struct vma_wait *wait, bool on)
 		if (on)
 			poll_member_join_waitq(&members->ours[i], wait->self);
 		else
-			dequeue_waiter(members, &members->ours[i]);
+			members_dequeue_waiter(members, &members->ours[i]);
 }
 
 /* One of several sleepers of a file was woken, and takes nothing from it: the next may. */
-static void members_wake_next(struct members *members)
+static void members_pass_wakeup_on(struct members *members)
 {
 	for (unsigned i = 0; i < members->n_ours; i++)
 		if (poll_member_is_unchanged(&members->ours[i]) && iomux_file_poll(members->ours[i].file) & IOMUX_IN)
@@ -322,7 +323,7 @@ static void members_wait_abandon(struct vma_wait *wait)
 {
 	struct members *members = wait->arg;
 
-	members_wake_next(members);
+	members_pass_wakeup_on(members);
 	vma_free(members->memory[0]);
 	vma_free(members->memory[1]);
 }
@@ -357,7 +358,7 @@ static int members_sleep_or_spin(struct members *members, struct iomux_timeout *
 	members->signals = self->signals;
 	rc = vma_wait(&wait);
 	members->call.slept = wait.slept;
-	members_wake_next(members);
+	members_pass_wakeup_on(members);
 	if (rc < 0)
 		return rc;
 	return rc > 0 ? members->count : 0;
@@ -371,7 +372,7 @@ static bool members_os_poll_is_due(struct members *members, const struct iomux_p
 
 	if (members->n_os + members->n_shadows == 0)
 		return false;
-	if (memory.request_hash != members->request_hash || iomux_os_polled_long_ago(os_polled))
+	if (memory.request_hash != members->request_hash || iomux_os_poll_is_long_ago(os_polled))
 		return true;
 	return members->n_os > 0 && (found == 0 || os_polled->skipped >= policy->skip_os);
 }
@@ -396,7 +397,7 @@ static int members_run(struct members *members, struct iomux_timeout *timeout, s
 	if (found > 0 && poll_result_is_complete(members))
 		return found;
 	self->overdue_rings = members->rings;
-	for (unsigned steps = 0; members->rings != 0 && iomux_drives_on(steps, driven, found > 0); steps++) {
+	for (unsigned steps = 0; members->rings != 0 && iomux_may_drive_again(steps, driven, found > 0); steps++) {
 		driven = timeout->nsec != 0 ? vma_ring_ctxs_progress(members->rings)
 		                            : vma_ring_ctxs_catch_up(members->rings);
 		found = members_poll(members);

@@ -37,12 +37,12 @@ bool iomux_os_force(void)
 	return engine != NULL && engine->conf.select_poll_os_force;
 }
 
-void iomux_os_polled_now(struct iomux_os_polled *os_polled)
+void iomux_note_os_polled_now(struct iomux_os_polled *os_polled)
 {
 	*os_polled = (struct iomux_os_polled){.tsc = vma_tsc()};
 }
 
-bool iomux_os_polled_long_ago(const struct iomux_os_polled *os_polled)
+bool iomux_os_poll_is_long_ago(const struct iomux_os_polled *os_polled)
 {
 	static _Atomic uint64_t ticks;
 	uint64_t gap = atomic_load_explicit(&ticks, memory_order_relaxed);

@@ -79,7 +79,7 @@ static int poll_wait_and_store(struct members *members, struct pollfd *app, stru
 static int poll_run(struct pollfd *app, nfds_t n, struct iomux_timeout *timeout, struct vma_thread *self)
 {
 	struct pollfd fds[ON_STACK];
-	struct members_ours ours[ON_STACK];
+	struct members_offloaded ours[ON_STACK];
 	struct members members = {.fds = fds, .ours = ours, .n = n};
 	int rc = check_poll_count(n);
 

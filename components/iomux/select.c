@@ -23,8 +23,8 @@ enum { READ, WRITE, EXCEPT, SETS };
 static const short select_poll_events[SETS] = {EPOLLIN | EPOLLRDNORM | EPOLLRDBAND,
                                                EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND, EPOLLPRI};
 /* What sets a bit: POLLIN_SET, POLLOUT_SET and POLLEX_SET of the kernel. */
-static const short bits_of[SETS] = {EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLHUP | EPOLLERR,
-                                    EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND | EPOLLERR, EPOLLPRI};
+static const short select_events_reported_in_set[SETS] = {EPOLLIN | EPOLLRDNORM | EPOLLRDBAND | EPOLLHUP | EPOLLERR,
+                                                          EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND | EPOLLERR, EPOLLPRI};
 
 struct sets {
 	fd_set *app[SETS];
@@ -104,7 +104,7 @@ bool vma_iomux_select_wants(int n, const fd_set *r, const fd_set *w, const fd_se
 
 /* ---- bits to descriptors and back ---- */
 
-static int read_sets(struct sets *sets)
+static int select_copy_sets_in(struct sets *sets)
 {
 	for (int k = 0; k < SETS; k++)
 		if (sets->app[k] == NULL)
@@ -122,7 +122,7 @@ static uint64_t select_union_word(const struct sets *sets, int i)
 	return last < BITS ? all & ((1ULL << last) - 1) : all;
 }
 
-static nfds_t count_fds(const struct sets *sets)
+static nfds_t select_count_fds(const struct sets *sets)
 {
 	nfds_t n = 0;
 
@@ -131,7 +131,7 @@ static nfds_t count_fds(const struct sets *sets)
 	return n;
 }
 
-static void fill_fds(const struct sets *sets, struct pollfd *fds)
+static void select_fill_pollfds(const struct sets *sets, struct pollfd *fds)
 {
 	for (int i = 0; i < sets->words; i++)
 		for (uint64_t word = select_union_word(sets, i); word != 0; word &= word - 1, fds++) {
@@ -151,7 +151,7 @@ static int select_collect_result_word(uint64_t requested, const uint64_t in[SETS
 
 	for (; requested != 0; requested &= requested - 1, fds++)
 		for (int k = 0; k < SETS; k++)
-			if (in[k] & requested & -requested && fds->revents & bits_of[k]) {
+			if (in[k] & requested & -requested && fds->revents & select_events_reported_in_set[k]) {
 				out[k] |= requested & -requested;
 				bits++;
 			}
@@ -180,12 +180,12 @@ static int select_store_sets(struct sets *sets, const struct pollfd *fds)
 
 /* ---- the call ---- */
 
-static int wait_for_fds(struct sets *sets, struct members *members, struct iomux_timeout *timeout,
-                        struct vma_thread *self)
+static int select_wait_for_pollfds(struct sets *sets, struct members *members, struct iomux_timeout *timeout,
+                                   struct vma_thread *self)
 {
 	int rc;
 
-	fill_fds(sets, members->fds);
+	select_fill_pollfds(sets, members->fds);
 	members_sort(members);
 	rc = members_wait(members, timeout, self);
 	for (unsigned i = 0; rc >= 0 && i < members->n_ours; i++)
@@ -196,9 +196,9 @@ static int wait_for_fds(struct sets *sets, struct members *members, struct iomux
 static int select_with_pollfds(struct sets *sets, struct iomux_timeout *timeout, struct vma_thread *self)
 {
 	struct pollfd fds[FDS_ON_STACK];
-	struct members_ours ours[FDS_ON_STACK];
+	struct members_offloaded ours[FDS_ON_STACK];
 	struct members members = {
-	        .fds = fds, .ours = ours, .n = count_fds(sets), .select = true, .memory = {sets->memory}};
+	        .fds = fds, .ours = ours, .n = select_count_fds(sets), .select = true, .memory = {sets->memory}};
 	int rc;
 
 	if (members.n > FDS_ON_STACK) {
@@ -207,7 +207,7 @@ static int select_with_pollfds(struct sets *sets, struct iomux_timeout *timeout,
 			return -ENOMEM;
 		members.fds = (struct pollfd *)(members.ours + members.n);
 	}
-	rc = wait_for_fds(sets, &members, timeout, self);
+	rc = select_wait_for_pollfds(sets, &members, timeout, self);
 	vma_free(members.memory[1]);
 	return rc;
 }
@@ -221,7 +221,7 @@ static void select_set_size(struct sets *sets, int n)
 /* Of a descriptor that is not open the kernel says EBADF, unless it lies beyond its table. */
 static int select_with_sets(struct sets *sets, struct iomux_timeout *timeout, struct vma_thread *self)
 {
-	int rc = read_sets(sets), room;
+	int rc = select_copy_sets_in(sets), room;
 
 	if (rc < 0)
 		return rc;

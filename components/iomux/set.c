@@ -174,7 +174,7 @@ static void epoll_set_forked(struct vma_file *file)
 }
 
 /* Everybody is told what is there now. Which ring serves a file is new as well. */
-static void remake_lists(struct epoll_set *set)
+static void epoll_set_rebuild_lists(struct epoll_set *set)
 {
 	set->forked = false;
 	set->free = NULL; /* may have been in the middle of a change; a few places are lost */
@@ -197,7 +197,7 @@ static void remake_lists(struct epoll_set *set)
 }
 
 /* Before this one enters: it would mark this one as stale again. */
-static void refresh_inner(const struct epoll_item *item)
+static void epoll_refresh_nested_set(const struct epoll_item *item)
 {
 	struct epoll_set *inner = epoll_set(item->file);
 
@@ -232,12 +232,12 @@ void epoll_set_refresh(struct epoll_set *set)
 		return;
 	}
 	for (uint32_t i = 0; i < set->n_items; i++)
-		refresh_inner(epoll_item_at(set, i));
+		epoll_refresh_nested_set(epoll_item_at(set, i));
 	atomic_store(&set->stale, false);
 	syscall(SYS_dup3, members_epfd, set->members_epfd, O_CLOEXEC);
 	vma_fd_unguard_close(members_epfd);
 	if (set->forked)
-		remake_lists(set);
+		epoll_set_rebuild_lists(set);
 	for (uint32_t i = 0; i < set->n_items; i++)
 		if (epoll_item_at(set, i)->live)
 			epoll_item_readd_to_os_set(set, epoll_item_at(set, i));

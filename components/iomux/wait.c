@@ -79,7 +79,7 @@ static uint64_t epoll_wait_accept_rings(struct vma_wait *wait)
 }
 
 /* Who was woken and leaves with nothing, or with something else. */
-static void epoll_wake_next(struct epoll_set *set)
+static void epoll_pass_wakeup_on(struct epoll_set *set)
 {
 	if (epoll_set_has_pending_events(set))
 		vma_waitq_wake(&set->file.waitq, false);
@@ -103,7 +103,7 @@ static void epoll_wait_set_queued(struct vma_wait *wait, bool on)
 		vma_waitq_add(q, wait->self);
 		atomic_thread_fence(memory_order_seq_cst); /* see epoll_set_unlock */
 	} else if (!iomux_leave_queue(q, wait->self, call->signals) && call->wakeup_unspent) {
-		epoll_wake_next(call->set);
+		epoll_pass_wakeup_on(call->set);
 	}
 }
 
@@ -111,7 +111,7 @@ static void epoll_wait_abandon(struct vma_wait *wait)
 {
 	struct call *call = wait->arg;
 
-	epoll_wake_next(call->set);
+	epoll_pass_wakeup_on(call->set);
 	vma_file_put(&call->set->file);
 }
 
@@ -147,7 +147,7 @@ static int epoll_sleep_or_spin(struct call *call, struct iomux_timeout *timeout,
 	rc = vma_wait(&wait);
 	call->count.slept = wait.slept;
 	if (rc <= 0)
-		epoll_wake_next(set);
+		epoll_pass_wakeup_on(set);
 	vma_file_put(&set->file);
 	return rc > 0 ? call->n : rc;
 }
@@ -177,7 +177,7 @@ static int epoll_call_poll(struct call *call, struct iomux_timeout *timeout, str
 	}
 	n = epoll_call_collect(call, EPOLL_OS_POLL_IF_READY);
 	if (n == 0 && rings != 0) {
-		for (unsigned steps = 0; iomux_drives_on(steps, driven, epoll_set_has_ready(set)); steps++)
+		for (unsigned steps = 0; iomux_may_drive_again(steps, driven, epoll_set_has_ready(set)); steps++)
 			driven = timeout->nsec != 0 ? vma_ring_ctxs_progress(rings) : vma_ring_ctxs_catch_up(rings);
 		n = epoll_call_collect(call, EPOLL_OS_POLL_IF_READY);
 	}

@@ -49,7 +49,7 @@ static void clock_calibrate(struct clock *clock)
 	clock->since_ns = clock->ns;
 }
 
-static __attribute__((noinline)) uint64_t read_clock(struct clock *clock)
+static __attribute__((noinline)) uint64_t clock_read_and_calibrate(struct clock *clock)
 {
 	const uint64_t before = vma_tsc();
 
@@ -71,5 +71,5 @@ uint64_t clock_ns(void)
 
 	if (__builtin_expect(ticks < clock->good, 1))
 		return clock->ns + (uint64_t)((unsigned __int128)ticks * clock->rate >> FRACTION);
-	return read_clock(clock);
+	return clock_read_and_calibrate(clock);
 }

@@ -61,7 +61,7 @@ bool stream_enqueue_accepted(struct stream_sock *listener, struct vma_tcp_conn *
 	return true;
 }
 
-static struct stream_sock *listener_take_child(struct stream_sock *listener)
+static struct stream_sock *listener_pop_accepted_sock(struct stream_sock *listener)
 {
 	ck_stack_entry_t *entry;
 
@@ -111,7 +111,7 @@ static struct stream_sock *accept_take_queued_child(struct stream_sock *listener
 {
 	struct stream_sock *child;
 
-	while ((child = listener_take_child(listener)) != NULL && !accepted_conn_claim(child))
+	while ((child = listener_pop_accepted_sock(listener)) != NULL && !accepted_conn_claim(child))
 		accepted_conn_drop(child, false);
 	return child;
 }
@@ -120,7 +120,7 @@ void stream_drop_unaccepted(struct stream_sock *listener)
 {
 	struct stream_sock *child;
 
-	while ((child = listener_take_child(listener)) != NULL)
+	while ((child = listener_pop_accepted_sock(listener)) != NULL)
 		accepted_conn_drop(child, accepted_conn_claim(child));
 }
 
@@ -149,7 +149,7 @@ static void accepted_conn_move_to_own_ring(struct stream_sock *child, const stru
 	vma_ring_ctx_put(before);
 }
 
-static void accepted_conn_settle_options(struct stream_sock *child, struct stream_sock *listener)
+static void accepted_conn_inherit_options(struct stream_sock *child, struct stream_sock *listener)
 {
 	pthread_mutex_lock(&listener->file.lock);
 	pthread_mutex_lock(&child->file.lock);
@@ -205,7 +205,7 @@ static int accept_offloaded_conn(struct stream_sock *listener, struct sockaddr *
 	vma_file_record_maker(&child->file);
 	vma_file_inherit_ring_requests(&child->file, &listener->file);
 	accepted_conn_move_to_own_ring(child, listener);
-	accepted_conn_settle_options(child, listener);
+	accepted_conn_inherit_options(child, listener);
 	if (addr != NULL)
 		rc = vma_name_give(child->file.family, &child->peer, addr, len);
 	if (rc < 0) {

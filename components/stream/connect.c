@@ -419,7 +419,7 @@ void stream_tcp_disconnect(struct stream_sock *sock)
 	stream_wake_waiters(sock, EPOLLIN | EPOLLOUT | EPOLLHUP | EPOLLERR);
 }
 
-enum { GIVE_UP_TRIES = 8 };
+enum { DISCONNECT_TRIES_MAX = 8 };
 
 /*
  * While no thread drives, the peer has not answered, or its answer has not been looked at. The release of the ring ends
@@ -454,8 +454,8 @@ bool stream_connect_by_os(struct stream_sock *sock)
 		vma_ring_ctxs_progress(stream_ring_bits(&sock->file));
 		if (stream_sock_phase(sock) != STREAM_CONNECTING)
 			return false;
-	} while (!abort_connect_if_unanswered(stream_tcp_conn(sock)) && ++tries < GIVE_UP_TRIES);
-	if (tries == GIVE_UP_TRIES) /* it has ended, and that is not noted yet */
+	} while (!abort_connect_if_unanswered(stream_tcp_conn(sock)) && ++tries < DISCONNECT_TRIES_MAX);
+	if (tries == DISCONNECT_TRIES_MAX) /* it has ended, and that is not noted yet */
 		vma_tcp_close(stream_tcp_conn(sock), true);
 	connect_abort_with_reset(sock);
 	sock->attempt = STREAM_UNCONNECTED;

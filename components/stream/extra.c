@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <time.h>
 
-static void piece_returned(struct vma_held_packets_owner *holder, uint64_t connection, uint32_t bytes)
+static void on_held_piece_returned(struct vma_held_packets_owner *holder, uint64_t connection, uint32_t bytes)
 {
 	if (connection != 0)
 		vma_stream_held_returned(holder->file, connection, bytes, 1);
@@ -32,7 +32,7 @@ static struct stream_extra_api *stream_extra_get_or_create(struct stream_sock *s
 		return NULL;
 	extra->sock = sock;
 	extra->holder.file = extra->source.file = &sock->file;
-	extra->holder.returned = piece_returned;
+	extra->holder.returned = on_held_piece_returned;
 	extra->source.run = extra_run_callback;
 	pthread_mutex_init(&extra->lock, NULL);
 	if (atomic_compare_exchange_strong(&sock->extra, &none, extra))
@@ -79,7 +79,7 @@ bool stream_is_in_own_callback(const struct stream_sock *sock)
 
 /* ---- receive without a copy ---- */
 
-struct lending {
+struct zcopy_lending {
 	struct stream_extra_api *extra;
 	struct vma_recv_zcopy_call *lend;
 };
@@ -87,52 +87,52 @@ struct lending {
 /* As vma_stream_zcopy_taker.take. */
 static int extra_lend_frame_piece(void *arg, uint64_t number, struct vma_buf *buf, uint32_t off, uint32_t len)
 {
-	const struct lending *lending = arg;
+	const struct zcopy_lending *zcopy_lending = arg;
 	const struct vma_fragment fragment = {.buf = buf, .off = off, .len = len};
 	struct vma_bufarena *arena = vma_engine()->arena;
-	struct vma_held_packets_owner *holder = &lending->extra->holder;
+	struct vma_held_packets_owner *holder = &zcopy_lending->extra->holder;
 	uint64_t id;
 
-	if (!vma_lend_has_room(lending->lend, 1))
+	if (!vma_lend_has_room(zcopy_lending->lend, 1))
 		return 1;
 	vma_buf_ref(buf);
-	if (vma_held_packet_add(holder, lending->lend->fd, &fragment, 1, len, UINT64_MAX, number, &id) != 0) {
+	if (vma_held_packet_add(holder, zcopy_lending->lend->fd, &fragment, 1, len, UINT64_MAX, number, &id) != 0) {
 		vma_buf_put(arena, buf);
 		return 1;
 	}
-	if (vma_lend_packet(lending->lend, arena, id, &fragment, 1) == 0 || !vma_held_packet_revoke(holder, id))
+	if (vma_lend_packet(zcopy_lending->lend, arena, id, &fragment, 1) == 0 || !vma_held_packet_revoke(holder, id))
 		return 0;
 	vma_buf_put(arena, buf);
 	return -EFAULT;
 }
 
 /* A copy in ordinary memory of the library's, which is then held as a frame is. */
-static ssize_t extra_lend_copied_buf(const struct lending *lending, struct vma_file *file, int fd, struct vma_buf *buf,
-                                     int flags)
+static ssize_t extra_lend_copied_buf(const struct zcopy_lending *zcopy_lending, struct vma_file *file, int fd,
+                                     struct vma_buf *buf, int flags)
 {
 	const struct vma_engine *engine = vma_engine();
-	struct vma_held_packets_owner *holder = &lending->extra->holder;
+	struct vma_held_packets_owner *holder = &zcopy_lending->extra->holder;
 	char *data = vma_buf_data(engine->arena, buf);
 	struct vma_fragment fragment = {.buf = buf};
 	struct iovec iov = {.iov_base = data,
 	                    .iov_len = vma_bufpool_frame_size(engine->spill) -
 	                               (size_t)(data - vma_buf_frame(engine->arena, buf))};
 	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
-	const struct vma_tcp_conn *conn = stream_tcp_conn(lending->extra->sock);
+	const struct vma_tcp_conn *conn = stream_tcp_conn(zcopy_lending->extra->sock);
 	const int64_t limit = conn != NULL ? vma_tcp_get_option(conn, VMA_TCP_OPT_RCVBUF) : 0;
 	uint64_t id;
 	ssize_t rc;
 
-	if (!vma_lend_is_writable(lending->lend))
+	if (!vma_lend_is_writable(zcopy_lending->lend))
 		return -EFAULT;
-	rc = vma_held_packet_add(holder, lending->lend->fd, &fragment, 1, (uint32_t)iov.iov_len, (uint64_t)limit, 0,
-	                         &id);
+	rc = vma_held_packet_add(holder, zcopy_lending->lend->fd, &fragment, 1, (uint32_t)iov.iov_len, (uint64_t)limit,
+	                         0, &id);
 	if (rc != 0)
 		return rc == -ENOBUFS ? -EIO : rc;
 	rc = file->ops->recvmsg(file, fd, &msg, flags | MSG_DONTWAIT);
 	if (rc > 0) {
 		fragment.len = (uint32_t)rc;
-		if (vma_lend_packet(lending->lend, engine->arena, id, &fragment, 1) != 0)
+		if (vma_lend_packet(zcopy_lending->lend, engine->arena, id, &fragment, 1) != 0)
 			rc = -EFAULT;
 	}
 	if (rc <= 0 && vma_held_packet_revoke(holder, id))
@@ -143,7 +143,7 @@ static ssize_t extra_lend_copied_buf(const struct lending *lending, struct vma_f
 /* As vma_stream_zcopy_taker.copy, if the application takes no copy in its own memory. */
 static ssize_t extra_lend_without_user_memory(void *arg, struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
-	const struct lending *lending = arg;
+	const struct zcopy_lending *zcopy_lending = arg;
 	struct vma_buf *buf;
 	ssize_t rc;
 
@@ -155,11 +155,11 @@ static ssize_t extra_lend_without_user_memory(void *arg, struct vma_file *file, 
 		rc = file->ops->recvmsg(file, fd, &look, (flags & ~MSG_TRUNC) | MSG_PEEK);
 		return rc < 0 ? rc : -EIO;
 	}
-	if (!vma_lend_has_room(lending->lend, 1))
+	if (!vma_lend_has_room(zcopy_lending->lend, 1))
 		return -ENOBUFS;
 	if (vma_engine()->spill == NULL || vma_bufpool_get(vma_engine()->spill, &buf, 1) == 0)
 		return -EIO;
-	rc = extra_lend_copied_buf(lending, file, fd, buf, flags);
+	rc = extra_lend_copied_buf(zcopy_lending, file, fd, buf, flags);
 	msg->msg_namelen = 0;
 	msg->msg_controllen = 0;
 	msg->msg_flags = 0;
@@ -169,14 +169,14 @@ static ssize_t extra_lend_without_user_memory(void *arg, struct vma_file *file, 
 ssize_t stream_recv_lent(struct vma_file *file, int fd, struct vma_recv_zcopy_call *lend, int flags)
 {
 	struct stream_sock *sock = stream_sock(file);
-	const struct lending lending = {.extra = stream_extra_get_or_create(sock), .lend = lend};
+	const struct zcopy_lending zcopy_lending = {.extra = stream_extra_get_or_create(sock), .lend = lend};
 	const struct vma_stream_zcopy_taker taker = {.take = extra_lend_frame_piece,
 	                                             .copy = lend->forced ? extra_lend_without_user_memory : NULL,
-	                                             .arg = (void *)&lending};
+	                                             .arg = (void *)&zcopy_lending};
 	bool taken;
 	ssize_t rc;
 
-	if (lending.extra == NULL)
+	if (zcopy_lending.extra == NULL)
 		return -ENOMEM;
 	vma_inet_flush_sends(vma_thread_self());
 	rc = vma_stream_recv_zcopy_pieces(file, fd, &lend->msg, flags & ~(MSG_VMA_ZCOPY | MSG_VMA_ZCOPY_FORCE), &taker,
@@ -194,7 +194,7 @@ static struct stream_extra_api *extra_of(struct vma_callback_source *source)
 }
 
 /* Receive flag held. */
-static void piece_arrived(struct vma_file *file)
+static void on_stream_piece_arrived(struct vma_file *file)
 {
 	vma_callback_post(&atomic_load_explicit(&stream_sock(file)->extra, memory_order_acquire)->source);
 }
@@ -277,8 +277,8 @@ static enum vma_tcp_inspect_verdict recv_callback_verdict(vma_recv_callback_retv
 }
 
 /* A piece that was copied has no packet: HOLD receives it. */
-static enum vma_tcp_inspect_verdict piece_judge(struct vma_file *file, uint64_t connection,
-                                                const struct vma_tcp_rx_stream_piece *piece)
+static enum vma_tcp_inspect_verdict recv_callback_verdict_on_piece(struct vma_file *file, uint64_t connection,
+                                                                   const struct vma_tcp_rx_stream_piece *piece)
 {
 	struct stream_sock *sock = stream_sock(file);
 	struct stream_extra_api *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
@@ -328,7 +328,8 @@ _Static_assert(offsetof(struct stream_callback, retired) == 0, "callback_end");
 /* The callback is there before the inspector, and goes after it. */
 static int replace_callback(struct vma_file *file, struct stream_extra_api *extra, struct stream_callback *fresh)
 {
-	static const struct vma_stream_inspector inspector = {.arrived = piece_arrived, .judge = piece_judge};
+	static const struct vma_stream_inspector inspector = {.arrived = on_stream_piece_arrived,
+	                                                      .judge = recv_callback_verdict_on_piece};
 	struct stream_callback *old = atomic_load(&extra->callback);
 	int rc;
 

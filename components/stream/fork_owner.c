@@ -98,18 +98,18 @@ bool stream_hand_over_to_kernel(struct stream_sock *sock)
 
 /*
  * A hand-over may be under way when the first fork makes the page; or without one, when the connection is passed on. So
- * its thread says MOVE_UNRECORDED first, and looks for the page then; the fork makes the page known first, and looks
- * for hand-overs then. All of that is sequentially consistent: one of them at least sees the other, and the note is
- * there before the child is. Who swaps UNNOTED for the note's place has made it. Only a note that was made is taken
+ * its thread says HANDOVER_UNRECORDED first, and looks for the page then; the fork makes the page known first, and
+ * looks for hand-overs then. All of that is sequentially consistent: one of them at least sees the other, and the note
+ * is there before the child is. Who swaps UNNOTED for the note's place has made it. Only a note that was made is taken
  * away: place 0 may be that of another connection.
  */
-enum { MOVE_NONE, MOVE_UNRECORDED, MOVE_RECORDED };
+enum { HANDOVER_NONE, HANDOVER_UNRECORDED, HANDOVER_RECORDED };
 
 static void fork_owner_record_hand_over(struct stream_sock *sock, struct fork_rpc_page *page)
 {
-	uint32_t unnoted = MOVE_UNRECORDED, place = fork_rpc_mark_hand_over_begin(page, sock->file.id);
+	uint32_t unnoted = HANDOVER_UNRECORDED, place = fork_rpc_mark_hand_over_begin(page, sock->file.id);
 
-	if (!atomic_compare_exchange_strong(&sock->move, &unnoted, MOVE_RECORDED + place))
+	if (!atomic_compare_exchange_strong(&sock->move, &unnoted, HANDOVER_RECORDED + place))
 		fork_rpc_mark_hand_over_end(page, place);
 }
 
@@ -117,7 +117,7 @@ void stream_mark_hand_over_begin(struct stream_sock *sock)
 {
 	struct stream_fork_owner *fork_owner;
 
-	atomic_store(&sock->move, MOVE_UNRECORDED);
+	atomic_store(&sock->move, HANDOVER_UNRECORDED);
 	fork_owner = atomic_load(&own);
 	if (fork_owner != NULL)
 		fork_owner_record_hand_over(sock, fork_owner->page);
@@ -125,15 +125,15 @@ void stream_mark_hand_over_begin(struct stream_sock *sock)
 
 void stream_mark_hand_over_end(struct stream_sock *sock, int rc)
 {
-	const uint32_t move = atomic_exchange(&sock->move, MOVE_NONE);
+	const uint32_t move = atomic_exchange(&sock->move, HANDOVER_NONE);
 	struct stream_fork_owner *fork_owner = atomic_load(&own);
 
 	if (fork_owner == NULL)
 		return;
 	if (rc == -EPERM)
 		atomic_store(&fork_owner->page->forbidden, true);
-	if (move >= MOVE_RECORDED)
-		fork_rpc_mark_hand_over_end(fork_owner->page, move - MOVE_RECORDED);
+	if (move >= HANDOVER_RECORDED)
+		fork_rpc_mark_hand_over_end(fork_owner->page, move - HANDOVER_RECORDED);
 }
 
 void stream_fork_owner_leave(void)
@@ -183,7 +183,7 @@ static void hand_over_listener(struct stream_sock *sock)
 /* It may become a listener there. Here it is the kernel's. */
 static bool hand_over_unconnected_sock(struct stream_sock *sock)
 {
-	if (!stream_unconnected_to_kernel(sock, VMA_SOCK_PASSED_ON))
+	if (!stream_leave_unconnected_to_kernel(sock, VMA_SOCK_PASSED_ON))
 		return false;
 	if (sock->local.sin_port != 0 && !stream_has_kernel_only_option(sock)) {
 		stream_cookie(sock, atomic_load(&sock->file.fd));
@@ -234,7 +234,7 @@ int stream_export_before_exec(struct vma_file *file)
 	}
 	pthread_mutex_lock(&file->lock);
 	if (!file->os_only && !stream_has_ended(sock)) {
-		given = stream_unconnected_to_kernel(sock, VMA_SOCK_EXEC) || stream_connect_by_os(sock);
+		given = stream_leave_unconnected_to_kernel(sock, VMA_SOCK_EXEC) || stream_connect_by_os(sock);
 		listens = stream_sock_phase(sock) == STREAM_LISTENING;
 		if (!given && stream_sock_phase(sock) == STREAM_CONNECTED)
 			moved = hand_over_connection(sock, VMA_SOCK_EXEC);
@@ -354,7 +354,7 @@ static void record_earlier_hand_over(struct vma_file *file, void *arg)
 {
 	struct stream_fork_owner *fork_owner = arg;
 
-	if (file->kind == VMA_FILE_TCP && atomic_load(&stream_sock(file)->move) == MOVE_UNRECORDED)
+	if (file->kind == VMA_FILE_TCP && atomic_load(&stream_sock(file)->move) == HANDOVER_UNRECORDED)
 		fork_owner_record_hand_over(stream_sock(file), fork_owner->page);
 }
 
@@ -437,7 +437,7 @@ static bool hand_over_is_complete(const struct stream_sock *sock, int fd)
 	return fd_is_connected(fd) && !fork_rpc_hand_over_in_progress(sock->fork_owner->page, sock->file.id);
 }
 
-static void wake_parent(void *arg)
+static void fork_owner_wake_parent(void *arg)
 {
 	const struct stream_fork_owner *fork_owner = arg;
 	const uint64_t one = 1;
@@ -446,7 +446,7 @@ static void wake_parent(void *arg)
 		vma_log_debug("a connection cannot be asked for: %s", strerrordesc_np(errno));
 }
 
-static bool parent_is_alive(void *arg)
+static bool fork_owner_parent_is_alive(void *arg)
 {
 	const struct stream_fork_owner *fork_owner = arg;
 	struct pollfd fd = {.fd = fork_owner->pid_fd, .events = POLLIN};
@@ -466,14 +466,16 @@ static void fork_owner_await_parent(struct stream_sock *sock, int fd, bool closi
 
 	while (!hand_over_is_complete(sock, fd) &&
 	       ((closing && !atomic_load(&page->forbidden)) || fork_rpc_hand_over_in_progress(page, sock->file.id)) &&
-	       parent_is_alive(sock->fork_owner) && vma_now_ns() < deadline_ns)
+	       fork_owner_parent_is_alive(sock->fork_owner) && vma_now_ns() < deadline_ns)
 		syscall(SYS_nanosleep, &nap, NULL);
 }
 
 static void fork_owner_call_parent(struct stream_sock *sock, int fd)
 {
-	const struct fork_rpc_parent parent = {
-	        .wake = wake_parent, .is_alive = parent_is_alive, .arg = sock->fork_owner, .timeout_ns = TIMEOUT_NS};
+	const struct fork_rpc_parent parent = {.wake = fork_owner_wake_parent,
+	                                       .is_alive = fork_owner_parent_is_alive,
+	                                       .arg = sock->fork_owner,
+	                                       .timeout_ns = TIMEOUT_NS};
 	enum fork_rpc_result answer =
 	        fd_is_connected(fd) ? FORK_RPC_DONE : fork_rpc_call(sock->fork_owner->page, sock->file.id, &parent);
 

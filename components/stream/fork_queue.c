@@ -92,7 +92,7 @@ static int fork_queue_take(struct stream_fork_queue *fork_queue, int flags)
 /* ---- accept ---- */
 
 /* The end of all that put something in is no connection. */
-static bool is_not_empty(int fd)
+static bool fork_queue_fd_is_not_empty(int fd)
 {
 	char byte;
 
@@ -105,7 +105,8 @@ bool stream_fork_queue_has_conns(const struct stream_sock *listener)
 
 	if (fork_queue == NULL || atomic_load(&fork_queue->left) == 0)
 		return false;
-	return (fork_queue->fd[0] >= 0 && !atomic_load(&listener->exec_exported)) || is_not_empty(fork_queue->fd[1]);
+	return (fork_queue->fd[0] >= 0 && !atomic_load(&listener->exec_exported)) ||
+	       fork_queue_fd_is_not_empty(fork_queue->fd[1]);
 }
 
 int stream_fork_queue_accept(struct stream_sock *listener, struct sockaddr *addr, socklen_t *len, int flags)

@@ -101,7 +101,7 @@ static void listen_open_devices(struct stream_listen *listen, struct vma_engine 
 	}
 }
 
-static void remove_unwanted(struct stream_sock *sock, struct stream_listen *listen)
+static void listen_remove_unwanted_targets(struct stream_sock *sock, struct stream_listen *listen)
 {
 	uint32_t kept = 0;
 
@@ -159,7 +159,7 @@ static void listen_apply(struct stream_sock *sock, struct vma_engine *engine)
 		if (t->wanted && t->endpoint != NULL)
 			rings |= stream_endpoint_ring(t->endpoint);
 	}
-	remove_unwanted(sock, listen);
+	listen_remove_unwanted_targets(sock, listen);
 	endpoints_unlock();
 	atomic_store(&sock->rings, rings);
 }
@@ -215,7 +215,7 @@ static void listen_drain(struct stream_sock *sock)
 		if (t->wanted)
 			rings |= stream_endpoint_ring(t->endpoint);
 	}
-	remove_unwanted(sock, listen);
+	listen_remove_unwanted_targets(sock, listen);
 	endpoints_unlock();
 	atomic_store(&sock->rings, rings);
 	atomic_store(&sock->file.retry, rings != 0);
@@ -361,7 +361,7 @@ void stream_listen_end(struct stream_sock *sock)
 		endpoints_lock();
 		if (sock_is_shared_with_process(sock) || sock->hands_over)
 			listen_finish_endpoints(listen);
-		remove_unwanted(sock, listen); /* nothing is wanted between two updates */
+		listen_remove_unwanted_targets(sock, listen); /* nothing is wanted between two updates */
 		endpoints_unlock();
 		sock->listen = NULL;
 		vma_free(listen->at);
@@ -383,7 +383,7 @@ void stream_listen_release_flows(struct stream_sock *sock)
 	if (listen != NULL) {
 		endpoints_lock();
 		listen_finish_endpoints(listen);
-		remove_unwanted(sock, listen); /* as at the end */
+		listen_remove_unwanted_targets(sock, listen); /* as at the end */
 		endpoints_unlock();
 	}
 	atomic_store(&sock->rings, 0);

@@ -162,7 +162,7 @@ ssize_t stream_recvmsg_migrating(struct vma_file *file, int fd, struct msghdr *m
 ssize_t stream_recvmsg_migrating_with_looks(struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
 	migration_count_access(stream_sock(file), true);
-	return stream_recvmsg_with_looks(file, fd, msg, flags);
+	return stream_recvmsg_polling_now_and_then(file, fd, msg, flags);
 }
 
 ssize_t stream_sendmsg_migrating(struct vma_file *file, int fd, const struct msghdr *msg, int flags)

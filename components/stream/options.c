@@ -47,7 +47,7 @@ enum { /* how it is told whether it is set */
 };
 /* What it does to a connection: what is not missed (or has its effect on listeners, or while it connects) moves none.
  */
-enum late { STAYS, MOVES };
+enum late { OPTION_KEEPS_OFFLOADED, OPTION_HANDS_OVER };
 struct kernel_only_option {
 	int level, name;
 	uint8_t enabled_by, late;
@@ -56,38 +56,38 @@ struct kernel_only_option {
 
 /* clang-format off */
 static const struct kernel_only_option kernel_only_option[] = {
-	{SOL_SOCKET, SO_ATTACH_FILTER, ALWAYS, MOVES, "SO_ATTACH_FILTER"},
-	{SOL_SOCKET, SO_ATTACH_BPF, ALWAYS, MOVES, "SO_ATTACH_BPF"},
-	{SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, ALWAYS, STAYS, "SO_ATTACH_REUSEPORT_CBPF"},
-	{SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF, ALWAYS, STAYS, "SO_ATTACH_REUSEPORT_EBPF"},
-	{SOL_SOCKET, SO_PEEK_OFF, BY_SIGN, MOVES, "SO_PEEK_OFF"},
-	{SOL_SOCKET, SO_DONTROUTE, BY_VALUE, STAYS, "SO_DONTROUTE"},
-	{SOL_SOCKET, SO_TXTIME, ALWAYS, STAYS, "SO_TXTIME"},
-	{SOL_SOCKET, SO_TIMESTAMP_OLD, BY_VALUE, MOVES, "SO_TIMESTAMP"},
-	{SOL_SOCKET, SO_TIMESTAMPNS_OLD, BY_VALUE, MOVES, "SO_TIMESTAMPNS"},
-	{SOL_SOCKET, SO_TIMESTAMPING_OLD, BY_VALUE, MOVES, "SO_TIMESTAMPING"},
-	{SOL_SOCKET, SO_TIMESTAMP_NEW, BY_VALUE, MOVES, "SO_TIMESTAMP"},
-	{SOL_SOCKET, SO_TIMESTAMPNS_NEW, BY_VALUE, MOVES, "SO_TIMESTAMPNS"},
-	{SOL_SOCKET, SO_TIMESTAMPING_NEW, BY_VALUE, MOVES, "SO_TIMESTAMPING"},
-	{SOL_SOCKET, SO_MAX_PACING_RATE, BY_RATE, MOVES, "SO_MAX_PACING_RATE"},
-	{IPPROTO_IP, IP_LOCAL_PORT_RANGE, BY_VALUE, STAYS, "IP_LOCAL_PORT_RANGE"},
-	{IPPROTO_IP, IP_OPTIONS, BY_LENGTH, MOVES, "IP_OPTIONS"},
-	{IPPROTO_IP, IP_TRANSPARENT, BY_VALUE, STAYS, "IP_TRANSPARENT"},
-	{IPPROTO_IP, IP_MINTTL, BY_VALUE, MOVES, "IP_MINTTL"},
-	{IPPROTO_IP, IP_RECVERR, BY_VALUE, MOVES, "IP_RECVERR"},
-	{IPPROTO_IP, IP_IPSEC_POLICY, ALWAYS, MOVES, "IP_IPSEC_POLICY"},
-	{IPPROTO_IP, IP_XFRM_POLICY, ALWAYS, MOVES, "IP_XFRM_POLICY"},
-	{IPPROTO_IPV6, IPV6_ADDRFORM, ALWAYS, MOVES, "IPV6_ADDRFORM"},
-	{IPPROTO_IPV6, IPV6_TRANSPARENT, BY_VALUE, STAYS, "IPV6_TRANSPARENT"},
-	{IPPROTO_IPV6, IPV6_IPSEC_POLICY, ALWAYS, MOVES, "IPV6_IPSEC_POLICY"},
-	{IPPROTO_IPV6, IPV6_XFRM_POLICY, ALWAYS, MOVES, "IPV6_XFRM_POLICY"},
-	{IPPROTO_TCP, TCP_MD5SIG, ALWAYS, MOVES, "TCP_MD5SIG"},
-	{IPPROTO_TCP, TCP_MD5SIG_EXT, ALWAYS, MOVES, "TCP_MD5SIG_EXT"},
-	{IPPROTO_TCP, TCP_REPAIR, BY_ONE, MOVES, "TCP_REPAIR"},
-	{IPPROTO_TCP, TCP_FASTOPEN_CONNECT, BY_VALUE, STAYS, "TCP_FASTOPEN_CONNECT"},
-	{IPPROTO_TCP, TCP_SAVE_SYN, BY_VALUE, STAYS, "TCP_SAVE_SYN"},
-	{IPPROTO_TCP, TCP_TX_DELAY, BY_VALUE, MOVES, "TCP_TX_DELAY"},
-	{IPPROTO_TCP, TCP_ULP, ALWAYS, STAYS, "TCP_ULP"},
+	{SOL_SOCKET, SO_ATTACH_FILTER, ALWAYS, OPTION_HANDS_OVER, "SO_ATTACH_FILTER"},
+	{SOL_SOCKET, SO_ATTACH_BPF, ALWAYS, OPTION_HANDS_OVER, "SO_ATTACH_BPF"},
+	{SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, ALWAYS, OPTION_KEEPS_OFFLOADED, "SO_ATTACH_REUSEPORT_CBPF"},
+	{SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF, ALWAYS, OPTION_KEEPS_OFFLOADED, "SO_ATTACH_REUSEPORT_EBPF"},
+	{SOL_SOCKET, SO_PEEK_OFF, BY_SIGN, OPTION_HANDS_OVER, "SO_PEEK_OFF"},
+	{SOL_SOCKET, SO_DONTROUTE, BY_VALUE, OPTION_KEEPS_OFFLOADED, "SO_DONTROUTE"},
+	{SOL_SOCKET, SO_TXTIME, ALWAYS, OPTION_KEEPS_OFFLOADED, "SO_TXTIME"},
+	{SOL_SOCKET, SO_TIMESTAMP_OLD, BY_VALUE, OPTION_HANDS_OVER, "SO_TIMESTAMP"},
+	{SOL_SOCKET, SO_TIMESTAMPNS_OLD, BY_VALUE, OPTION_HANDS_OVER, "SO_TIMESTAMPNS"},
+	{SOL_SOCKET, SO_TIMESTAMPING_OLD, BY_VALUE, OPTION_HANDS_OVER, "SO_TIMESTAMPING"},
+	{SOL_SOCKET, SO_TIMESTAMP_NEW, BY_VALUE, OPTION_HANDS_OVER, "SO_TIMESTAMP"},
+	{SOL_SOCKET, SO_TIMESTAMPNS_NEW, BY_VALUE, OPTION_HANDS_OVER, "SO_TIMESTAMPNS"},
+	{SOL_SOCKET, SO_TIMESTAMPING_NEW, BY_VALUE, OPTION_HANDS_OVER, "SO_TIMESTAMPING"},
+	{SOL_SOCKET, SO_MAX_PACING_RATE, BY_RATE, OPTION_HANDS_OVER, "SO_MAX_PACING_RATE"},
+	{IPPROTO_IP, IP_LOCAL_PORT_RANGE, BY_VALUE, OPTION_KEEPS_OFFLOADED, "IP_LOCAL_PORT_RANGE"},
+	{IPPROTO_IP, IP_OPTIONS, BY_LENGTH, OPTION_HANDS_OVER, "IP_OPTIONS"},
+	{IPPROTO_IP, IP_TRANSPARENT, BY_VALUE, OPTION_KEEPS_OFFLOADED, "IP_TRANSPARENT"},
+	{IPPROTO_IP, IP_MINTTL, BY_VALUE, OPTION_HANDS_OVER, "IP_MINTTL"},
+	{IPPROTO_IP, IP_RECVERR, BY_VALUE, OPTION_HANDS_OVER, "IP_RECVERR"},
+	{IPPROTO_IP, IP_IPSEC_POLICY, ALWAYS, OPTION_HANDS_OVER, "IP_IPSEC_POLICY"},
+	{IPPROTO_IP, IP_XFRM_POLICY, ALWAYS, OPTION_HANDS_OVER, "IP_XFRM_POLICY"},
+	{IPPROTO_IPV6, IPV6_ADDRFORM, ALWAYS, OPTION_HANDS_OVER, "IPV6_ADDRFORM"},
+	{IPPROTO_IPV6, IPV6_TRANSPARENT, BY_VALUE, OPTION_KEEPS_OFFLOADED, "IPV6_TRANSPARENT"},
+	{IPPROTO_IPV6, IPV6_IPSEC_POLICY, ALWAYS, OPTION_HANDS_OVER, "IPV6_IPSEC_POLICY"},
+	{IPPROTO_IPV6, IPV6_XFRM_POLICY, ALWAYS, OPTION_HANDS_OVER, "IPV6_XFRM_POLICY"},
+	{IPPROTO_TCP, TCP_MD5SIG, ALWAYS, OPTION_HANDS_OVER, "TCP_MD5SIG"},
+	{IPPROTO_TCP, TCP_MD5SIG_EXT, ALWAYS, OPTION_HANDS_OVER, "TCP_MD5SIG_EXT"},
+	{IPPROTO_TCP, TCP_REPAIR, BY_ONE, OPTION_HANDS_OVER, "TCP_REPAIR"},
+	{IPPROTO_TCP, TCP_FASTOPEN_CONNECT, BY_VALUE, OPTION_KEEPS_OFFLOADED, "TCP_FASTOPEN_CONNECT"},
+	{IPPROTO_TCP, TCP_SAVE_SYN, BY_VALUE, OPTION_KEEPS_OFFLOADED, "TCP_SAVE_SYN"},
+	{IPPROTO_TCP, TCP_TX_DELAY, BY_VALUE, OPTION_HANDS_OVER, "TCP_TX_DELAY"},
+	{IPPROTO_TCP, TCP_ULP, ALWAYS, OPTION_KEEPS_OFFLOADED, "TCP_ULP"},
 };
 /* clang-format on */
 enum {
@@ -181,7 +181,8 @@ static bool move_to_kernel_for_option(struct stream_sock *sock, int fd, const st
 {
 	int rc;
 
-	if (stream_tcp_conn(sock) == NULL || option->late == STAYS || !option_enables(option, value, len))
+	if (stream_tcp_conn(sock) == NULL || option->late == OPTION_KEEPS_OFFLOADED ||
+	    !option_enables(option, value, len))
 		return false;
 	stream_cookie(sock, fd);
 	rc = stream_to_kernel(sock, fd, VMA_SOCK_OPTION);
@@ -371,7 +372,7 @@ static int kernel_rcvbuf_size(const struct stream_sock *sock, int fd)
 	return bytes;
 }
 
-static void mirror_buffer(struct stream_sock *sock, int fd, int name)
+static void mirror_buffer_size_option(struct stream_sock *sock, int fd, int name)
 {
 	if (name == SO_SNDBUF || name == SO_SNDBUFFORCE)
 		stream_set_tcp_option(sock, VMA_TCP_OPT_SNDBUF, vma_sock_get_int(fd, SOL_SOCKET, SO_SNDBUF, 0) / 2);
@@ -383,7 +384,7 @@ static void mirror_buffer(struct stream_sock *sock, int fd, int name)
 
 /* ---- the socket's ---- */
 
-static void mirror_linger(struct stream_sock *sock, int fd)
+static void mirror_linger_option(struct stream_sock *sock, int fd)
 {
 	struct linger linger = {0};
 	socklen_t len = sizeof(linger);
@@ -394,14 +395,14 @@ static void mirror_linger(struct stream_sock *sock, int fd)
 	sock->linger_sec = (uint32_t)linger.l_linger;
 }
 
-static void mirror_sol_socket(struct stream_sock *sock, int fd, int name, const void *value)
+static void mirror_sol_socket_option(struct stream_sock *sock, int fd, int name, const void *value)
 {
 	switch (name) {
 	case SO_SNDBUF:
 	case SO_SNDBUFFORCE:
 	case SO_RCVBUF:
 	case SO_RCVBUFFORCE:
-		mirror_buffer(sock, fd, name);
+		mirror_buffer_size_option(sock, fd, name);
 		break;
 	case SO_RCVTIMEO_OLD:
 	case SO_RCVTIMEO_NEW:
@@ -416,7 +417,7 @@ static void mirror_sol_socket(struct stream_sock *sock, int fd, int name, const 
 		stream_wake_waiters(sock, EPOLLIN); /* what is there may be enough now */
 		break;
 	case SO_LINGER:
-		mirror_linger(sock, fd);
+		mirror_linger_option(sock, fd);
 		break;
 	case SO_BINDTODEVICE:
 	case SO_BINDTOIFINDEX:
@@ -451,7 +452,7 @@ static void mirror_stream_option(struct stream_sock *sock, int fd, int level, in
 		return;
 	}
 	if (level == SOL_SOCKET)
-		mirror_sol_socket(sock, fd, name, value);
+		mirror_sol_socket_option(sock, fd, name, value);
 	else if (level == IPPROTO_TCP && name == TCP_INQ)
 		atomic_store(&sock->inq, vma_sock_get_int(fd, level, name, 0) != 0);
 	else if (level == IPPROTO_TCP && name == TCP_NOTSENT_LOWAT && len >= sizeof(number) &&

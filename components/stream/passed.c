@@ -473,7 +473,7 @@ bool stream_passed_share(int fd, uint64_t cookie)
 }
 
 /* As after a fork: its flows are asked for when it is used. */
-static bool passed_fill_in(struct stream_sock *sock, int fd, bool listens)
+static bool passed_read_sock_state_from_shadow(struct stream_sock *sock, int fd, bool listens)
 {
 	pthread_mutex_lock(&sock->file.lock);
 	stream_cookie(sock, fd);
@@ -502,7 +502,7 @@ static void passed_adopt(int fd, int family, bool listens, const struct ends *en
 	sock->passed = passed;
 	passed->sock = sock;
 	vma_file_record_maker(&sock->file);
-	if (!passed_fill_in(sock, fd, listens) || vma_fd_install(fd, &sock->file) != 0) {
+	if (!passed_read_sock_state_from_shadow(sock, fd, listens) || vma_fd_install(fd, &sock->file) != 0) {
 		vma_file_put(&sock->file);
 		return;
 	}
@@ -568,7 +568,7 @@ bool vma_stream_inherit_by_exec(int fd, int waiting_fd)
 	if (sock == NULL)
 		return false;
 	vma_file_record_maker(&sock->file);
-	passed_fill_in(sock, fd, true);
+	passed_read_sock_state_from_shadow(sock, fd, true);
 	pthread_mutex_lock(&sock->file.lock);
 	filled = stream_fork_queue_take(sock, waiting_fd);
 	if (filled)

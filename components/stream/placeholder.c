@@ -71,7 +71,7 @@ __attribute__((cold)) void stream_placeholders_forked(void)
  * Bound if the port is free, so that SO_REUSEADDR of the first socket on a port is as it should be; if the listener
  * still has it, the repair binds it nevertheless.
  */
-static int open_placeholder(const struct listener *what)
+static int timewait_placeholder_open(const struct listener *what)
 {
 	const int reuse_addr = what->reuse_addr, reuse_port = what->reuse_port, loopback = VMA_NIC_LOOPBACK;
 	const int fd = vma_os.socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
@@ -87,7 +87,7 @@ static int open_placeholder(const struct listener *what)
 	return -EADDRNOTAVAIL;
 }
 
-static int placeholder_repair(int fd, const struct vma_tcp_closed *closed, struct vma_nic *by)
+static int timewait_placeholder_repair(int fd, const struct vma_tcp_closed *closed, struct vma_nic *by)
 {
 	static const struct vma_repair_bytes none;
 	struct vma_repair what = {.local_port_be = closed->key.local_port_be,
@@ -119,8 +119,8 @@ static bool shadow_is_tcp_closed(int fd)
 }
 
 /* Connected, until it has left for TIME_WAIT. The segment may come some time after it was reinjected. */
-static int placeholder_finish(int fd, const struct sockaddr_in *name, const struct vma_tcp_closed *closed,
-                              struct vma_nic *by)
+static int timewait_placeholder_finish(int fd, const struct sockaddr_in *name, const struct vma_tcp_closed *closed,
+                                       struct vma_nic *by)
 {
 	const struct sockaddr_in peer = {.sin_family = AF_INET, .sin_port = closed->key.peer_port_be};
 	const struct vma_tcp_export what = {.snd_una = closed->snd_nxt + 1, .snd_wnd = WINDOW}; /* our FIN, too */
@@ -142,16 +142,16 @@ static int placeholder_finish(int fd, const struct sockaddr_in *name, const stru
 	return rc;
 }
 
-static int placeholder_create_through(int fd, const struct sockaddr_in *name, const struct vma_tcp_closed *closed,
-                                      struct vma_nic *by)
+static int timewait_placeholder_create_via_nic(int fd, const struct sockaddr_in *name,
+                                               const struct vma_tcp_closed *closed, struct vma_nic *by)
 {
 	int rc = by != NULL ? vma_nic_repair_begin(by) : 0;
 
 	if (rc < 0)
 		return rc;
-	rc = placeholder_repair(fd, closed, by);
+	rc = timewait_placeholder_repair(fd, closed, by);
 	if (rc == 0)
-		rc = placeholder_finish(fd, name, closed, by);
+		rc = timewait_placeholder_finish(fd, name, closed, by);
 	if (by != NULL)
 		vma_nic_repair_end(by);
 	return rc;
@@ -163,7 +163,7 @@ static bool is_same_listener(const struct listener *a, const struct listener *b)
 	       a->reuse_addr == b->reuse_addr && a->reuse_port == b->reuse_port;
 }
 
-static bool placeholders_were_made_recently(const struct listener *what)
+static bool timewait_placeholders_are_recent(const struct listener *what)
 {
 	const uint64_t now_ns = vma_now_ns();
 	bool found = false;
@@ -186,18 +186,19 @@ static void recent_listener_add(const struct listener *what)
 }
 
 /* -EADDRNOTAVAIL: the kernel has one with that peer; -EPIPE: vmad does not answer. */
-static int placeholder_create(const struct listener *listener, const struct vma_tcp_closed *closed, struct vma_nic *nic)
+static int timewait_placeholder_create(const struct listener *listener, const struct vma_tcp_closed *closed,
+                                       struct vma_nic *nic)
 {
 	struct listener what = *listener;
 	int fd, rc;
 
 	memcpy(&what.name.sin_addr, closed->key.local, 4);
-	if (placeholders_were_made_recently(&what))
+	if (timewait_placeholders_are_recent(&what))
 		return 0;
-	fd = open_placeholder(&what);
-	rc = fd < 0 ? fd : placeholder_create_through(fd, &what.name, closed, NULL);
+	fd = timewait_placeholder_open(&what);
+	rc = fd < 0 ? fd : timewait_placeholder_create_via_nic(fd, &what.name, closed, NULL);
 	if (rc == -EPERM)
-		rc = placeholder_create_through(fd, &what.name, closed, nic);
+		rc = timewait_placeholder_create_via_nic(fd, &what.name, closed, nic);
 	if (fd >= 0)
 		syscall(SYS_close, fd);
 	if (rc == 0)
@@ -210,7 +211,7 @@ static int placeholder_create(const struct listener *listener, const struct vma_
 
 /* ---- all of a listener ---- */
 
-static bool placeholder_exists_for_addr(const uint8_t made[][4], unsigned n, const uint8_t *local)
+static bool timewait_placeholder_exists(const uint8_t made[][4], unsigned n, const uint8_t *local)
 {
 	for (unsigned i = 0; i < n; i++)
 		if (memcmp(made[i], local, 4) == 0)
@@ -219,7 +220,7 @@ static bool placeholder_exists_for_addr(const uint8_t made[][4], unsigned n, con
 }
 
 /* False: vmad does not answer, and is not to be waited for again. */
-static bool placeholders_create(const struct listener *listener)
+static bool timewait_placeholders_create(const struct listener *listener)
 {
 	const bool any = listener->name.sin_addr.s_addr == INADDR_ANY;
 	const uint8_t *local = any ? NULL : (const uint8_t *)&listener->name.sin_addr;
@@ -238,10 +239,10 @@ static bool placeholders_create(const struct listener *listener)
 				n = vma_tcp_list_closed_first(tcp, local, listener->name.sin_port, closed,
 				                              ADDRESSES_MAX);
 			for (unsigned i = 0; i < n && n_made < ADDRESSES_MAX; i++) {
-				if (placeholder_exists_for_addr(made, n_made, closed[i].key.local))
+				if (timewait_placeholder_exists(made, n_made, closed[i].key.local))
 					continue;
 				memcpy(made[n_made++], closed[i].key.local, 4);
-				if (placeholder_create(listener, &closed[i], ring_ctx->device->nic) == -EPIPE)
+				if (timewait_placeholder_create(listener, &closed[i], ring_ctx->device->nic) == -EPIPE)
 					return false;
 			}
 		}
@@ -279,7 +280,7 @@ void stream_placeholders_note_listener(struct stream_sock *listener)
 	/* A forked child that closes what it inherited has none, and is not to start one for it. */
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) == NULL || !listener_has_name(&what))
 		return;
-	placeholders_create(&what);
+	timewait_placeholders_create(&what);
 	closed_listener_add(&what);
 }
 
@@ -290,7 +291,7 @@ struct end {
 	struct timespec until;
 };
 
-static void placeholder_leave_at_exit(struct vma_file *file, void *arg)
+static void timewait_placeholder_at_exit(struct vma_file *file, void *arg)
 {
 	struct stream_sock *sock = stream_sock(file);
 	struct listener what;
@@ -301,7 +302,7 @@ static void placeholder_leave_at_exit(struct vma_file *file, void *arg)
 		return;
 	what = describe_listener(sock);
 	if (stream_sock_phase(sock) == STREAM_LISTENING && listener_has_name(&what))
-		end->continues = placeholders_create(&what);
+		end->continues = timewait_placeholders_create(&what);
 	pthread_mutex_unlock(&file->lock);
 }
 
@@ -310,11 +311,11 @@ void stream_placeholders_create_at_exit(void)
 	struct listener closed[LISTENERS_MAX];
 	struct end end = {.continues = true, .until = exit_deadline()};
 
-	vma_file_each(placeholder_leave_at_exit, &end);
+	vma_file_each(timewait_placeholder_at_exit, &end);
 	pthread_mutex_lock(&lock);
 	memcpy(closed, closed_listeners, sizeof(closed));
 	pthread_mutex_unlock(&lock);
 	for (unsigned i = 0; i < LISTENERS_MAX && end.continues; i++)
 		if (listener_has_name(&closed[i]))
-			end.continues = placeholders_create(&closed[i]);
+			end.continues = timewait_placeholders_create(&closed[i]);
 }

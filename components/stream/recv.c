@@ -85,7 +85,7 @@ static void recv_call_dequeue_with_lock(struct reading *r, struct vma_tcp_conn *
 
 /* What a read answers that finds nothing queued; -EAGAIN: it waits. Bytes are published before what comes after them.
  */
-static ssize_t recv_when_empty(struct stream_sock *sock, const struct vma_tcp_conn *conn)
+static ssize_t recv_answer_when_empty(struct stream_sock *sock, const struct vma_tcp_conn *conn)
 {
 	bool fin = atomic_load_explicit(&sock->fin_seen, memory_order_acquire);
 	int error = atomic_load_explicit(&sock->so_error, memory_order_acquire);
@@ -159,7 +159,7 @@ static int recv_call_wait_for_more(struct reading *r, const struct vma_tcp_conn 
 		                        conn)) /* what came before the end, since it was looked, is still to be taken */
 			return vma_tcp_rx_bytes(conn) > r->skip ? 0 : 1;
 	} else {
-		rc = recv_when_empty(sock, conn);
+		rc = recv_answer_when_empty(sock, conn);
 		if (rc != -EAGAIN)
 			return rc == 0 ? 1 : (int)rc;
 		if (nonblocking)
@@ -293,7 +293,7 @@ static void put_cmsg_inq(const struct stream_sock *sock, struct msghdr *msg)
 }
 
 /* Of a connection nobody else is asked, and of all others the kernel. */
-static bool recv_is_os(const struct stream_sock *sock)
+static bool recv_is_served_by_os(const struct stream_sock *sock)
 {
 	enum stream_sock_phase phase = stream_sock_phase(sock);
 
@@ -327,9 +327,10 @@ static inline __attribute__((always_inline)) ssize_t stream_receive(struct vma_f
 	int error;
 
 	/* A tx batch need not leave before bytes that have come already are read. */
-	if (recv_is_os(sock) || flags & (MSG_ERRQUEUE | MSG_OOB) || !stream_thread_has_batched_sends(vma_thread_self()))
+	if (recv_is_served_by_os(sock) || flags & (MSG_ERRQUEUE | MSG_OOB) ||
+	    !stream_thread_has_batched_sends(vma_thread_self()))
 		vma_inet_flush_sends(vma_thread_self());
-	if (__builtin_expect(recv_is_os(sock), 0)) {
+	if (__builtin_expect(recv_is_served_by_os(sock), 0)) {
 		error = sock->file.os_only || flags & MSG_ERRQUEUE ? 0 : atomic_exchange(&sock->so_error, 0);
 		return error != 0 ? -error : vma_inet_os_recv(fd, msg, flags);
 	}
@@ -378,7 +379,7 @@ static bool recv_skips_ring_poll(const struct stream_sock *sock)
 	        atomic_load_explicit(&sock->file.watchers, memory_order_relaxed) != NULL);
 }
 
-ssize_t stream_recvmsg_with_looks(struct vma_file *file, int fd, struct msghdr *msg, int flags)
+ssize_t stream_recvmsg_polling_now_and_then(struct vma_file *file, int fd, struct msghdr *msg, int flags)
 {
 	struct stream_sock *sock = stream_sock(file);
 	const struct vma_tcp_conn *conn = stream_tcp_conn(sock);

@@ -80,7 +80,7 @@ int reinject_fin(struct reinject *reinject, uint32_t seq)
 	return reinject_send_segment(reinject, packet, seq, 0, 0x11); /* ACK, FIN */
 }
 
-void reinject_early(struct reinject *reinject, struct vma_tcp_conn *conn)
+void reinject_out_of_order_data(struct reinject *reinject, struct vma_tcp_conn *conn)
 {
 	uint8_t *packet = vma_alloc(PACKET_MAX);
 	uint32_t seq;

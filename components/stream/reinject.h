@@ -26,6 +26,6 @@ void reinject_end(struct reinject *reinject);
 /* The peer's FIN, which we have acknowledged. -EPERM, ... */
 int reinject_fin(struct reinject *reinject, uint32_t seq);
 /* What came out of order. The peer sends again what cannot be reinjected. */
-void reinject_early(struct reinject *reinject, struct vma_tcp_conn *conn);
+void reinject_out_of_order_data(struct reinject *reinject, struct vma_tcp_conn *conn);
 
 #endif

@@ -231,7 +231,7 @@ bool stream_route_is_gone(const struct stream_sock *sock)
  * The peer's FIN can be told to the kernel by a packet to the local address only. Then its interface is waited for:
  * to_kernel.c.
  */
-static bool has_peers_fin(const struct stream_sock *sock)
+static bool conn_has_received_fin(const struct stream_sock *sock)
 {
 	const int state = vma_tcp_state(stream_tcp_conn(sock));
 
@@ -246,7 +246,7 @@ static bool has_peers_fin(const struct stream_sock *sock)
  */
 static bool route_left_conn_device(const struct stream_sock *sock, const struct vma_net_template *t)
 {
-	if (stream_route_is_gone(sock) && !has_peers_fin(sock))
+	if (stream_route_is_gone(sock) && !conn_has_received_fin(sock))
 		return true;
 	switch (t->state) {
 	case VMA_NET_READY:

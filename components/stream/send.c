@@ -369,7 +369,7 @@ static void stream_count_sent(const struct stream_sock *sock, ssize_t len)
 	}
 }
 
-static bool send_is_os(const struct stream_sock *sock)
+static bool send_is_served_by_os(const struct stream_sock *sock)
 {
 	enum stream_sock_phase phase = stream_sock_phase(sock);
 
@@ -394,7 +394,7 @@ static ssize_t send_by_os(struct stream_sock *sock, int fd, const struct msghdr 
 	return stream_send_by_kernel(fd, msg, flags);
 }
 
-static ssize_t send_ours(struct writing *w)
+static ssize_t send_offloaded_call(struct writing *w)
 {
 	struct vma_thread *self = vma_thread_self();
 	struct stream_sock *sock = w->sock;
@@ -491,7 +491,7 @@ void stream_send_dummy(struct stream_sock *sock)
 	struct vma_inet_iov_iter iov_iter;
 	struct writing w = {.sock = sock, .iov_iter = &iov_iter};
 
-	if (!send_is_os(sock) && vma_inet_iov_iter_get(&iov_iter, &msg) == 0) {
+	if (!send_is_served_by_os(sock) && vma_inet_iov_iter_get(&iov_iter, &msg) == 0) {
 		send_dummy(&w);
 		vma_inet_iov_iter_put(&iov_iter);
 	}
@@ -504,7 +504,7 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 	struct writing w = {.sock = sock, .iov_iter = &iov_iter, .flags = flags};
 	ssize_t rc;
 
-	if (__builtin_expect(send_is_os(sock), 0)) {
+	if (__builtin_expect(send_is_served_by_os(sock), 0)) {
 		vma_inet_flush_sends(vma_thread_self());
 		return send_by_os(sock, fd, msg, flags);
 	}
@@ -518,7 +518,7 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 	}
 	if (rc == 0) {
 		w.refused = msg->msg_controllen != 0 ? stream_check_control(msg) : 0;
-		rc = send_ours(&w);
+		rc = send_offloaded_call(&w);
 	}
 	if (__builtin_expect(w.is_moved, 0) && rc > 0 && !w.nonblocking && iov_iter.left != 0)
 		rc += send_rest_by_os(fd, &iov_iter, flags);
@@ -535,7 +535,7 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 
 bool vma_stream_is_connection(struct vma_file *file)
 {
-	return file->kind == VMA_FILE_TCP && !send_is_os(stream_sock(file));
+	return file->kind == VMA_FILE_TCP && !send_is_served_by_os(stream_sock(file));
 }
 
 /* It has been handed over to the kernel meanwhile. */
@@ -568,7 +568,7 @@ ssize_t vma_stream_sendfile(struct vma_file *file, int in, int64_t position, siz
 	ssize_t rc;
 
 	stream_count_send_migrating(sock);
-	rc = send_ours(&w);
+	rc = send_offloaded_call(&w);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return sendfile_by_kernel(sock, &w);
 	stream_count_sent(sock, rc);

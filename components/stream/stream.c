@@ -200,7 +200,7 @@ static void forked_child_drop_tasks(struct stream_sock *sock)
  * which is connected when the parent has handed it over (fork_owner.c). A listener's shadow listens; its flows are
  * asked for when it is used.
  */
-static __attribute__((cold)) void stream_forget_in_child(struct vma_file *file)
+static __attribute__((cold)) void stream_drop_parents_conn_in_child(struct vma_file *file)
 {
 	struct stream_sock *sock = stream_sock(file);
 	struct vma_tcp_conn *conn = atomic_exchange(&sock->conn, NULL);
@@ -238,7 +238,7 @@ static __attribute__((cold)) void stream_forget_in_child(struct vma_file *file)
 }
 
 /* A socket that is not connected yet can still be the kernel's. */
-bool stream_unconnected_to_kernel(struct stream_sock *sock, enum vma_sock_reason reason)
+bool stream_leave_unconnected_to_kernel(struct stream_sock *sock, enum vma_sock_reason reason)
 {
 	if (stream_tcp_conn(sock) != NULL || stream_sock_phase(sock) != STREAM_FRESH)
 		return false;
@@ -256,7 +256,7 @@ static void to_os(struct vma_file *file, int fd)
 
 	(void)fd;
 	pthread_mutex_lock(&file->lock);
-	given = stream_unconnected_to_kernel(stream_sock(file), VMA_SOCK_OPTION);
+	given = stream_leave_unconnected_to_kernel(stream_sock(file), VMA_SOCK_OPTION);
 	pthread_mutex_unlock(&file->lock);
 	if (!given)
 		return;
@@ -280,14 +280,15 @@ static void stream_touch(struct vma_file *file, int fd)
 		.getsockopt = stream_getsockopt, .getsockname = stream_getsockname, .getpeername = stream_getpeername, \
 		.ioctl = stream_ioctl, .fcntl = stream_fcntl, .recvmsg = (recvmsg_call), .sendmsg = (sendmsg_call),    \
 		.poll = stream_poll, .rings = stream_ring_bits, .accept_rings = stream_accept_poll_rings,              \
-		.close = stream_close_file, .destroy = stream_destroy, .forked = stream_forget_in_child,               \
+		.close = stream_close_file, .destroy = stream_destroy, .forked = stream_drop_parents_conn_in_child,    \
 		.to_os = to_os, .hand_over = stream_file_hand_over, .exec_export = stream_export_before_exec,          \
 		.touch = stream_touch, .net_changed = net_changed, .dump = stream_dump, .reason = stream_reason_of,    \
 		.reason_detail = stream_os_option, .recv_lent = stream_recv_lent, .set_callback = stream_set_callback, \
 		.ring_ctxs = stream_ring_ctxs, .tx_ring_ctx = stream_tx_ring_ctx, .complete = stream_xtreme_complete,  \
 	}
 static const struct vma_file_ops ops = STREAM_OPS(stream_recvmsg, stream_sendmsg),
-                                 stream_polling_file_ops = STREAM_OPS(stream_recvmsg_with_looks, stream_sendmsg),
+                                 stream_polling_file_ops =
+                                         STREAM_OPS(stream_recvmsg_polling_now_and_then, stream_sendmsg),
                                  stream_migrating_file_ops =
                                          STREAM_OPS(stream_recvmsg_migrating, stream_sendmsg_migrating),
                                  stream_migrating_polling_file_ops =

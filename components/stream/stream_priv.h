@@ -93,7 +93,7 @@ struct stream_sock {
 	_Atomic bool close_due;      /* it is closed when the last of them leaves */
 	_Atomic int lingering_fd;    /* the shadow after close, a number of the library's; 0: none */
 	_Atomic uint64_t zerocopies; /* told up to here << 32 | sent up to here */
-	struct vma_inet_drain drain; /* this and the next are read by stream_recvmsg_with_looks alone */
+	struct vma_inet_drain drain; /* this and the next are read by stream_recvmsg_polling_now_and_then alone */
 	uint8_t skips_looks;         /* enum vma_conf_skip_poll */
 
 	/* writers' */
@@ -266,7 +266,7 @@ ssize_t stream_sendmsg_migrating(struct vma_file *file, int fd, const struct msg
 int stream_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why);
 void stream_after_hand_over(struct stream_sock *sock); /* tells who waits */
 /* file.lock. A socket that is not connected becomes the kernel's; then, without the lock, its own_poll ends. */
-bool stream_unconnected_to_kernel(struct stream_sock *sock, enum vma_sock_reason reason);
+bool stream_leave_unconnected_to_kernel(struct stream_sock *sock, enum vma_sock_reason reason);
 void stream_file_hand_over(struct vma_file *file); /* ops->hand_over: what it can be, in whatever state it is */
 
 /* ---- fork_owner.c ---- */
@@ -499,7 +499,7 @@ bool fd_is_readable_now(int fd);                  /* asks the kernel, once */
 
 ssize_t stream_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags);
 /* With VMA_RX_CQ_DRAIN_RATE_NSEC or VMA_SKIP_POLL_IN_RX. */
-ssize_t stream_recvmsg_with_looks(struct vma_file *file, int fd, struct msghdr *msg, int flags);
+ssize_t stream_recvmsg_polling_now_and_then(struct vma_file *file, int fd, struct msghdr *msg, int flags);
 ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, int flags);
 /* control.c: 0, -EINVAL, -EFAULT. */
 int stream_check_control(const struct msghdr *msg);

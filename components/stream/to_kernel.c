@@ -68,7 +68,7 @@ static int repair_read_queued_bytes(const struct vma_repair_bytes *base, uint64_
 	return 0;
 }
 
-static void move_fill_repair(const struct move *m, struct vma_repair *out)
+static void to_kernel_fill_repair(const struct move *m, struct vma_repair *out)
 {
 	const struct vma_tcp_export *exported = &m->exported;
 	struct vma_flow_key key;
@@ -103,12 +103,12 @@ static void move_fill_repair(const struct move *m, struct vma_repair *out)
 	memcpy(out->peer, key.peer, sizeof(out->peer));
 }
 
-static int move_repair(const struct move *m, int *incomplete)
+static int to_kernel_repair_socket(const struct move *m, int *incomplete)
 {
 	const struct queued queued = {.base = {.read = repair_read_queued_bytes}, .move = m};
 	struct vma_repair exported;
 
-	move_fill_repair(m, &exported);
+	to_kernel_fill_repair(m, &exported);
 	return m->by != NULL ? vma_nic_repair_socket(m->by, m->fd, &exported, &queued.base, incomplete)
 	                     : vma_repair_socket(m->fd, &exported, &queued.base, incomplete);
 }
@@ -134,7 +134,7 @@ static void kernel_start_connection(struct move *m, int incomplete)
 	if (incomplete < 0)
 		vma_log_warn("fd %d: a connection that was handed over to the kernel is not whole: %s", m->fd,
 		             strerrordesc_np(-incomplete));
-	reinject_early(&m->reinject, m->conn);
+	reinject_out_of_order_data(&m->reinject, m->conn);
 	if (m->exported.shut_rd)
 		vma_os.shutdown(m->fd, SHUT_RD);
 	if (m->exported.shut_wr)
@@ -150,7 +150,7 @@ static int move_to_kernel(struct move *m)
 		stream_receive_uninspected(m->conn); /* nobody inspects what the kernel has */
 	rc = vma_tcp_export_begin(m->conn, &m->exported);
 	if (rc == 0)
-		rc = move_repair(m, &incomplete);
+		rc = to_kernel_repair_socket(m, &incomplete);
 	if (rc < 0)
 		return rc;
 	reinject_begin(&m->reinject, &m->sock->name, &m->sock->peer, vma_engine()->arena, &m->exported, m->by);
@@ -177,7 +177,7 @@ static int move_to_kernel_without_vmad(struct move *m)
 }
 
 /* The NIC's rule goes, and what had come for it meanwhile is the kernel's. */
-static void move_drop_rule(struct move *m)
+static void to_kernel_drop_flow_rule(struct move *m)
 {
 	struct vma_flow_key key;
 
@@ -194,7 +194,7 @@ static int move_and_drop_rule(struct move *m)
 	const int rc = move_to_kernel_without_vmad(m);
 
 	if (rc == 0)
-		move_drop_rule(m);
+		to_kernel_drop_flow_rule(m);
 	return rc;
 }
 
@@ -216,7 +216,7 @@ static int move_to_kernel_by_vmad(struct move *m)
 }
 
 /* For an option the caller says what that means. */
-static void move_log_failure(struct move *m, int rc, enum vma_sock_reason why)
+static void to_kernel_log_failure(struct move *m, int rc, enum vma_sock_reason why)
 {
 	if (why == VMA_SOCK_REROUTED && rc != -ENOTCONN && rc != -EBADF && rc != -EBUSY && rc != -EDEADLK)
 		vma_log_once(VMA_LOG_WARN,
@@ -254,7 +254,7 @@ int stream_to_kernel(struct stream_sock *sock, int fd, enum vma_sock_reason why)
 		rc = move_to_kernel_by_vmad(&m);
 	stream_mark_hand_over_end(sock, rc);
 	if (rc < 0) {
-		move_log_failure(&m, rc, why);
+		to_kernel_log_failure(&m, rc, why);
 		return rc;
 	}
 	if (why == VMA_SOCK_FORKED || why == VMA_SOCK_PASSED_ON || why == VMA_SOCK_EXEC)

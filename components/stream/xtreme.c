@@ -19,7 +19,7 @@ static struct stream_xtreme_state *stream_get_xtreme_state(const struct stream_s
 	return atomic_load_explicit(&sock->xtreme, memory_order_acquire);
 }
 
-static void xtreme_on_returned(struct vma_file *file, uint64_t connection, uint32_t bytes)
+static void stream_xtreme_on_bytes_returned(struct vma_file *file, uint64_t connection, uint32_t bytes)
 {
 	if (connection != 0)
 		vma_stream_held_returned(file, connection, bytes, 1);
@@ -63,7 +63,7 @@ static void xtreme_add_ring_sources(struct stream_xtreme_state *x, uint64_t ring
 }
 
 /* Bytes that the thread itself has just received go into the completions of the poll that it is in. */
-static void xtreme_on_ready(struct vma_watcher *watcher, uint32_t events)
+static void stream_xtreme_on_ready(struct vma_watcher *watcher, uint32_t events)
 {
 	struct stream_xtreme_state *x = xtreme_of_watcher(watcher);
 
@@ -76,7 +76,7 @@ static void xtreme_on_ready(struct vma_watcher *watcher, uint32_t events)
 		        atomic_load_explicit(&x->source[__builtin_ctzll(bits)], memory_order_acquire), events);
 }
 
-static void xtreme_on_rings(struct vma_watcher *watcher, uint64_t rings)
+static void stream_xtreme_on_rings_changed(struct vma_watcher *watcher, uint64_t rings)
 {
 	struct stream_xtreme_state *x = xtreme_of_watcher(watcher);
 
@@ -87,13 +87,13 @@ static void xtreme_on_rings(struct vma_watcher *watcher, uint64_t rings)
 }
 
 /* Sources end in stream_xtreme_close. */
-static void xtreme_on_closed(struct vma_watcher *watcher, int fd)
+static void stream_xtreme_on_fd_closed(struct vma_watcher *watcher, int fd)
 {
 	if (fd == -1)
 		vma_file_unwatch(&xtreme_of_watcher(watcher)->sock->file, watcher);
 }
 
-static void xtreme_on_shadow(struct vma_watcher *watcher)
+static void stream_xtreme_ignore_shadow(struct vma_watcher *watcher)
 {
 	(void)watcher;
 }
@@ -108,11 +108,11 @@ struct stream_xtreme_state *stream_xtreme_get(struct stream_sock *sock)
 	if (x == NULL)
 		return NULL;
 	x->sock = sock;
-	x->watcher = (struct vma_watcher){.ready = xtreme_on_ready,
-	                                  .rings = xtreme_on_rings,
-	                                  .closed = xtreme_on_closed,
-	                                  .shadow = xtreme_on_shadow};
-	x->xtreme = vma_xtreme_create(&sock->file, xtreme_on_returned);
+	x->watcher = (struct vma_watcher){.ready = stream_xtreme_on_ready,
+	                                  .rings = stream_xtreme_on_rings_changed,
+	                                  .closed = stream_xtreme_on_fd_closed,
+	                                  .shadow = stream_xtreme_ignore_shadow};
+	x->xtreme = vma_xtreme_create(&sock->file, stream_xtreme_on_bytes_returned);
 	if (x->xtreme != NULL && atomic_compare_exchange_strong(&sock->xtreme, &none, x)) {
 		if (vma_file_has_ended(
 		            &sock->file)) /* as in xtreme_add_ring_source: else its account would keep the socket */
@@ -312,8 +312,8 @@ static bool xtreme_give_received_data(struct stream_sock *sock, struct stream_xt
 /* ---- events ---- */
 
 /* What is to be told of the state that the socket is in, and was not told yet. An end comes after all bytes. */
-static uint32_t xtreme_untold_events(struct stream_sock *sock, struct stream_xtreme_state *x, uint32_t events,
-                                     bool more)
+static uint32_t xtreme_unreported_events(struct stream_sock *sock, struct stream_xtreme_state *x, uint32_t events,
+                                         bool more)
 {
 	uint32_t now = stream_poll(&sock->file), untold = 0;
 
@@ -333,7 +333,7 @@ static uint32_t xtreme_untold_events(struct stream_sock *sock, struct stream_xtr
 	return untold;
 }
 
-static void xtreme_note_told_events(struct stream_xtreme_state *x, uint32_t untold)
+static void xtreme_note_reported_events(struct stream_xtreme_state *x, uint32_t untold)
 {
 	if (untold & (EPOLLERR | EPOLLHUP))
 		atomic_store_explicit(&x->failure_told, true, memory_order_relaxed);
@@ -342,14 +342,14 @@ static void xtreme_note_told_events(struct stream_xtreme_state *x, uint32_t unto
 }
 
 /* Into the last completion of this socket, if it has just got one. */
-static bool xtreme_tell_untold_events(struct stream_xtreme_state *x, struct vma_xtreme_poll *poll, bool given,
-                                      uint32_t untold)
+static bool xtreme_report_unreported_events(struct stream_xtreme_state *x, struct vma_xtreme_poll *poll, bool given,
+                                            uint32_t untold)
 {
 	if (given)
 		poll->at[-1].events |= untold;
 	else if (!vma_xtreme_give_event(poll, x->xtreme, untold, &x->peer, 0))
 		return false;
-	xtreme_note_told_events(x, untold);
+	xtreme_note_reported_events(x, untold);
 	return true;
 }
 
@@ -359,9 +359,9 @@ static bool xtreme_complete_connection(struct stream_sock *sock, struct stream_x
 	const struct vma_completion_t *before = poll->at;
 	struct vma_tcp_conn *conn = stream_tcp_conn(sock);
 	bool more = conn != NULL && xtreme_give_received_data(sock, x, conn, poll);
-	const uint32_t untold = xtreme_untold_events(sock, x, *events, more);
+	const uint32_t untold = xtreme_unreported_events(sock, x, *events, more);
 
-	if (untold == 0 || xtreme_tell_untold_events(x, poll, poll->at != before, untold))
+	if (untold == 0 || xtreme_report_unreported_events(x, poll, poll->at != before, untold))
 		*events = 0;
 	else
 		more = true;

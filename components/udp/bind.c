@@ -16,13 +16,13 @@
 #include "fork_shared.h"
 #include "deferred.h"
 
-static bool same_name(const struct sockaddr_in *a, const struct sockaddr_in *b)
+static bool sockaddr_names_are_same(const struct sockaddr_in *a, const struct sockaddr_in *b)
 {
 	return a->sin_family == b->sin_family && a->sin_port == b->sin_port && a->sin_addr.s_addr == b->sin_addr.s_addr;
 }
 
 /* True: something has changed. A socket that could be bound is not connected. */
-static bool read_names(struct udp_sock *sock, int fd, bool bound)
+static bool sock_read_shadow_names(struct udp_sock *sock, int fd, bool bound)
 {
 	union vma_name name;
 	struct sockaddr_in local, peer = {0};
@@ -36,7 +36,7 @@ static bool read_names(struct udp_sock *sock, int fd, bool bound)
 		sock->file.family = (uint8_t)family;
 	if (!bound && vma_shadow_peer(fd, &name) == 0)
 		peer = vma_name_in(&name);
-	changed = !same_name(&sock->local, &local) || !same_name(&sock->peer, &peer);
+	changed = !sockaddr_names_are_same(&sock->local, &local) || !sockaddr_names_are_same(&sock->peer, &peer);
 	sock->local = local;
 	sock->peer = peer;
 	atomic_store_explicit(&sock->connected, peer.sin_family != 0, memory_order_relaxed);
@@ -71,7 +71,7 @@ static void bind_follow_flows(struct udp_sock *sock, int fd, bool bound)
 {
 	const bool had_port = sock->local.sin_port != 0;
 
-	if (!read_names(sock, fd, bound) || udp_is_left_to_os_by_rule(sock))
+	if (!sock_read_shadow_names(sock, fd, bound) || udp_is_left_to_os_by_rule(sock))
 		return;
 	sock->port_fresh = !had_port && sock->port_chosen && sock->flows == NULL;
 	udp_flows_update(sock);
@@ -151,7 +151,7 @@ static bool shadow_has_error(int fd)
 	return syscall(SYS_ppoll, &shadow, 1, &now, NULL, (size_t)8) > 0 && shadow.revents & POLLERR;
 }
 
-void udp_keep_shadow_error(struct udp_sock *sock, int fd)
+void udp_note_error_waiting_in_shadow(struct udp_sock *sock, int fd)
 {
 	if (shadow_has_error(fd) || atomic_load_explicit(&sock->file.deferred_error, memory_order_relaxed) != 0)
 		udp_os_error(sock);
@@ -170,7 +170,7 @@ void udp_watch_errors(struct udp_sock *sock, int fd)
 		sock->errors_watched = vma_engine_watch_errors(fd, &sock->file) == 0;
 	pthread_mutex_unlock(&sock->file.lock);
 	if (begins)
-		udp_keep_shadow_error(sock, fd);
+		udp_note_error_waiting_in_shadow(sock, fd);
 }
 
 /* What the kernel has chosen it takes away when the association is dissolved, and may give to another at once. */
@@ -204,7 +204,7 @@ int udp_connect(struct vma_file *file, int fd, const struct sockaddr *addr, sock
 		/* it is looked at when it grows up */
 	} else if (sock->port_is_released) {
 		sock->port_is_released = false;
-		read_names(sock, fd, false);
+		sock_read_shadow_names(sock, fd, false);
 		udp_flows_update(sock);
 		udp_dst_reset(sock);
 	} else {

@@ -22,7 +22,7 @@ static struct udp_extra_api_state *extra_of(struct vma_callback_source *source)
 
 /* ---- the sink's side ---- */
 
-int udp_callback_detour(struct udp_attachment *at)
+int udp_attachment_detour_to_callback(struct udp_attachment *at)
 {
 	struct udp_queue *queue;
 	int rc;
@@ -44,8 +44,9 @@ int udp_callback_attach(const struct udp_sock *sock, struct udp_attachment *at)
 {
 	const struct udp_extra_api_state *extra = atomic_load_explicit(&sock->extra, memory_order_acquire);
 
-	return extra != NULL && atomic_load_explicit(&extra->detour, memory_order_relaxed) ? udp_callback_detour(at)
-	                                                                                   : 0;
+	return extra != NULL && atomic_load_explicit(&extra->detour, memory_order_relaxed)
+	               ? udp_attachment_detour_to_callback(at)
+	               : 0;
 }
 
 bool udp_callback_queue(struct udp_attachment *at, const struct udp_datagram *datagram)
@@ -87,7 +88,7 @@ static void recv_callback_drop_packet(struct asking *asking)
 }
 
 /* The queue that it would have come to without a callback; if that has ended, another one of the socket. */
-static struct udp_attachment *attachment_for(const struct udp_sock *sock, const struct udp_attachment *at)
+static struct udp_attachment *attachment_or_replacement(const struct udp_sock *sock, const struct udp_attachment *at)
 {
 	struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
 
@@ -101,7 +102,7 @@ static struct udp_attachment *attachment_for(const struct udp_sock *sock, const 
 static void recv_callback_queue_packet(struct asking *asking)
 {
 	struct udp_sock *sock = asking->extra->sock;
-	struct udp_attachment *at = attachment_for(sock, asking->at);
+	struct udp_attachment *at = attachment_or_replacement(sock, asking->at);
 
 	if (at == NULL || vma_file_has_ended(&sock->file) ||
 	    !udp_queue_push(&at->queue, &asking->datagram, atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed))) {
@@ -172,7 +173,7 @@ static struct timespec timespec_of_ns(uint64_t ns)
 	return (struct timespec){.tv_sec = (time_t)(ns / NSEC), .tv_nsec = (long)(ns % NSEC)};
 }
 
-static void fill_info(const struct asking *asking, struct vma_info_t *info, struct sockaddr_in names[2])
+static void recv_callback_fill_info(const struct asking *asking, struct vma_info_t *info, struct sockaddr_in names[2])
 {
 	const struct udp_datagram *datagram = &asking->datagram;
 	const struct vma_buf *packet = datagram->packet;
@@ -275,7 +276,7 @@ bool udp_callback_run(struct vma_callback_source *source)
 		}
 		asks = recv_callback_begin(&asking);
 		if (asks)
-			fill_info(&asking, &info, names);
+			recv_callback_fill_info(&asking, &info, names);
 		vma_leave(self);
 		if (asks)
 			recv_callback_call(&asking, &info);

@@ -7,10 +7,10 @@
 #include "endpoint.h"
 #include "extra.h"
 
-static int detour_attachments(struct udp_flows *flows)
+static int attachments_redirect_to_callback(struct udp_flows *flows)
 {
 	for (struct udp_attachment *at = flows->attachments; at != NULL; at = at->next) {
-		const int rc = udp_callback_detour(at);
+		const int rc = udp_attachment_detour_to_callback(at);
 
 		if (rc != 0)
 			return rc;
@@ -27,7 +27,7 @@ static int recv_callback_redirect_flows(struct udp_sock *sock, struct udp_extra_
 	udp_flows_lock();
 	atomic_store_explicit(&extra->detour, true, memory_order_relaxed);
 	if (flows != NULL)
-		rc = detour_attachments(flows);
+		rc = attachments_redirect_to_callback(flows);
 	if (rc == 0)
 		atomic_fetch_or(&sock->rx_opts, UDP_RX_OPT_CALLBACK);
 	else

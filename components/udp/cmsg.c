@@ -47,7 +47,7 @@ static struct timespec timespec_of(uint64_t ns)
 }
 
 /* The stamp of the card, 0: there is none. Of what comes out of a fork's queue the packet is no more. */
-static uint64_t hw_stamp_of(const struct udp_datagram *datagram)
+static uint64_t datagram_hw_timestamp(const struct udp_datagram *datagram)
 {
 	const struct vma_buf *packet = datagram->packet;
 
@@ -55,7 +55,7 @@ static uint64_t hw_stamp_of(const struct udp_datagram *datagram)
 }
 
 /* Through which interface the stamp came, and how long the frame was: struct scm_ts_pktinfo. */
-static void put_stamp_pktinfo(struct udp_cmsgs *cmsgs, const struct udp_datagram *datagram)
+static void cmsg_put_ts_pktinfo(struct udp_cmsgs *cmsgs, const struct udp_datagram *datagram)
 {
 	const uint32_t about[4] = {datagram->ifindex, datagram->packet->packet_len};
 
@@ -63,10 +63,10 @@ static void put_stamp_pktinfo(struct udp_cmsgs *cmsgs, const struct udp_datagram
 }
 
 /* struct scm_timestamping: by software, nothing, by hardware. The kernel sends none that is empty. */
-static void put_stamping(struct udp_cmsgs *cmsgs, uint32_t rx_opts, const struct udp_datagram *datagram,
-                         struct timespec at)
+static void cmsg_put_scm_timestamping(struct udp_cmsgs *cmsgs, uint32_t rx_opts, const struct udp_datagram *datagram,
+                                      struct timespec at)
 {
-	const uint64_t hw_ns = rx_opts & UDP_RX_OPT_HW_STAMP ? hw_stamp_of(datagram) : 0;
+	const uint64_t hw_ns = rx_opts & UDP_RX_OPT_HW_STAMP ? datagram_hw_timestamp(datagram) : 0;
 	struct timespec all[3] = {0};
 
 	if (rx_opts & UDP_RX_OPT_TIMESTAMPING)
@@ -75,13 +75,13 @@ static void put_stamping(struct udp_cmsgs *cmsgs, uint32_t rx_opts, const struct
 		return;
 	all[2] = timespec_of(hw_ns);
 	if (hw_ns != 0 && rx_opts & UDP_RX_OPT_STAMP_PKTINFO)
-		put_stamp_pktinfo(cmsgs, datagram);
+		cmsg_put_ts_pktinfo(cmsgs, datagram);
 	udp_cmsg_put(cmsgs, SOL_SOCKET, rx_opts & UDP_RX_OPT_STAMP_NEW ? STAMPING_NEW : STAMPING_OLD, all, sizeof(all));
 }
 
 /* Both layouts of a time are the same where long has 64 bits. SO_TIMESTAMPNS overrules SO_TIMESTAMP. */
-static void put_stamps(struct udp_cmsgs *cmsgs, uint32_t rx_opts, const struct udp_datagram *datagram,
-                       uint64_t stamp_ns)
+static void cmsg_put_timestamps(struct udp_cmsgs *cmsgs, uint32_t rx_opts, const struct udp_datagram *datagram,
+                                uint64_t stamp_ns)
 {
 	bool new = rx_opts &UDP_RX_OPT_STAMP_NEW;
 	const struct timespec at = timespec_of(stamp_ns);
@@ -92,7 +92,7 @@ static void put_stamps(struct udp_cmsgs *cmsgs, uint32_t rx_opts, const struct u
 	else if (rx_opts & UDP_RX_OPT_TIMESTAMP)
 		udp_cmsg_put(cmsgs, SOL_SOCKET, new ? STAMP_NEW : STAMP_OLD, &at_usec, sizeof(at_usec));
 	if (rx_opts & (UDP_RX_OPT_TIMESTAMPING | UDP_RX_OPT_HW_STAMP))
-		put_stamping(cmsgs, rx_opts, datagram, at);
+		cmsg_put_scm_timestamping(cmsgs, rx_opts, datagram, at);
 }
 _Static_assert(sizeof(long) == 8 && sizeof(time_t) == 8, "one layout for both names");
 
@@ -108,7 +108,7 @@ void udp_cmsg_fill(struct udp_cmsgs *cmsgs, uint32_t rx_opts, const struct udp_d
 	        .sin_family = AF_INET, .sin_port = datagram->dst_port_be, .sin_addr.s_addr = datagram->dst};
 	int ttl = datagram->ttl;
 
-	put_stamps(cmsgs, rx_opts, datagram, stamp_ns);
+	cmsg_put_timestamps(cmsgs, rx_opts, datagram, stamp_ns);
 	if (rx_opts & UDP_RX_OPT_RXQ_OVFL && datagram->drops != 0)
 		udp_cmsg_put(cmsgs, SOL_SOCKET, SO_RXQ_OVFL, &datagram->drops, sizeof(datagram->drops));
 	if (rx_opts & UDP_RX_OPT_PKTINFO6)

@@ -12,9 +12,9 @@ bool udp_deferred_begin(struct udp_sock *sock)
 
 	if (udp_is_deferred(sock))
 		return true;
-	if (atomic_load_explicit(&udp_short_lived_in_row, memory_order_relaxed) < UDP_SHORT_LIVES || engine == NULL ||
-	    engine->latency || engine->conf.socketxtreme || sock->file.os_only || sock->local.sin_port != 0 ||
-	    sock->flows != NULL || atomic_load(&sock->inherited))
+	if (atomic_load_explicit(&udp_short_lived_in_row, memory_order_relaxed) < UDP_SHORT_LIVED_SOCKETS_MIN ||
+	    engine == NULL || engine->latency || engine->conf.socketxtreme || sock->file.os_only ||
+	    sock->local.sin_port != 0 || sock->flows != NULL || atomic_load(&sock->inherited))
 		return false;
 	sock->port_chosen = true;
 	atomic_store(&sock->deferred, true);
@@ -60,7 +60,7 @@ static bool deferred_begin(struct udp_sock *sock)
 
 	if (udp_is_deferred(sock))
 		return true;
-	if (atomic_load_explicit(&udp_short_lived_in_row, memory_order_relaxed) < UDP_SHORT_LIVES)
+	if (atomic_load_explicit(&udp_short_lived_in_row, memory_order_relaxed) < UDP_SHORT_LIVED_SOCKETS_MIN)
 		return false;
 	pthread_mutex_lock(&sock->file.lock);
 	deferred = udp_deferred_begin(sock);
@@ -87,7 +87,7 @@ bool udp_deferred_send(struct udp_sock *sock, int fd)
 
 /* ---- receives ---- */
 
-bool udp_deferred_enter(struct udp_sock *sock, int fd)
+bool udp_deferred_recv_enter(struct udp_sock *sock, int fd)
 {
 	if (atomic_load_explicit(&sock->receives, memory_order_relaxed) >= UDP_FEW_RECEIVES &&
 	    udp_deferred_offload_now(sock, fd))
@@ -101,7 +101,7 @@ bool udp_deferred_enter(struct udp_sock *sock, int fd)
 	return false;
 }
 
-void udp_deferred_leave(struct udp_sock *sock)
+void udp_deferred_recv_leave(struct udp_sock *sock)
 {
 	const uint8_t n = atomic_load_explicit(&sock->receives, memory_order_relaxed);
 
@@ -112,11 +112,11 @@ void udp_deferred_leave(struct udp_sock *sock)
 
 /* ---- the end ---- */
 
-void udp_deferred_count(const struct udp_sock *sock)
+void udp_deferred_count_socket_at_close(const struct udp_sock *sock)
 {
 	const uint8_t left = atomic_load_explicit(&sock->sends_remaining, memory_order_relaxed);
 	const uint32_t n = atomic_load_explicit(&udp_short_lived_in_row, memory_order_relaxed);
 
-	if (sock->port_chosen && left != 0 && left != UDP_FEW_SENDS && n < UDP_SHORT_LIVES)
+	if (sock->port_chosen && left != 0 && left != UDP_FEW_SENDS && n < UDP_SHORT_LIVED_SOCKETS_MIN)
 		atomic_store_explicit(&udp_short_lived_in_row, n + 1, memory_order_relaxed);
 }

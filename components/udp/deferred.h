@@ -28,7 +28,7 @@
 
 #include "udp_priv.h"
 
-enum { UDP_FEW_SENDS = 3, UDP_FEW_RECEIVES = 4, UDP_SHORT_LIVES = 16 };
+enum { UDP_FEW_SENDS = 3, UDP_FEW_RECEIVES = 4, UDP_SHORT_LIVED_SOCKETS_MIN = 16 };
 
 static inline bool udp_is_deferred(const struct udp_sock *sock)
 {
@@ -43,10 +43,10 @@ bool udp_deferred_end(struct udp_sock *sock, int fd);
 /* One of the first sends. True: it is the OS's. Takes file.lock. */
 bool udp_deferred_send(struct udp_sock *sock, int fd);
 /* Before and after the kernel's recv. False: the socket is not deferred (any more), and nothing is counted. */
-bool udp_deferred_enter(struct udp_sock *sock, int fd);
-void udp_deferred_leave(struct udp_sock *sock);
+bool udp_deferred_recv_enter(struct udp_sock *sock, int fd);
+void udp_deferred_recv_leave(struct udp_sock *sock);
 
 /* Closed. */
-void udp_deferred_count(const struct udp_sock *sock);
+void udp_deferred_count_socket_at_close(const struct udp_sock *sock);
 
 #endif

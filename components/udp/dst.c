@@ -25,7 +25,7 @@
 /* ---- retiring ---- */
 
 /* In a forked child that has an engine of its own, paths of before are nobody's. */
-static bool engine_is_ours(const struct vma_engine *engine)
+static bool engine_is_of_this_process(const struct vma_engine *engine)
 {
 	return engine != NULL && engine == atomic_load_explicit(&vma_engine_now, memory_order_acquire);
 }
@@ -34,7 +34,7 @@ static void udp_dst_free_retired(struct vma_retired *retired)
 {
 	struct udp_dst *dst = (struct udp_dst *)retired;
 
-	if (engine_is_ours(dst->engine))
+	if (engine_is_of_this_process(dst->engine))
 		vma_net_path_put(dst->engine->net, dst->path);
 	vma_free(dst);
 }
@@ -83,7 +83,7 @@ static bool dst_is_group(uint32_t addr)
 	return IN_MULTICAST(ntohl(addr));
 }
 
-static struct udp_tx_options *options_of(struct udp_sock *sock)
+static struct udp_tx_options *tx_options_of_socket(struct udp_sock *sock)
 {
 	struct udp_tx_options *tx = vma_alloc(sizeof(*tx));
 
@@ -149,10 +149,11 @@ struct vma_ring_ctx *udp_dst_ring_ctx(struct udp_sock *sock, uint32_t ifindex)
 
 /*
  * dst_lock. Where no card paces, software does. A card paces queue pairs, so only what a socket has for itself can be
- * paced. If it cannot be, the log says so at level error, and the socket sends without a pace, as the predecessor's did.
+ * paced. If it cannot be, the log says so at level error, and the socket sends without a pace, as the predecessor's
+ * did.
  */
-static __attribute__((cold)) void pace_ring_ctx(struct udp_sock *sock, struct vma_ring_ctx *ring_ctx,
-                                                const struct vma_ring_requester *where)
+static __attribute__((cold)) void dst_set_pace_of_ring_ctx(struct udp_sock *sock, struct vma_ring_ctx *ring_ctx,
+                                                           const struct vma_ring_requester *where)
 {
 	const struct vma_ring_key own = vma_ring_key(VMA_RING_LOGIC_PER_SOCKET, where);
 	const struct vma_nic_info *info = vma_nic_info(vma_ring_nic(ring_ctx->ring));
@@ -190,7 +191,7 @@ void udp_dst_pace(struct udp_sock *sock, uint64_t bytes_per_sec)
 		if (bytes_per_sec == 0)
 			udp_pace_set(sock, 0); /* also of a forked child, which has no rings yet */
 		for (uint32_t i = 0; ring_ctxs != NULL && i < ring_ctxs->n; i++)
-			pace_ring_ctx(sock, ring_ctxs->at[i].ring_ctx, &where);
+			dst_set_pace_of_ring_ctx(sock, ring_ctxs->at[i].ring_ctx, &where);
 	}
 	pthread_mutex_unlock(&sock->dst_lock);
 }
@@ -226,7 +227,7 @@ static struct vma_ring_ctx *ring_ctx_create_for(struct udp_sock *sock, struct vm
 	if (old != NULL)
 		vma_retire(&old->retired, tx_options_free_retired);
 	if (sock->pacing_rate != 0)
-		pace_ring_ctx(sock, ring_ctx, &where);
+		dst_set_pace_of_ring_ctx(sock, ring_ctx, &where);
 	return ring_ctx;
 }
 
@@ -260,7 +261,7 @@ static _Atomic uint32_t *ip_id_of(const struct in_addr *to)
 	return &ip_ids[(to->s_addr + 1ULL) * dst_hash_secret() >> 54];
 }
 
-static void put_headers(struct udp_dst *dst, const struct udp_tx_options *tx, const struct vma_net_template *path)
+static void dst_put_headers(struct udp_dst *dst, const struct udp_tx_options *tx, const struct vma_net_template *path)
 {
 	bool group = path->type == RTN_MULTICAST;
 	uint8_t *ip = dst->bytes + path->ip_off, *udp = ip + VMA_PKT_IP4_HLEN;
@@ -290,7 +291,7 @@ static uint32_t nic_sums_from(const struct udp_dst *dst)
 }
 
 /* The longest payload of one frame: what the MTU and a buffer of the ring leave. */
-static uint32_t payload_max(const struct udp_dst *dst)
+static uint32_t dst_payload_max(const struct udp_dst *dst)
 {
 	uint32_t frame = UINT32_C(1) << dst->engine->arena->frame_shift;
 	uint32_t before = vma_ring_qp(dst->ring_ctx->ring)->tx_headroom + dst->headers_len;
@@ -332,12 +333,13 @@ void udp_dst_build(struct udp_dst *dst, struct vma_engine *engine, const struct 
 	if (ring_ctx == NULL || !dst_is_servable(tx, path))
 		return;
 	dst->ring_ctx = ring_ctx;
-	put_headers(dst, tx, path);
-	dst->max_payload = payload_max(dst);
+	dst_put_headers(dst, tx, path);
+	dst->max_payload = dst_payload_max(dst);
 	dst->nic_sums_from = nic_sums_from(dst);
 }
 
-bool udp_dst_is_left_by_rule_slow(struct udp_sock *sock, const struct vma_engine *engine, const struct sockaddr_in *to)
+bool udp_dst_is_left_to_os_by_rule_slow(struct udp_sock *sock, const struct vma_engine *engine,
+                                        const struct sockaddr_in *to)
 {
 	const struct vma_rule *rule = vma_inet_rule(engine, VMA_RULES_UDP_SENDER, to, NULL);
 
@@ -364,7 +366,7 @@ static struct udp_dst *dst_create(struct udp_sock *sock, struct vma_engine *engi
 		return NULL;
 	}
 	vma_net_path_read(held, &path);
-	by_rule = !connected && udp_dst_is_left_by_rule(sock, engine, to);
+	by_rule = !connected && udp_dst_is_left_to_os_by_rule(sock, engine, to);
 	if (!by_rule && dst_is_servable(tx, &path))
 		ring_ctx = ring_ctx_create_for(sock, engine, &path);
 	udp_dst_build(dst, engine, tx, to, &path, ring_ctx);
@@ -409,7 +411,7 @@ static bool sockaddr_is_inet_with_port(const struct sockaddr_in *addr)
 }
 
 /* dst_lock. The peer's destination, unless it is there and right. */
-static void refresh_connected(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx)
+static void dst_refresh_connected(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx)
 {
 	struct udp_dst *dst = atomic_load_explicit(&sock->dst, memory_order_relaxed);
 
@@ -430,9 +432,9 @@ static void dst_drop_all_cached(struct udp_sock *sock)
 }
 
 /* dst_lock. The copy is published before its number: who has read the number finds this copy or a newer one. */
-static const struct udp_tx_options *options_publish(struct udp_sock *sock)
+static const struct udp_tx_options *tx_options_publish(struct udp_sock *sock)
 {
-	struct udp_tx_options *tx = options_of(sock), *old;
+	struct udp_tx_options *tx = tx_options_of_socket(sock), *old;
 
 	if (tx != NULL)
 		tx->seq = atomic_load_explicit(&sock->options_seq, memory_order_relaxed) + 1;
@@ -443,13 +445,13 @@ static const struct udp_tx_options *options_publish(struct udp_sock *sock)
 	return tx;
 }
 
-void udp_dst_renew(struct udp_sock *sock, struct vma_engine *engine)
+void udp_dst_rebuild_all(struct udp_sock *sock, struct vma_engine *engine)
 {
-	const struct udp_tx_options *tx = options_publish(sock);
+	const struct udp_tx_options *tx = tx_options_publish(sock);
 
 	dst_drop_all_cached(sock);
 	if (tx != NULL && engine != NULL)
-		refresh_connected(sock, engine, tx);
+		dst_refresh_connected(sock, engine, tx);
 }
 
 void udp_dst_reset(struct udp_sock *sock)
@@ -462,13 +464,13 @@ void udp_dst_reset(struct udp_sock *sock)
 	atomic_store_explicit(&sock->peer_key, peer, memory_order_relaxed);
 	pthread_mutex_lock(&sock->dst_lock);
 	if (!sock->dst_ended)
-		udp_dst_renew(sock, engine);
+		udp_dst_rebuild_all(sock, engine);
 	pthread_mutex_unlock(&sock->dst_lock);
 }
 
 /* ---- the internal thread ---- */
 
-static void make_wanted_slots(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx)
+static void dst_make_wanted_slots(struct udp_sock *sock, struct vma_engine *engine, const struct udp_tx_options *tx)
 {
 	for (unsigned i = 0; i < UDP_DST_SLOTS; i++) {
 		uint64_t key = atomic_exchange(&sock->dst_want[i], 0);
@@ -489,8 +491,8 @@ static void dst_run_task(struct vma_internal_task *task)
 	pthread_mutex_lock(&sock->dst_lock);
 	tx = atomic_load_explicit(&sock->tx, memory_order_relaxed);
 	if (!sock->dst_ended && engine != NULL && tx != NULL) {
-		refresh_connected(sock, engine, tx);
-		make_wanted_slots(sock, engine, tx);
+		dst_refresh_connected(sock, engine, tx);
+		dst_make_wanted_slots(sock, engine, tx);
 	}
 	pthread_mutex_unlock(&sock->dst_lock);
 	vma_file_put(&sock->file);

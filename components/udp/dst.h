@@ -66,16 +66,16 @@ static inline bool udp_dst_is_current(const struct udp_sock *sock, const struct 
 }
 
 /* A rule leaves what is sent to this address to the kernel. Not of a connected socket's peer: connect asks for that. */
-bool udp_dst_is_left_by_rule_slow(struct udp_sock *sock, const struct vma_engine *engine, const struct sockaddr_in *to)
-        __attribute__((cold));
-static inline bool udp_dst_is_left_by_rule(struct udp_sock *sock, const struct vma_engine *engine,
-                                           const struct sockaddr_in *to)
+bool udp_dst_is_left_to_os_by_rule_slow(struct udp_sock *sock, const struct vma_engine *engine,
+                                        const struct sockaddr_in *to) __attribute__((cold));
+static inline bool udp_dst_is_left_to_os_by_rule(struct udp_sock *sock, const struct vma_engine *engine,
+                                                 const struct sockaddr_in *to)
 {
 	return vma_rules_may_leave_to_os(engine->rules, VMA_RULES_UDP_SENDER) &&
-	       udp_dst_is_left_by_rule_slow(sock, engine, to);
+	       udp_dst_is_left_to_os_by_rule_slow(sock, engine, to);
 }
 
-static inline bool udp_dst_is_to(const struct udp_dst *dst, uint64_t key)
+static inline bool udp_dst_is_for_address_key(const struct udp_dst *dst, uint64_t key)
 {
 	return udp_peer_key(dst->to.sin_addr.s_addr, dst->to.sin_port) == key;
 }
@@ -83,7 +83,7 @@ static inline bool udp_dst_is_to(const struct udp_dst *dst, uint64_t key)
 /* What the kernel would look the route up with. */
 struct vma_net_key udp_dst_key(const struct udp_tx_options *tx, const struct sockaddr_in *to, bool connected);
 /* dst_lock. What was made of options and ring contexts is made anew. */
-void udp_dst_renew(struct udp_sock *sock, struct vma_engine *engine);
+void udp_dst_rebuild_all(struct udp_sock *sock, struct vma_engine *engine);
 /* SO_MAX_PACING_RATE: bytes per second, 0: none. Not with dst_lock. */
 void udp_dst_pace(struct udp_sock *sock, uint64_t bytes_per_sec);
 /* The ring context that the socket has for an interface, NULL: none yet. */

@@ -34,7 +34,7 @@ static void dst_request_rarely(struct udp_sock *sock, uint64_t key, uint64_t nse
 
 /* ---- senders ---- */
 
-enum { CROWDED_NS = 1000 * 1000, REFUSED_NS = 1000 * 1000 * 1000 };
+enum { DST_SLOT_CONTENDED_RETRY_NS = 1000 * 1000, DST_REFUSED_RETRY_NS = 1000 * 1000 * 1000 };
 
 /* From the path as it is now, without waiting. */
 static const struct udp_dst *dst_build_from_current_path(struct udp_sock *sock, struct vma_engine *engine,
@@ -74,11 +74,12 @@ static const struct udp_dst *dst_create_locked(struct udp_sock *sock, uint64_t k
 	const struct udp_tx_options *tx = atomic_load_explicit(&sock->tx, memory_order_relaxed);
 	const struct udp_dst *dst = atomic_load_explicit(slot, memory_order_relaxed);
 
-	if (!sock->dst_ended && engine != NULL && tx != NULL && (dst == NULL || !udp_dst_is_to(dst, key)))
+	if (!sock->dst_ended && engine != NULL && tx != NULL && (dst == NULL || !udp_dst_is_for_address_key(dst, key)))
 		udp_dst_make_slot(sock, engine, tx, key);
 	dst = atomic_load_explicit(slot, memory_order_relaxed);
 	pthread_mutex_unlock(&sock->dst_lock);
-	if (dst == NULL || !udp_dst_is_to(dst, key) || !udp_dst_is_current(sock, dst) || dst->ring_ctx == NULL)
+	if (dst == NULL || !udp_dst_is_for_address_key(dst, key) || !udp_dst_is_current(sock, dst) ||
+	    dst->ring_ctx == NULL)
 		return NULL;
 	return dst;
 }
@@ -100,7 +101,7 @@ dst_create_on_slot_collision(struct udp_sock *sock, uint64_t key)
 {
 	uint64_t now = vma_tsc(), last = atomic_load_explicit(&sock->dst_made_tsc, memory_order_relaxed);
 
-	if (last != 0 && now - last < vma_tsc_of_nsec(CROWDED_NS))
+	if (last != 0 && now - last < vma_tsc_of_nsec(DST_SLOT_CONTENDED_RETRY_NS))
 		return NULL;
 	if (pthread_mutex_trylock(&sock->dst_lock) != 0)
 		return NULL;
@@ -118,10 +119,10 @@ static const struct udp_dst *dst_make_uncached(struct udp_sock *sock, const stru
 	struct vma_net_template path;
 	const struct udp_dst *dst;
 
-	if (engine == NULL || udp_dst_is_left_by_rule(sock, engine, &to))
+	if (engine == NULL || udp_dst_is_left_to_os_by_rule(sock, engine, &to))
 		return NULL;
 	if (vma_net_find_template(engine->net, &net_key, &path)) {
-		dst_request_rarely(sock, key, CROWDED_NS);
+		dst_request_rarely(sock, key, DST_SLOT_CONTENDED_RETRY_NS);
 		return dst_build_from_current_path(sock, engine, tx, &to, &path, own);
 	}
 	dst = dst_create_on_slot_collision(sock, key);
@@ -140,26 +141,27 @@ const struct udp_dst *udp_dst_find(struct udp_sock *sock, uint64_t key, struct u
 	if (tx == NULL || tx->by_os || tx->local.sin_port == 0)
 		return NULL;
 	if (dst == NULL && key == 0) {
-		dst_request_rarely(sock, 0, REFUSED_NS);
+		dst_request_rarely(sock, 0, DST_REFUSED_RETRY_NS);
 		return NULL;
 	}
 	if (dst == NULL)
 		return dst_create_first(sock, key);
-	if (key != 0 && !udp_dst_is_to(dst, key))
+	if (key != 0 && !udp_dst_is_for_address_key(dst, key))
 		return dst_make_uncached(sock, tx, key, own);
 	if (!udp_dst_is_current(sock, dst))
 		return dst_rebuild_from_cached(sock, tx, dst, key, own);
 	if (dst->ring_ctx != NULL)
 		return dst;
 	if (dst->state == VMA_NET_READY && !dst->by_rule)
-		dst_request_rarely(sock, key,
-		                   REFUSED_NS); /* no ring context was to be had: the device may have come back */
+		dst_request_rarely(
+		        sock, key,
+		        DST_REFUSED_RETRY_NS); /* no ring context was to be had: the device may have come back */
 	return NULL;
 }
 
 /* ---- datagrams with control messages ---- */
 
-static struct udp_tx_options options_with(const struct udp_tx_options *tx, const struct udp_tx_cmsgs *cmsgs)
+static struct udp_tx_options tx_options_with_cmsgs(const struct udp_tx_options *tx, const struct udp_tx_cmsgs *cmsgs)
 {
 	struct udp_tx_options with = *tx;
 
@@ -182,7 +184,8 @@ dst_create_own(struct udp_sock *sock, struct vma_engine *engine, const struct ud
 	uint64_t now = vma_tsc(), last = atomic_load_explicit(&sock->dst_made_tsc, memory_order_relaxed);
 	bool made;
 
-	if ((last != 0 && now - last < vma_tsc_of_nsec(CROWDED_NS)) || pthread_mutex_trylock(&sock->dst_lock) != 0)
+	if ((last != 0 && now - last < vma_tsc_of_nsec(DST_SLOT_CONTENDED_RETRY_NS)) ||
+	    pthread_mutex_trylock(&sock->dst_lock) != 0)
 		return false;
 	atomic_store_explicit(&sock->dst_made_tsc, now, memory_order_relaxed);
 	made = !sock->dst_ended && udp_dst_make_own(sock, engine, with, to, own);
@@ -207,9 +210,9 @@ const struct udp_dst *udp_dst_find_with(struct udp_sock *sock, uint64_t key, con
 
 	if (tx == NULL || engine == NULL || tx->by_os || tx->local.sin_port == 0)
 		return NULL;
-	with = options_with(tx, cmsgs);
+	with = tx_options_with_cmsgs(tx, cmsgs);
 	to = key != 0 ? udp_dst_address(key) : tx->peer;
-	if (key != 0 && udp_dst_is_left_by_rule(sock, engine, &to))
+	if (key != 0 && udp_dst_is_left_to_os_by_rule(sock, engine, &to))
 		return NULL;
 	net_key = udp_dst_key(&with, &to, false);
 	known = vma_net_find_template(engine->net, &net_key, &path);

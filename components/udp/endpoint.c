@@ -24,7 +24,7 @@ uint64_t udp_ports_used;
 
 /* ---- sinks ---- */
 
-static inline uint32_t rx_info_spread(const struct vma_rx_info *info, uint32_t n)
+static inline uint32_t rx_info_hash_below(const struct vma_rx_info *info, uint32_t n)
 {
 	uint32_t src, hash;
 
@@ -33,25 +33,26 @@ static inline uint32_t rx_info_spread(const struct vma_rx_info *info, uint32_t n
 	return (uint32_t)((uint64_t)hash * n >> 32);
 }
 
-static inline struct udp_attachment *conf_choice_of_value(const struct vma_flow *flow, const struct vma_rx_info *info)
+static inline struct udp_attachment *endpoint_attachment_for_sender(const struct vma_flow *flow,
+                                                                    const struct vma_rx_info *info)
 {
 	const struct udp_member *member = flow->owner;
 	const struct udp_choice *choice = atomic_load_explicit(&member->endpoint->choice, memory_order_acquire);
 
 	if (__builtin_expect(choice->n == 1, 1))
 		return choice->at[0];
-	return choice->at[rx_info_spread(info, choice->n)];
+	return choice->at[rx_info_hash_below(info, choice->n)];
 }
 
 static bool sink_unicast(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
-	return udp_deliver(conf_choice_of_value(flow, info), packet, info);
+	return udp_deliver(endpoint_attachment_for_sender(flow, info), packet, info);
 }
 
 static unsigned take_train_unicast(struct vma_flow *flow, struct vma_buf *const *packets, unsigned n,
                                    const struct vma_rx_info *info)
 {
-	return udp_xtreme_take_train(conf_choice_of_value(flow, info), packets, n, info);
+	return udp_xtreme_take_train(endpoint_attachment_for_sender(flow, info), packets, n, info);
 }
 
 static bool sink_shared(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -69,7 +70,7 @@ static void endpoint_on_revoked(struct vma_flow *flow)
 	atomic_store_explicit(&member->revoked, true, memory_order_release);
 	udp_flows_schedule(member->flows);
 }
-static const struct vma_flow_ops plain_ops = {.revoked = endpoint_on_revoked};
+static const struct vma_flow_ops flow_ops_without_trains = {.revoked = endpoint_on_revoked};
 static const struct vma_flow_ops train_ops = {.revoked = endpoint_on_revoked, .take_train = take_train_unicast};
 
 /* ---- the choice ---- */
@@ -228,7 +229,7 @@ struct udp_member *udp_member_find(const struct udp_flows *flows, const struct u
 	return member;
 }
 
-static void link_member(struct udp_member *member)
+static void endpoint_link_member(struct udp_member *member)
 {
 	struct udp_member **place = &member->endpoint->members;
 
@@ -240,7 +241,7 @@ static void link_member(struct udp_member *member)
 	member->endpoint->hosts += !member->guest;
 }
 
-static void unlink_member(struct udp_member *member)
+static void endpoint_unlink_member(struct udp_member *member)
 {
 	struct udp_member **place = &member->endpoint->members;
 
@@ -263,7 +264,7 @@ static void member_drop(struct udp_member *member)
 {
 	struct udp_endpoint *endpoint = member->endpoint;
 
-	unlink_member(member);
+	endpoint_unlink_member(member);
 	member->at->flows--;
 	member->flows->moved |= member->at->flows == 0;
 	vma_retire(&member->retired, member_free_retired);
@@ -295,14 +296,14 @@ static struct udp_member *member_create(struct udp_flows *flows, struct udp_endp
 	member->flows = flows;
 	member->ifindex = target->ifindex;
 	member->guest = guest;
-	member->flow =
-	        (struct vma_flow){.key = target->key,
-	                          .sink = endpoint->shared ? sink_shared : sink_unicast,
-	                          .flags = target->alone                                ? VMA_FLOW_PORT_EXCLUSIVE
-	                                   : udp_target_may_spread_rings(flows, target) ? VMA_FLOW_REUSEPORT
-	                                                                                : 0,
-	                          .owner = member,
-	                          .ops = !endpoint->shared && flows->sock->xtreme != NULL ? &train_ops : &plain_ops};
+	member->flow = (struct vma_flow){
+	        .key = target->key,
+	        .sink = endpoint->shared ? sink_shared : sink_unicast,
+	        .flags = target->alone                                ? VMA_FLOW_PORT_EXCLUSIVE
+	                 : udp_target_may_spread_rings(flows, target) ? VMA_FLOW_REUSEPORT
+	                                                              : 0,
+	        .owner = member,
+	        .ops = !endpoint->shared && flows->sock->xtreme != NULL ? &train_ops : &flow_ops_without_trains};
 	return member;
 }
 
@@ -351,7 +352,7 @@ static int attach_to_endpoint(struct udp_flows *flows, struct udp_endpoint *endp
 		member->flow.shadow_cookie = flows->cookie;
 		member->flow.shadow_fd = atomic_load_explicit(&flows->sock->file.fd, memory_order_relaxed);
 	}
-	link_member(member);
+	endpoint_link_member(member);
 	rc = member_attach(member);
 	if (rc < 0)
 		member_drop(member);
@@ -424,7 +425,7 @@ static void member_move(struct udp_member *member, struct udp_endpoint *to)
 	udp_attachments_publish(flows, false);
 }
 
-static void gather_at(struct udp_endpoint *first)
+static void endpoint_gather_members_at(struct udp_endpoint *first)
 {
 	struct udp_endpoint *e;
 
@@ -464,7 +465,7 @@ int udp_member_attach(struct udp_flows *flows, struct vma_device *device, const 
 	} else if (udp_endpoint_may_spread(flows, target)) {
 		endpoint = endpoint_on_own_ring(flows, device, target, endpoint);
 	} else {
-		gather_at(endpoint);
+		endpoint_gather_members_at(endpoint);
 	}
 	return attach_to_endpoint(flows, endpoint, target, guest);
 }

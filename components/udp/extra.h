@@ -56,7 +56,7 @@ int udp_getsockname(struct vma_file *file, int fd, struct sockaddr *addr, sockle
 void udp_send_dummy(struct udp_sock *sock, int fd);
 
 /* callback.c: makes the attachment's undecided queue; _attach: if the socket needs one. 0, -ENOMEM. */
-int udp_callback_detour(struct udp_attachment *at);
+int udp_attachment_detour_to_callback(struct udp_attachment *at);
 int udp_callback_attach(const struct udp_sock *sock, struct udp_attachment *at);
 /* For the sink: the packet waits for its verdict. False: the queue is full. */
 bool udp_callback_queue(struct udp_attachment *at, const struct udp_datagram *datagram);

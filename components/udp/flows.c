@@ -19,7 +19,7 @@
 #define PAUSE_NS 900000000ULL /* less than the second between two tries */
 
 static pthread_mutex_t flows_lock = PTHREAD_MUTEX_INITIALIZER;
-static uint64_t udp_flows_last_order;
+static uint64_t udp_flows_last_attach_number;
 
 void udp_flows_lock(void)
 {
@@ -58,7 +58,7 @@ static void flows_describe(struct udp_flows *flows, bool by_os)
 	uint32_t local = sock->local.sin_addr.s_addr;
 
 	if (flows->port_be != sock->local.sin_port || flows->local != local)
-		flows->order = ++udp_flows_last_order;
+		flows->order = ++udp_flows_last_attach_number;
 	udp_port_list_flows(flows, sock->local.sin_port);
 	flows->local = local;
 	flows->bound_ifindex = sock->bound_ifindex;
@@ -91,7 +91,7 @@ static struct udp_flows *udp_flows_of(struct udp_sock *sock)
 
 /* ---- guests: sockets with IP_MULTICAST_ALL get what others in this process have joined ---- */
 
-static bool is_guest_of(const struct udp_flows *flows, const struct udp_endpoint *endpoint)
+static bool flows_are_guest_at_endpoint(const struct udp_flows *flows, const struct udp_endpoint *endpoint)
 {
 	uint32_t group;
 
@@ -102,24 +102,24 @@ static bool is_guest_of(const struct udp_flows *flows, const struct udp_endpoint
 	       (flows->bound_ifindex == 0 || flows->bound_ifindex == endpoint->ifindex);
 }
 
-static void end_visits(struct udp_flows *flows)
+static void flows_leave_groups_as_guest(struct udp_flows *flows)
 {
 	struct udp_member *next;
 
 	for (struct udp_member *m = flows->members; m != NULL; m = next) {
 		next = m->next;
-		if (m->guest && !is_guest_of(flows, m->endpoint))
+		if (m->guest && !flows_are_guest_at_endpoint(flows, m->endpoint))
 			udp_member_detach(m);
 	}
 }
 
 /* A refusal leaves it to the shadow, as for a socket that is not offloaded. */
-static void begin_visits(struct udp_flows *flows)
+static void flows_join_groups_as_guest(struct udp_flows *flows)
 {
 	for (struct udp_endpoint *e = udp_port(flows->port_be)->endpoints; e != NULL; e = e->next) {
 		struct udp_target target = {.key = e->key, .device = e->device, .ifindex = e->ifindex, .shared = true};
 
-		if (is_guest_of(flows, e) && udp_member_find(flows, &target) == NULL)
+		if (flows_are_guest_at_endpoint(flows, e) && udp_member_find(flows, &target) == NULL)
 			udp_member_attach(flows, e->ring_ctx->device, &target, true);
 	}
 }
@@ -129,14 +129,14 @@ static void udp_flows_arrange_guests(struct udp_flows *flows, uint16_t port_be, 
 {
 	struct udp_flows *other = port_be != 0 ? udp_port(port_be)->flows : NULL;
 
-	end_visits(flows);
+	flows_leave_groups_as_guest(flows);
 	if (flows->port_be != 0)
-		begin_visits(flows);
+		flows_join_groups_as_guest(flows);
 	for (; everybody && other != NULL; other = other->next) {
 		if (other == flows || other->port_be != port_be)
 			continue;
-		end_visits(other);
-		begin_visits(other);
+		flows_leave_groups_as_guest(other);
+		flows_join_groups_as_guest(other);
 		udp_attachments_publish(other, false);
 	}
 }
@@ -383,23 +383,23 @@ void udp_flows_schedule(struct udp_flows *flows)
 
 /* ---- fork ---- */
 
-static void udp_take_up_task(struct vma_internal_task *task)
+static void udp_offload_inherited_task(struct vma_internal_task *task)
 {
 	struct udp_sock *sock = (struct udp_sock *)((char *)task - offsetof(struct udp_sock, take_up_task));
 
 	atomic_store(&sock->take_up_scheduled, false);
-	if (udp_fork_shared_moved(sock))
+	if (udp_fork_shared_has_changed(sock))
 		udp_fork_shared_follow(sock);
 	udp_offload_inherited(sock);
 	vma_file_put(&sock->file);
 }
 
 /* Not by the caller: whoever polls may hold locks that are taken after a file's. */
-void udp_schedule_take_up(struct udp_sock *sock)
+void udp_schedule_offload_of_inherited(struct udp_sock *sock)
 {
 	if (vma_engine() == NULL || atomic_exchange(&sock->take_up_scheduled, true))
 		return;
-	sock->take_up_task.run = udp_take_up_task;
+	sock->take_up_task.run = udp_offload_inherited_task;
 	vma_file_get(&sock->file);
 	vma_engine_post(&sock->take_up_task);
 }

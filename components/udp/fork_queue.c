@@ -71,7 +71,7 @@ static struct udp_fork_queue *fork_queue_create(size_t n, size_t bytes)
 	return fork_queue;
 }
 
-struct filling {
+struct fork_queue_fill_state {
 	struct udp_fork_queue *fork_queue;
 	bool (*on_taken)(void *arg, const struct udp_datagram *datagram);
 	void *arg;
@@ -79,14 +79,15 @@ struct filling {
 
 static void fork_queue_append(void *arg, const struct udp_datagram *datagram)
 {
-	const struct filling *filling = arg;
-	struct udp_fork_queue *fork_queue = filling->fork_queue;
+	const struct fork_queue_fill_state *fork_queue_fill_state = arg;
+	struct udp_fork_queue *fork_queue = fork_queue_fill_state->fork_queue;
 	struct shared *shared = fork_queue->shared;
 	const struct vma_bufarena *arena = vma_engine()->arena;
 	uint32_t n = atomic_load_explicit(&shared->n, memory_order_relaxed), off = datagram->packet->payload_off;
 	size_t left = datagram->len;
 
-	if (filling->on_taken != NULL && filling->on_taken(filling->arg, datagram))
+	if (fork_queue_fill_state->on_taken != NULL &&
+	    fork_queue_fill_state->on_taken(fork_queue_fill_state->arg, datagram))
 		return;
 	/* A group that another socket joins just now may bring this one more than was counted: that is lost. */
 	if (n == fork_queue->capacity || left > fork_queue->size - fork_queue->used)
@@ -112,7 +113,7 @@ void udp_fork_queue_create(struct udp_sock *sock, bool (*on_taken)(void *arg, co
                            void *arg)
 {
 	struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_relaxed);
-	struct filling filling = {.on_taken = on_taken, .arg = arg};
+	struct fork_queue_fill_state fork_queue_fill_state = {.on_taken = on_taken, .arg = arg};
 	struct udp_fork_queue *fork_queue, *_Atomic *place = &sock->fork_queue;
 	size_t n, bytes;
 
@@ -124,8 +125,8 @@ void udp_fork_queue_create(struct udp_sock *sock, bool (*on_taken)(void *arg, co
 	while (atomic_load_explicit(place, memory_order_relaxed) != NULL)
 		place = &atomic_load_explicit(place, memory_order_relaxed)->next;
 	atomic_store_explicit(place, fork_queue, memory_order_release);
-	filling.fork_queue = fork_queue;
-	udp_take_all(sock, all, fork_queue_append, &filling);
+	fork_queue_fill_state.fork_queue = fork_queue;
+	udp_take_all(sock, all, fork_queue_append, &fork_queue_fill_state);
 	/* The plain way of recv asks here only when there is something to be looked at first. */
 	atomic_store_explicit(&sock->os_attention, true, memory_order_release);
 	/*

@@ -151,7 +151,7 @@ void udp_fork_shared_follow_locked(struct udp_sock *sock)
 void udp_fork_shared_follow(struct udp_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
-	if (udp_fork_shared_moved(sock))
+	if (udp_fork_shared_has_changed(sock))
 		udp_fork_shared_follow_locked(sock);
 	pthread_mutex_unlock(&sock->file.lock);
 }
@@ -162,7 +162,7 @@ bool udp_fork_shared_accepts(struct udp_sock *sock, const struct udp_datagram *d
 	union vma_name name;
 	const int fd = vma_inet_shadow_fd(&sock->file, -1, &sock->lingering_fd);
 
-	udp_schedule_take_up(sock);
+	udp_schedule_offload_of_inherited(sock);
 	if (fd < 0 || vma_shadow_name(fd, &name, NULL) != 0)
 		return true;
 	if (name.in.sin_port != datagram->dst_port_be)

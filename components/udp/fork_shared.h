@@ -52,7 +52,7 @@ static inline struct udp_fork_shared *udp_fork_shared(const struct udp_sock *soc
 	return atomic_load_explicit(&sock->fork_shared, memory_order_acquire);
 }
 
-static inline bool udp_fork_shared_moved(const struct udp_sock *sock)
+static inline bool udp_fork_shared_has_changed(const struct udp_sock *sock)
 {
 	const struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 
@@ -82,7 +82,7 @@ static inline void udp_fork_shared_publish(struct udp_sock *sock)
 static inline void udp_control_begin(struct udp_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
-	if (udp_fork_shared_moved(sock))
+	if (udp_fork_shared_has_changed(sock))
 		udp_fork_shared_follow_locked(sock);
 }
 

@@ -34,6 +34,6 @@ void udp_groups_end(struct udp_sock *sock);
 
 /* members.c: a socket of this process has joined the group on the interface. Known at once; leaving shows within a
  * tenth of a second. */
-void udp_members_add(uint32_t group, uint32_t ifindex);
+void udp_local_members_add(uint32_t group, uint32_t ifindex);
 
 #endif

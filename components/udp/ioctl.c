@@ -60,7 +60,7 @@ static int set_nonblocking(struct udp_sock *sock, int fd, unsigned long request,
 	return rc;
 }
 
-static bool has_read(const struct udp_sock *sock)
+static bool sock_has_received_datagram(const struct udp_sock *sock)
 {
 	const struct udp_attachments *all = atomic_load_explicit(&sock->attachments, memory_order_acquire);
 
@@ -91,7 +91,7 @@ static int udp_ioctl_last_stamp(struct udp_sock *sock, int fd, unsigned long req
 
 	_Static_assert(sizeof(struct timespec) == 16 && sizeof(struct timeval) == 16, "old and new names are one");
 	atomic_fetch_or_explicit(&sock->rx_opts, UDP_RX_OPT_LAST_STAMP, memory_order_relaxed);
-	if (ns == 0 && !has_read(sock))
+	if (ns == 0 && !sock_has_received_datagram(sock))
 		return vma_inet_os_ioctl(fd, request, arg);
 	if (ns == 0) {
 		ns = wall_clock_ns();

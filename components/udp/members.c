@@ -28,10 +28,10 @@ struct members {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* who replaces the set */
-static struct members *_Atomic members_current_set;
-static _Atomic uint64_t members_read_tsc; /* when the set was read; 0: never */
-static _Atomic uint64_t members_asked_tsc;
-static _Atomic bool members_read_is_slow;
+static struct members *_Atomic local_members_current_set;
+static _Atomic uint64_t local_members_read_tsc; /* when the set was read; 0: never */
+static _Atomic uint64_t local_members_asked_tsc;
+static _Atomic bool local_members_read_is_slow;
 
 /* ---- the set ---- */
 
@@ -49,7 +49,7 @@ static uint32_t member_place_of(const struct members *set, uint64_t key)
 	return i;
 }
 
-static struct members *members_set_create(uint32_t n)
+static struct members *local_members_set_create(uint32_t n)
 {
 	uint32_t size = 16;
 	struct members *set;
@@ -62,7 +62,7 @@ static struct members *members_set_create(uint32_t n)
 	return set;
 }
 
-static void members_set_add(struct members *set, uint64_t key)
+static void local_members_set_add(struct members *set, uint64_t key)
 {
 	uint32_t i = member_place_of(set, key);
 
@@ -70,46 +70,46 @@ static void members_set_add(struct members *set, uint64_t key)
 	set->key[i] = key;
 }
 
-static struct members *members_set_grow(const struct members *old, uint32_t more)
+static struct members *local_members_set_grow(const struct members *old, uint32_t more)
 {
-	struct members *set = members_set_create((old != NULL ? old->n : 0) + more);
+	struct members *set = local_members_set_create((old != NULL ? old->n : 0) + more);
 
 	for (uint32_t i = 0; set != NULL && old != NULL && i <= old->mask; i++) {
 		if (old->key[i] != 0)
-			members_set_add(set, old->key[i]);
+			local_members_set_add(set, old->key[i]);
 	}
 	return set;
 }
 
 /* Grows it if need be. False: no memory. */
-static bool members_set_put(struct members **set, uint64_t key)
+static bool local_members_set_put(struct members **set, uint64_t key)
 {
 	struct members *larger;
 
 	if (2 * ((*set)->n + 1) > (*set)->mask + 1) {
-		larger = members_set_grow(*set, (*set)->n + 1);
+		larger = local_members_set_grow(*set, (*set)->n + 1);
 		if (larger == NULL)
 			return false;
 		vma_free(*set);
 		*set = larger;
 	}
-	members_set_add(*set, key);
+	local_members_set_add(*set, key);
 	return true;
 }
 
-static void members_set_free_retired(struct vma_retired *retired)
+static void local_members_set_free_retired(struct vma_retired *retired)
 {
 	vma_free(retired);
 }
 _Static_assert(offsetof(struct members, retired) == 0, "set_end");
 
 /* With the lock. */
-static void members_publish(struct members *set)
+static void local_members_publish(struct members *set)
 {
-	struct members *old = atomic_exchange_explicit(&members_current_set, set, memory_order_acq_rel);
+	struct members *old = atomic_exchange_explicit(&local_members_current_set, set, memory_order_acq_rel);
 
 	if (old != NULL)
-		vma_retire(&old->retired, members_set_free_retired);
+		vma_retire(&old->retired, local_members_set_free_retired);
 }
 
 /* ---- reading ---- */
@@ -118,7 +118,7 @@ static void members_publish(struct members *set)
  * "2	eth0      :     2      V3" names an interface, lines that begin with white space its groups: the first number,
  * in hexadecimal, is the address as it lies in memory.
  */
-static bool members_take_line(struct members **set, const char *line, uint32_t *ifindex)
+static bool local_members_parse_line(struct members **set, const char *line, uint32_t *ifindex)
 {
 	uint32_t group;
 
@@ -129,49 +129,50 @@ static bool members_take_line(struct members **set, const char *line, uint32_t *
 	if (line[0] != '\t' && line[0] != ' ')
 		return true; /* the heading */
 	group = (uint32_t)strtoul(line, NULL, 16);
-	return group == 0 || *ifindex == 0 || members_set_put(set, member_key_of(group, *ifindex));
+	return group == 0 || *ifindex == 0 || local_members_set_put(set, member_key_of(group, *ifindex));
 }
 
-struct reader {
+struct proc_line_reader {
 	struct members *set;
 	uint32_t ifindex;
 	char line[256];
 	size_t len;
 };
 
-static bool reader_take_bytes(struct reader *reader, const char *bytes, size_t n)
+static bool reader_take_bytes(struct proc_line_reader *proc_line_reader, const char *bytes, size_t n)
 {
 	for (size_t i = 0; i < n; i++) {
 		if (bytes[i] != '\n') {
-			if (reader->len < sizeof(reader->line) - 1)
-				reader->line[reader->len++] = bytes[i];
+			if (proc_line_reader->len < sizeof(proc_line_reader->line) - 1)
+				proc_line_reader->line[proc_line_reader->len++] = bytes[i];
 			continue;
 		}
-		reader->line[reader->len] = '\0';
-		reader->len = 0;
-		if (!members_take_line(&reader->set, reader->line, &reader->ifindex))
+		proc_line_reader->line[proc_line_reader->len] = '\0';
+		proc_line_reader->len = 0;
+		if (!local_members_parse_line(&proc_line_reader->set, proc_line_reader->line,
+		                              &proc_line_reader->ifindex))
 			return false;
 	}
 	return true;
 }
 
-struct members *udp_members_read(int fd)
+struct members *udp_local_members_read(int fd)
 {
-	struct reader reader = {.set = members_set_create(16)};
+	struct proc_line_reader proc_line_reader = {.set = local_members_set_create(16)};
 	char bytes[4096];
 	ssize_t n = 0;
 
-	while (reader.set != NULL && (n = syscall(SYS_read, fd, bytes, sizeof(bytes))) > 0) {
-		if (!reader_take_bytes(&reader, bytes, (size_t)n))
+	while (proc_line_reader.set != NULL && (n = syscall(SYS_read, fd, bytes, sizeof(bytes))) > 0) {
+		if (!reader_take_bytes(&proc_line_reader, bytes, (size_t)n))
 			break;
 	}
-	if (n == 0 && reader.set != NULL)
-		return reader.set;
-	vma_free(reader.set);
+	if (n == 0 && proc_line_reader.set != NULL)
+		return proc_line_reader.set;
+	vma_free(proc_line_reader.set);
 	return NULL;
 }
 
-bool udp_members_has(const struct members *set, uint32_t group, uint32_t ifindex)
+bool udp_local_members_has(const struct members *set, uint32_t group, uint32_t ifindex)
 {
 	uint64_t key = member_key_of(group, ifindex);
 
@@ -179,97 +180,97 @@ bool udp_members_has(const struct members *set, uint32_t group, uint32_t ifindex
 }
 
 /* With the lock. Without /proc there is no set, and the kernel sends to groups. */
-static void members_reread(void)
+static void local_members_reread(void)
 {
 	uint64_t start = vma_tsc();
 	int fd = (int)syscall(SYS_openat, AT_FDCWD, "/proc/self/net/igmp", O_RDONLY | O_CLOEXEC);
-	struct members *set = fd >= 0 ? udp_members_read(fd) : NULL;
+	struct members *set = fd >= 0 ? udp_local_members_read(fd) : NULL;
 
 	if (fd >= 0)
 		syscall(SYS_close, fd);
-	members_publish(set);
-	atomic_store_explicit(&members_read_is_slow, vma_tsc() - start > vma_tsc_of_nsec(LONG_READING_NS),
+	local_members_publish(set);
+	atomic_store_explicit(&local_members_read_is_slow, vma_tsc() - start > vma_tsc_of_nsec(LONG_READING_NS),
 	                      memory_order_relaxed);
 	/* The start: what joined while it was read may be missing. */
-	atomic_store_explicit(&members_read_tsc, start, memory_order_release);
+	atomic_store_explicit(&local_members_read_tsc, start, memory_order_release);
 }
 
-static void members_run_task(struct vma_internal_task *task)
+static void local_members_reread_task(struct vma_internal_task *task)
 {
 	(void)task;
 	pthread_mutex_lock(&lock);
-	members_reread();
+	local_members_reread();
 	pthread_mutex_unlock(&lock);
 }
 
-static struct vma_internal_task task = {.run = members_run_task};
+static struct vma_internal_task task = {.run = local_members_reread_task};
 
 /*
  * The lock is held while /proc is read and the result is published. So a reading that does not show the membership yet
  * (the kernel had it before we are called) is published before this, which adds to it.
  */
-void udp_members_add(uint32_t group, uint32_t ifindex)
+void udp_local_members_add(uint32_t group, uint32_t ifindex)
 {
 	struct members *set, *old;
 
 	pthread_mutex_lock(&lock);
-	old = atomic_load_explicit(&members_current_set, memory_order_relaxed);
-	if (old != NULL && !udp_members_has(old, group, ifindex)) {
-		set = members_set_grow(old, 1);
+	old = atomic_load_explicit(&local_members_current_set, memory_order_relaxed);
+	if (old != NULL && !udp_local_members_has(old, group, ifindex)) {
+		set = local_members_set_grow(old, 1);
 		if (set != NULL)
-			members_set_add(set, member_key_of(group, ifindex));
-		members_publish(set);
+			local_members_set_add(set, member_key_of(group, ifindex));
+		local_members_publish(set);
 	}
 	pthread_mutex_unlock(&lock);
 }
 
 /* ---- the sender's question ---- */
 
-static bool members_has_in_current(uint32_t group, uint32_t ifindex)
+static bool local_members_has_in_current(uint32_t group, uint32_t ifindex)
 {
-	const struct members *set = atomic_load_explicit(&members_current_set, memory_order_acquire);
+	const struct members *set = atomic_load_explicit(&local_members_current_set, memory_order_acquire);
 
-	return set == NULL || udp_members_has(set, group, ifindex);
+	return set == NULL || udp_local_members_has(set, group, ifindex);
 }
 
 /* The set is old or missing: who sends now and then reads it himself, unless that takes long or somebody else does. */
-static bool __attribute__((cold, noinline)) members_has_after_reread(uint32_t group, uint32_t ifindex)
+static bool __attribute__((cold, noinline)) local_members_has_after_reread(uint32_t group, uint32_t ifindex)
 {
-	if (atomic_load_explicit(&members_read_is_slow, memory_order_relaxed)) {
+	if (atomic_load_explicit(&local_members_read_is_slow, memory_order_relaxed)) {
 		vma_engine_post(&task);
 		return true;
 	}
 	if (pthread_mutex_trylock(&lock) != 0)
 		return true;
-	members_reread();
+	local_members_reread();
 	pthread_mutex_unlock(&lock);
-	return members_has_in_current(group, ifindex);
+	return local_members_has_in_current(group, ifindex);
 }
 
 bool udp_group_has_local_members(uint32_t group, uint32_t ifindex)
 {
-	uint64_t read = atomic_load_explicit(&members_read_tsc, memory_order_acquire), now = vma_tsc();
+	uint64_t read = atomic_load_explicit(&local_members_read_tsc, memory_order_acquire), now = vma_tsc();
 	uint64_t asked;
 
 	if (__builtin_expect(read == 0 || now - read > vma_tsc_of_nsec(TOO_OLD_NS), 0))
-		return members_has_after_reread(group, ifindex);
+		return local_members_has_after_reread(group, ifindex);
 	if (__builtin_expect(now - read > vma_tsc_of_nsec(REFRESH_NS), 0)) {
-		asked = atomic_load_explicit(&members_asked_tsc, memory_order_relaxed);
+		asked = atomic_load_explicit(&local_members_asked_tsc, memory_order_relaxed);
 		if (asked != read) {
-			atomic_store_explicit(&members_asked_tsc, read, memory_order_relaxed);
+			atomic_store_explicit(&local_members_asked_tsc, read, memory_order_relaxed);
 			vma_engine_post(&task);
 		}
 	}
-	return members_has_in_current(group, ifindex);
+	return local_members_has_in_current(group, ifindex);
 }
 
 /* ---- fork ---- */
 
 /* The set stays: it is the same host. A thread of the parent may have held the lock. */
-__attribute__((cold)) void udp_members_forked(void)
+__attribute__((cold)) void udp_local_members_forked(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	atomic_store(&members_read_tsc, 0);
-	atomic_store(&members_asked_tsc, 0);
-	task = (struct vma_internal_task){.run = members_run_task};
+	atomic_store(&local_members_read_tsc, 0);
+	atomic_store(&local_members_asked_tsc, 0);
+	task = (struct vma_internal_task){.run = local_members_reread_task};
 }

@@ -38,7 +38,7 @@
 
 #define DRAIN_NS 2000000
 
-static bool sock_may_move(const struct udp_sock *sock)
+static bool udp_sock_may_migrate(const struct udp_sock *sock)
 {
 	return !sock->file.os_only && !vma_file_has_ring_request(&sock->file) && !vma_file_has_ended(&sock->file) &&
 	       !atomic_load(&sock->inherited) && udp_fork_shared(sock) == NULL && !sock->left && !udp_is_deferred(sock);
@@ -47,7 +47,7 @@ static bool sock_may_move(const struct udp_sock *sock)
 /* ---- receiving ---- */
 
 /* Of these keys nobody else wants to have a part. */
-static bool flows_are_own(const struct udp_flows *flows)
+static bool flows_have_no_other_members(const struct udp_flows *flows)
 {
 	for (const struct udp_member *m = flows->members; m != NULL; m = m->next) {
 		if (m->guest || m->endpoint->members != m || m->next_of_endpoint != NULL ||
@@ -102,7 +102,7 @@ static void rx_migrate(struct udp_sock *sock, uint64_t place)
 	int rc;
 
 	udp_flows_lock();
-	rc = flows_are_own(sock->flows) ? flows_move_to(sock->flows, &where) : 0;
+	rc = flows_have_no_other_members(sock->flows) ? flows_move_to(sock->flows, &where) : 0;
 	if (rc >= 0)
 		vma_file_record_ring_move(&sock->file, &where); /* flows that it gets later go there, too */
 	udp_attachments_publish(sock->flows, false);
@@ -117,17 +117,17 @@ static void rx_migrate(struct udp_sock *sock, uint64_t place)
 		vma_migration_set_home(&sock->rx_migration, place);
 }
 
-static void __attribute__((cold, noinline)) rx_place_changed(struct udp_sock *sock)
+static void __attribute__((cold, noinline)) rx_migrate_to_changed_place(struct udp_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
-	if (sock->flows != NULL && sock_may_move(sock))
+	if (sock->flows != NULL && udp_sock_may_migrate(sock))
 		rx_migrate(sock, vma_migration_place(&sock->rx_migration));
 	pthread_mutex_unlock(&sock->file.lock);
 	vma_retire_poll();
 }
 
 /* What the old rings had is read: the socket lets go of them. */
-static void __attribute__((cold, noinline)) rx_drop_left(struct udp_sock *sock)
+static void __attribute__((cold, noinline)) rx_drop_left_attachments(struct udp_sock *sock)
 {
 	pthread_mutex_lock(&sock->file.lock);
 	if (sock->flows != NULL && !vma_file_has_ended(&sock->file)) {
@@ -149,9 +149,9 @@ static bool udp_old_queues_are_drained(const struct udp_sock *sock)
 static inline void udp_rx_migration_count(struct udp_sock *sock)
 {
 	if (__builtin_expect(vma_migration_count(&sock->rx_migration), 0))
-		rx_place_changed(sock);
+		rx_migrate_to_changed_place(sock);
 	if (__builtin_expect(udp_old_queues_are_drained(sock), 0))
-		rx_drop_left(sock);
+		rx_drop_left_attachments(sock);
 }
 
 ssize_t udp_recvmsg_migrating(struct vma_file *file, int fd, struct msghdr *msg, int flags)
@@ -197,7 +197,7 @@ static int tx_ring_ctxs_at(const struct udp_tx_ring_ctxs *old, const struct vma_
 	return rc < 0 ? rc : others;
 }
 
-static bool drain_others(const struct udp_tx_ring_ctxs *old, const struct udp_tx_ring_ctxs *now)
+static bool tx_drain_old_rings(const struct udp_tx_ring_ctxs *old, const struct udp_tx_ring_ctxs *now)
 {
 	for (uint32_t i = 0; i < old->n; i++) {
 		if (old->at[i].ring_ctx != now->at[i].ring_ctx &&
@@ -222,7 +222,7 @@ static void tx_ring_ctxs_replace(struct udp_sock *sock, struct udp_tx_ring_ctxs 
 			vma_ring_ctx_put(now->at[i].ring_ctx);
 	}
 	atomic_store_explicit(&sock->ring_ctxs, now, memory_order_release);
-	udp_dst_renew(sock, vma_engine());
+	udp_dst_rebuild_all(sock, vma_engine());
 	vma_retire(&old->retired, tx_ring_ctxs_end);
 }
 
@@ -239,7 +239,7 @@ static int tx_migrate(struct udp_sock *sock, uint64_t place)
 	if (now == NULL)
 		return -ENOMEM;
 	rc = tx_ring_ctxs_at(old, &where, now);
-	if (rc > 0 && !drain_others(old, now))
+	if (rc > 0 && !tx_drain_old_rings(old, now))
 		rc = -EAGAIN;
 	if (rc > 0) {
 		tx_ring_ctxs_replace(sock, old, now);
@@ -250,14 +250,14 @@ static int tx_migrate(struct udp_sock *sock, uint64_t place)
 	return rc;
 }
 
-static void __attribute__((cold, noinline)) tx_place_changed(struct udp_sock *sock)
+static void __attribute__((cold, noinline)) tx_migrate_to_changed_place(struct udp_sock *sock)
 {
 	const uint64_t place = vma_migration_place(&sock->tx_migration);
 	int rc = -EAGAIN;
 
 	vma_inet_flush_sends(vma_thread_self());
 	pthread_mutex_lock(&sock->file.lock);
-	if (sock_may_move(sock)) {
+	if (udp_sock_may_migrate(sock)) {
 		pthread_mutex_lock(&sock->dst_lock);
 		rc = tx_migrate(sock, place);
 		pthread_mutex_unlock(&sock->dst_lock);
@@ -275,6 +275,6 @@ ssize_t udp_sendmsg_migrating(struct vma_file *file, int fd, const struct msghdr
 	struct udp_sock *sock = udp_sock(file);
 
 	if (__builtin_expect(vma_migration_count(&sock->tx_migration), 0))
-		tx_place_changed(sock);
+		tx_migrate_to_changed_place(sock);
 	return udp_sendmsg(file, fd, msg, flags);
 }

@@ -15,7 +15,7 @@
 enum { SOURCES_AT_ONCE = 16 };
 
 /* In the making: memberships whose sources lie one behind the other in `sources`. */
-struct draft {
+struct groups_draft {
 	struct udp_membership *at;
 	uint32_t n, capacity;
 	uint32_t *sources;
@@ -36,36 +36,40 @@ static void *array_realloc_if_full(void *old, size_t used, uint32_t *capacity, s
 	return larger;
 }
 
-/* Its sources follow by draft_source. */
-static int draft_membership(struct draft *draft, uint32_t group, uint32_t ifindex, bool exclude)
+/* Its sources follow by groups_draft_add_source. */
+static int groups_draft_add_membership(struct groups_draft *groups_draft, uint32_t group, uint32_t ifindex,
+                                       bool exclude)
 {
-	if (draft->n == draft->capacity) {
-		void *larger = array_realloc_if_full(draft->at, draft->n, &draft->capacity, sizeof(draft->at[0]));
+	if (groups_draft->n == groups_draft->capacity) {
+		void *larger = array_realloc_if_full(groups_draft->at, groups_draft->n, &groups_draft->capacity,
+		                                     sizeof(groups_draft->at[0]));
 
 		if (larger == NULL)
 			return -ENOMEM;
-		draft->at = larger;
+		groups_draft->at = larger;
 	}
-	draft->at[draft->n++] = (struct udp_membership){.group = group, .ifindex = ifindex, .exclude = exclude};
+	groups_draft->at[groups_draft->n++] =
+	        (struct udp_membership){.group = group, .ifindex = ifindex, .exclude = exclude};
 	return 0;
 }
 
-static int draft_source(struct draft *draft, uint32_t source)
+static int groups_draft_add_source(struct groups_draft *groups_draft, uint32_t source)
 {
-	if (draft->n_sources == draft->sources_capacity) {
-		void *larger = array_realloc_if_full(draft->sources, draft->n_sources, &draft->sources_capacity,
-		                                     sizeof(draft->sources[0]));
+	if (groups_draft->n_sources == groups_draft->sources_capacity) {
+		void *larger = array_realloc_if_full(groups_draft->sources, groups_draft->n_sources,
+		                                     &groups_draft->sources_capacity, sizeof(groups_draft->sources[0]));
 
 		if (larger == NULL)
 			return -ENOMEM;
-		draft->sources = larger;
+		groups_draft->sources = larger;
 	}
-	draft->sources[draft->n_sources++] = source;
-	draft->at[draft->n - 1].n++;
+	groups_draft->sources[groups_draft->n_sources++] = source;
+	groups_draft->at[groups_draft->n - 1].n++;
 	return 0;
 }
 
-static int membership_draft_copy_other_groups(struct draft *draft, const struct udp_groups *groups, uint32_t group)
+static int groups_draft_copy_other_groups(struct groups_draft *groups_draft, const struct udp_groups *groups,
+                                          uint32_t group)
 {
 	int rc = 0;
 
@@ -74,34 +78,34 @@ static int membership_draft_copy_other_groups(struct draft *draft, const struct 
 
 		if (old->group == group)
 			continue;
-		rc = draft_membership(draft, old->group, old->ifindex, old->exclude);
+		rc = groups_draft_add_membership(groups_draft, old->group, old->ifindex, old->exclude);
 		for (uint32_t s = 0; s < old->n && rc == 0; s++)
-			rc = draft_source(draft, old->source[s]);
+			rc = groups_draft_add_source(groups_draft, old->source[s]);
 	}
 	return rc;
 }
 
-static void membership_draft_free(struct draft *draft)
+static void groups_draft_free(struct groups_draft *groups_draft)
 {
-	vma_free(draft->at);
-	vma_free(draft->sources);
+	vma_free(groups_draft->at);
+	vma_free(groups_draft->sources);
 }
 
-static struct udp_groups *groups_finish(const struct draft *draft, bool all)
+static struct udp_groups *groups_create_from_draft(const struct groups_draft *groups_draft, bool all)
 {
-	size_t head = sizeof(struct udp_groups) + draft->n * sizeof(struct udp_membership);
-	struct udp_groups *groups = vma_alloc(head + draft->n_sources * sizeof(uint32_t));
+	size_t head = sizeof(struct udp_groups) + groups_draft->n * sizeof(struct udp_membership);
+	struct udp_groups *groups = vma_alloc(head + groups_draft->n_sources * sizeof(uint32_t));
 	const uint32_t *source;
 
 	if (groups == NULL)
 		return NULL;
 	groups->all = all;
-	groups->n = draft->n;
+	groups->n = groups_draft->n;
 	source = (const uint32_t *)((char *)groups + head);
-	if (draft->n_sources != 0)
-		memcpy((char *)groups + head, draft->sources, draft->n_sources * sizeof(uint32_t));
-	for (uint32_t i = 0; i < draft->n; i++) {
-		groups->at[i] = draft->at[i];
+	if (groups_draft->n_sources != 0)
+		memcpy((char *)groups + head, groups_draft->sources, groups_draft->n_sources * sizeof(uint32_t));
+	for (uint32_t i = 0; i < groups_draft->n; i++) {
+		groups->at[i] = groups_draft->at[i];
 		groups->at[i].source = source;
 		source += groups->at[i].n;
 	}
@@ -144,17 +148,19 @@ static void groups_publish(struct udp_sock *sock, struct udp_groups *groups)
 
 /* ---- the kernel's answer ---- */
 
-static int draft_from_filter(struct draft *draft, const struct group_filter *filter, uint32_t group, uint32_t ifindex)
+static int groups_draft_add_from_filter(struct groups_draft *groups_draft, const struct group_filter *filter,
+                                        uint32_t group, uint32_t ifindex)
 {
-	int rc = draft_membership(draft, group, ifindex, filter->gf_fmode == MCAST_EXCLUDE);
+	int rc = groups_draft_add_membership(groups_draft, group, ifindex, filter->gf_fmode == MCAST_EXCLUDE);
 
 	for (uint32_t i = 0; i < filter->gf_numsrc && rc == 0; i++)
-		rc = draft_source(draft, ((const struct sockaddr_in *)&filter->gf_slist[i])->sin_addr.s_addr);
+		rc = groups_draft_add_source(groups_draft,
+		                             ((const struct sockaddr_in *)&filter->gf_slist[i])->sin_addr.s_addr);
 	return rc;
 }
 
 /* Not joined there: nothing is added. */
-static int draft_from_kernel(struct draft *draft, int fd, uint32_t group, uint32_t ifindex)
+static int groups_draft_add_from_kernel(struct groups_draft *groups_draft, int fd, uint32_t group, uint32_t ifindex)
 {
 	const struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = group};
 	uint32_t capacity = SOURCES_AT_ONCE;
@@ -176,7 +182,7 @@ static int draft_from_kernel(struct draft *draft, int fd, uint32_t group, uint32
 		}
 		n = filter->gf_numsrc; /* all that there are, also when there was room for less */
 		if (n <= capacity)
-			rc = draft_from_filter(draft, filter, group, ifindex);
+			rc = groups_draft_add_from_filter(groups_draft, filter, group, ifindex);
 		vma_free(filter);
 		if (n <= capacity)
 			return rc;
@@ -203,7 +209,7 @@ static struct vma_net_link *net_links_alloc(struct vma_net *net, uint32_t *n)
 	}
 }
 
-static int draft_group(struct draft *draft, int fd, uint32_t group)
+static int groups_draft_add_group(struct groups_draft *groups_draft, int fd, uint32_t group)
 {
 	struct vma_engine *engine = vma_engine();
 	struct vma_net_link *links;
@@ -216,7 +222,7 @@ static int draft_group(struct draft *draft, int fd, uint32_t group)
 	if (links == NULL)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < n && rc == 0; i++)
-		rc = draft_from_kernel(draft, fd, group, links[i].ifindex);
+		rc = groups_draft_add_from_kernel(groups_draft, fd, group, links[i].ifindex);
 	vma_free(links);
 	return rc;
 }
@@ -225,7 +231,7 @@ static void add_local_members(const struct udp_groups *groups, uint32_t group)
 {
 	for (uint32_t i = 0; i < groups->n; i++) {
 		if (groups->at[i].group == group)
-			udp_members_add(group, groups->at[i].ifindex);
+			udp_local_members_add(group, groups->at[i].ifindex);
 	}
 }
 
@@ -233,13 +239,13 @@ int udp_groups_refresh(struct udp_sock *sock, int fd, uint32_t group)
 {
 	const struct udp_groups *old = atomic_load_explicit(&sock->groups, memory_order_relaxed);
 	struct udp_groups *groups;
-	struct draft draft = {0};
-	int rc = membership_draft_copy_other_groups(&draft, old, group);
+	struct groups_draft groups_draft = {0};
+	int rc = groups_draft_copy_other_groups(&groups_draft, old, group);
 
 	if (rc == 0)
-		rc = draft_group(&draft, fd, group);
-	groups = rc == 0 ? groups_finish(&draft, sock->mc_all) : NULL;
-	membership_draft_free(&draft);
+		rc = groups_draft_add_group(&groups_draft, fd, group);
+	groups = rc == 0 ? groups_create_from_draft(&groups_draft, sock->mc_all) : NULL;
+	groups_draft_free(&groups_draft);
 	if (groups == NULL)
 		return -ENOMEM;
 	groups_publish(sock, groups);
@@ -249,13 +255,13 @@ int udp_groups_refresh(struct udp_sock *sock, int fd, uint32_t group)
 
 int udp_groups_set_all(struct udp_sock *sock, bool all)
 {
-	struct draft draft = {0};
+	struct groups_draft groups_draft = {0};
 	/* 0.0.0.0 is no group, so nothing is left out. */
-	int rc = membership_draft_copy_other_groups(&draft, atomic_load_explicit(&sock->groups, memory_order_relaxed),
-	                                            INADDR_ANY);
-	struct udp_groups *groups = rc == 0 ? groups_finish(&draft, all) : NULL;
+	int rc = groups_draft_copy_other_groups(&groups_draft,
+	                                        atomic_load_explicit(&sock->groups, memory_order_relaxed), INADDR_ANY);
+	struct udp_groups *groups = rc == 0 ? groups_create_from_draft(&groups_draft, all) : NULL;
 
-	membership_draft_free(&draft);
+	groups_draft_free(&groups_draft);
 	if (groups == NULL)
 		return -ENOMEM;
 	sock->mc_all = all;

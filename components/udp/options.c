@@ -192,7 +192,7 @@ static void set_rx_opt(struct udp_sock *sock, uint32_t rx_opt, bool on)
  * The kernel tells a stamp of the hardware if RAW_HARDWARE is set. Programs written for this library's predecessor set
  * RX_HARDWARE alone, to which the kernel never answers anything.
  */
-static void mirror_stamps(struct udp_sock *sock, int fd)
+static void mirror_timestamp_options(struct udp_sock *sock, int fd)
 {
 	const unsigned served = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE;
 	const unsigned hardware = SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_RAW_HARDWARE;
@@ -228,7 +228,7 @@ static void set_rcvbuf(struct udp_sock *sock, int64_t bytes)
 	udp_stats_describe(sock);
 }
 
-static void mirror_device(struct udp_sock *sock, int fd)
+static void mirror_bound_device_option(struct udp_sock *sock, int fd)
 {
 	const uint32_t ifindex = (uint32_t)vma_sock_get_int(fd, SOL_SOCKET, SO_BINDTOIFINDEX, 0);
 
@@ -239,7 +239,7 @@ static void mirror_device(struct udp_sock *sock, int fd)
 	udp_dst_reset(sock);
 }
 
-static void mirror_mark(struct udp_sock *sock, int fd)
+static void mirror_mark_option(struct udp_sock *sock, int fd)
 {
 	const uint32_t mark = (uint32_t)vma_sock_get_int(fd, SOL_SOCKET, SO_MARK, 0);
 
@@ -251,7 +251,7 @@ static void mirror_mark(struct udp_sock *sock, int fd)
 }
 
 /* All ones of either width: no limit. */
-static void mirror_pace(struct udp_sock *sock, int fd)
+static void mirror_pacing_rate_option(struct udp_sock *sock, int fd)
 {
 	uint64_t rate = UINT64_MAX;
 	socklen_t len = sizeof(rate);
@@ -264,7 +264,7 @@ static void mirror_pace(struct udp_sock *sock, int fd)
 }
 
 /* The kernel does not tell a time that is negative from none. */
-static void mirror_timeout(struct udp_sock *sock, int fd, int name, const void *value)
+static void mirror_timeout_option(struct udp_sock *sock, int fd, int name, const void *value)
 {
 	const uint64_t ns = vma_sock_timeout_ns(fd, name, value);
 	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
@@ -292,11 +292,11 @@ static void udp_mirror_socket(struct udp_sock *sock, int fd, int name, const voi
 		break;
 	case SO_RCVTIMEO_OLD:
 	case SO_RCVTIMEO_NEW:
-		mirror_timeout(sock, fd, SO_RCVTIMEO_OLD, value);
+		mirror_timeout_option(sock, fd, SO_RCVTIMEO_OLD, value);
 		break;
 	case SO_SNDTIMEO_OLD:
 	case SO_SNDTIMEO_NEW:
-		mirror_timeout(sock, fd, SO_SNDTIMEO_OLD, value);
+		mirror_timeout_option(sock, fd, SO_SNDTIMEO_OLD, value);
 		break;
 	case SO_TIMESTAMP_OLD:
 	case SO_TIMESTAMPNS_OLD:
@@ -304,14 +304,14 @@ static void udp_mirror_socket(struct udp_sock *sock, int fd, int name, const voi
 	case SO_TIMESTAMP_NEW:
 	case SO_TIMESTAMPNS_NEW:
 	case SO_TIMESTAMPING_NEW:
-		mirror_stamps(sock, fd);
+		mirror_timestamp_options(sock, fd);
 		break;
 	case SO_RXQ_OVFL:
 		set_rx_opt(sock, UDP_RX_OPT_RXQ_OVFL, get_bool(fd, SOL_SOCKET, name));
 		break;
 	case SO_BINDTODEVICE:
 	case SO_BINDTOIFINDEX:
-		mirror_device(sock, fd);
+		mirror_bound_device_option(sock, fd);
 		break;
 	case SO_REUSEADDR:
 		sock->reuse_addr = get_bool(fd, SOL_SOCKET, name);
@@ -325,10 +325,10 @@ static void udp_mirror_socket(struct udp_sock *sock, int fd, int name, const voi
 			udp_dst_reset(sock);
 		break;
 	case SO_MARK:
-		mirror_mark(sock, fd);
+		mirror_mark_option(sock, fd);
 		break;
 	case SO_MAX_PACING_RATE:
-		mirror_pace(sock, fd);
+		mirror_pacing_rate_option(sock, fd);
 		break;
 	default:
 		break;
@@ -389,7 +389,7 @@ static int group_offset(int name)
 }
 
 /* Also after a refusal: some have joined before they fail. */
-static void mirror_membership(struct udp_sock *sock, int fd, int name, const void *value, socklen_t len)
+static void mirror_group_membership_option(struct udp_sock *sock, int fd, int name, const void *value, socklen_t len)
 {
 	int offset = group_offset(name);
 	uint32_t group;
@@ -427,7 +427,7 @@ static void set_mc_interface(struct udp_sock *sock, uint32_t ifindex, struct in_
 }
 
 /* The kernel has checked it; it tells the address only. The shorter forms begin alike. */
-static void mirror_mc_interface(struct udp_sock *sock, const void *value, socklen_t len)
+static void mirror_multicast_interface_option(struct udp_sock *sock, const void *value, socklen_t len)
 {
 	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
 	struct ip_mreqn request = {0};
@@ -449,7 +449,7 @@ static void mirror_mc_interface(struct udp_sock *sock, const void *value, sockle
 	set_mc_interface(sock, ifindex, request.imr_address);
 }
 
-static void mirror_mc_all(struct udp_sock *sock, int fd)
+static void mirror_multicast_all_option(struct udp_sock *sock, int fd)
 {
 	const bool all = vma_sock_get_int(fd, IPPROTO_IP, IP_MULTICAST_ALL, 1) != 0;
 
@@ -482,7 +482,7 @@ static bool mc_loop_now(const struct udp_sock *sock, int fd)
 }
 
 /* What each datagram's header gets. */
-static void mirror_header(struct udp_sock *sock, int fd, int name)
+static void mirror_ip_header_option(struct udp_sock *sock, int fd, int name)
 {
 	const int value = vma_sock_get_int(fd, IPPROTO_IP, name, 0);
 	struct udp_fork_shared *fork_shared = udp_fork_shared(sock);
@@ -511,7 +511,7 @@ static void mirror_header(struct udp_sock *sock, int fd, int name)
 		udp_dst_reset(sock);
 }
 
-static void mirror_ip(struct udp_sock *sock, int fd, int name, const void *value, socklen_t len)
+static void mirror_ip_option(struct udp_sock *sock, int fd, int name, const void *value, socklen_t len)
 {
 	switch (name) {
 	case IP_PKTINFO:
@@ -535,13 +535,13 @@ static void mirror_ip(struct udp_sock *sock, int fd, int name, const void *value
 	case IP_MULTICAST_TTL:
 	case IP_MULTICAST_LOOP:
 	case IP_MTU_DISCOVER:
-		mirror_header(sock, fd, name);
+		mirror_ip_header_option(sock, fd, name);
 		break;
 	case IP_MULTICAST_IF:
-		mirror_mc_interface(sock, value, len);
+		mirror_multicast_interface_option(sock, value, len);
 		break;
 	case IP_MULTICAST_ALL:
-		mirror_mc_all(sock, fd);
+		mirror_multicast_all_option(sock, fd);
 		break;
 	default:
 		break;
@@ -551,14 +551,14 @@ static void mirror_ip(struct udp_sock *sock, int fd, int name, const void *value
 /* ---- IPPROTO_IPV6 ---- */
 
 /* The others are about what is IPv6, which is the kernel's. */
-static void mirror_ipv6(struct udp_sock *sock, int fd, int name)
+static void mirror_ipv6_option(struct udp_sock *sock, int fd, int name)
 {
 	if (name == IPV6_RECVPKTINFO)
 		set_rx_opt(sock, UDP_RX_OPT_PKTINFO6, get_bool(fd, IPPROTO_IPV6, name));
 	if (name == IPV6_ADDRFORM)
 		udp_follow_shared_changes(sock, fd);
 	if (name == IPV6_ADDRFORM || name == IPV6_MULTICAST_LOOP)
-		mirror_header(sock, fd, IP_MULTICAST_LOOP);
+		mirror_ip_header_option(sock, fd, IP_MULTICAST_LOOP);
 }
 
 /* ---- setsockopt ---- */
@@ -647,15 +647,15 @@ int udp_setsockopt(struct vma_file *file, int fd, int level, int name, const voi
 	if (rc == -EPERM && !membership && option == NULL && udp_set_privileged(sock, level, name, value, len) == 0)
 		rc = 0;
 	else if (membership)
-		mirror_membership(sock, fd, name, value, len);
+		mirror_group_membership_option(sock, fd, name, value, len);
 	else if (rc == 0 && option != NULL)
 		udp_set_os_bit(sock, option->bit, vma_inet_option_is_set(fd, level, name, option->enabled_by));
 	else if (rc == 0 && level == SOL_SOCKET)
 		udp_mirror_socket(sock, fd, name, value);
 	else if (rc == 0 && level == IPPROTO_IP)
-		mirror_ip(sock, fd, name, value, len);
+		mirror_ip_option(sock, fd, name, value, len);
 	else if (rc == 0 && level == IPPROTO_IPV6)
-		mirror_ipv6(sock, fd, name);
+		mirror_ipv6_option(sock, fd, name);
 	udp_control_end(sock);
 	if (rc == 0 && membership && is_join(name))
 		wait_after_join(file);
@@ -709,9 +709,9 @@ void udp_options_follow(struct udp_sock *sock, int fd, const struct udp_fork_sha
 	for (unsigned i = 0; i < sizeof(socket_names) / sizeof(socket_names[0]); i++)
 		udp_mirror_socket(sock, fd, socket_names[i], NULL);
 	for (unsigned i = 0; i < sizeof(ip_names) / sizeof(ip_names[0]); i++)
-		mirror_ip(sock, fd, ip_names[i], NULL, 0);
+		mirror_ip_option(sock, fd, ip_names[i], NULL, 0);
 	if (sock->file.family == AF_INET6)
-		mirror_ipv6(sock, fd, IPV6_RECVPKTINFO);
+		mirror_ipv6_option(sock, fd, IPV6_RECVPKTINFO);
 	udp_follow_shared_ttl(sock, fork_shared);
 	udp_follow_shared_mcast_interface(sock, fd, fork_shared);
 	udp_follow_shared_memberships(sock, fd);

@@ -70,7 +70,7 @@ static void run_pace(struct vma_internal_task *task)
 	vma_file_put(&sock->file);
 }
 
-void udp_pace_tell(struct udp_sock *sock)
+void udp_pace_schedule_readiness(struct udp_sock *sock)
 {
 	if (vma_engine() == NULL || atomic_exchange(&sock->pace_scheduled, true))
 		return;
@@ -83,7 +83,7 @@ bool udp_pace_is_ready(struct udp_sock *sock)
 {
 	if (pace_is_due(sock))
 		return true;
-	udp_pace_tell(sock);
+	udp_pace_schedule_readiness(sock);
 	return false;
 }
 

@@ -57,7 +57,7 @@ static inline uint64_t udp_queue_datagram_cost(const struct udp_datagram *datagr
 
 /* ---- producer ---- */
 
-static bool __attribute__((cold, noinline)) queue_refuse(struct udp_queue *queue)
+static bool __attribute__((cold, noinline)) queue_count_dropped(struct udp_queue *queue)
 {
 	atomic_store_explicit(&queue->dropped, atomic_load_explicit(&queue->dropped, memory_order_relaxed) + 1,
 	                      memory_order_relaxed);
@@ -97,10 +97,10 @@ bool udp_queue_push(struct udp_queue *queue, const struct udp_datagram *datagram
 
 	if (__builtin_expect(pushed_bytes - queue->cached_popped_bytes + bytes > limit_bytes, 0) &&
 	    udp_queue_is_full(queue, bytes, limit_bytes))
-		return queue_refuse(queue);
+		return queue_count_dropped(queue);
 	if (__builtin_expect(!datagram_ring_push_spsc(queue->tail, datagram), 0) &&
 	    !udp_queue_push_new_chunk(queue, datagram))
-		return queue_refuse(queue);
+		return queue_count_dropped(queue);
 	atomic_store_explicit(&queue->pushed_bytes, pushed_bytes + bytes, memory_order_relaxed);
 	/* Release: pairs with the acquire of udp_queue_is_empty; see the head of this file. */
 	atomic_store_explicit(&queue->pushed, atomic_load_explicit(&queue->pushed, memory_order_relaxed) + 1,

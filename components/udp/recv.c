@@ -62,7 +62,7 @@ fill_rx_opts(struct udp_attachment *at, uint32_t rx_opts, const struct vma_buf *
 {
 	struct udp_sock *sock = at->sock;
 
-	if (udp_fork_shared_moved(sock) && !udp_fork_shared_accepts(sock, datagram))
+	if (udp_fork_shared_has_changed(sock) && !udp_fork_shared_accepts(sock, datagram))
 		return RX_OPTS_REFUSED; /* it is not what it was */
 	if (rx_opts & (UDP_RX_OPT_STAMPS | UDP_RX_OPT_LAST_STAMP | UDP_RX_OPT_CALLBACK))
 		datagram->arrival_ns = packet_arrival_realtime_ns(packet);
@@ -174,7 +174,7 @@ _Static_assert(VMA_FILE_READABLE == (EPOLLIN | EPOLLRDNORM), "of sock.h, without
  * between; only the scheduler may. Those who find it taken wait one behind the other in the mutex, and the first of
  * them naps, which also works when it has a higher real-time priority than the holder.
  */
-static void __attribute__((cold, noinline)) reader_lock_slow(struct udp_sock *sock)
+static void __attribute__((cold, noinline)) udp_receive_lock_acquire_slow(struct udp_sock *sock)
 {
 	struct timespec nap = {.tv_nsec = 10000};
 	unsigned tries = 0;
@@ -187,13 +187,13 @@ static void __attribute__((cold, noinline)) reader_lock_slow(struct udp_sock *so
 	pthread_mutex_unlock(&sock->reader);
 }
 
-static inline void reader_lock(struct udp_sock *sock)
+static inline void udp_receive_lock_acquire(struct udp_sock *sock)
 {
 	if (__builtin_expect(atomic_exchange_explicit(&sock->taking, true, memory_order_acquire), 0))
-		reader_lock_slow(sock);
+		udp_receive_lock_acquire_slow(sock);
 }
 
-static inline void reader_unlock(struct udp_sock *sock)
+static inline void udp_receive_lock_release(struct udp_sock *sock)
 {
 	atomic_store_explicit(&sock->taking, false, memory_order_release);
 }
@@ -236,7 +236,7 @@ static inline bool queue_take_datagram(struct udp_sock *sock, struct udp_queue *
 
 	if (udp_queue_is_empty(queue))
 		return false;
-	reader_lock(sock);
+	udp_receive_lock_acquire(sock);
 	front = udp_queue_front(queue);
 	if (front != NULL) {
 		*out = *front;
@@ -246,7 +246,7 @@ static inline bool queue_take_datagram(struct udp_sock *sock, struct udp_queue *
 		else
 			udp_queue_pop(queue);
 	}
-	reader_unlock(sock);
+	udp_receive_lock_release(sock);
 	return front != NULL;
 }
 
@@ -292,7 +292,7 @@ void udp_take_all(struct udp_sock *sock, const struct udp_attachments *all,
 {
 	const struct udp_datagram *front;
 
-	reader_lock(sock);
+	udp_receive_lock_acquire(sock);
 	for (uint32_t i = 0; i < all->n; i++) {
 		while ((front = udp_queue_front(&all->at[i]->queue)) != NULL) {
 			each(arg, front);
@@ -300,7 +300,7 @@ void udp_take_all(struct udp_sock *sock, const struct udp_attachments *all,
 			udp_queue_pop(&all->at[i]->queue);
 		}
 	}
-	reader_unlock(sock);
+	udp_receive_lock_release(sock);
 }
 
 int udp_next_datagram_len(struct udp_sock *sock)
@@ -313,14 +313,14 @@ int udp_next_datagram_len(struct udp_sock *sock)
 
 	if (udp_fork_queue_take(sock, true, &left) != NULL)
 		return left.len;
-	reader_lock(sock);
+	udp_receive_lock_acquire(sock);
 	for (uint32_t i = 0; all != NULL && front == NULL && i < all->left; i++)
 		front = udp_queue_front(&all->at[i]->queue);
 	for (uint32_t i = 0; all != NULL && front == NULL && i < all->n - all->left; i++)
 		front = udp_queue_front(&all->at[all->left + (first + i) % (all->n - all->left)]->queue);
 	if (front != NULL)
 		len = front->len;
-	reader_unlock(sock);
+	udp_receive_lock_release(sock);
 	return len;
 }
 
@@ -383,7 +383,7 @@ recv_fill_msg_name(const struct udp_sock *sock, struct msghdr *msg, const struct
 static void __attribute__((noinline))
 put_rx_cmsgs(struct udp_sock *sock, struct msghdr *msg, const struct udp_datagram *datagram)
 {
-	if (udp_fork_shared_moved(sock))
+	if (udp_fork_shared_has_changed(sock))
 		udp_fork_shared_follow(sock);
 	udp_put_cmsgs(msg, atomic_load_explicit(&sock->rx_opts, memory_order_relaxed), datagram);
 }
@@ -432,7 +432,7 @@ stats_count_truncated_datagram(const struct udp_sock *sock, int flags, size_t by
 		vma_stats_add(&sock->stats->rx_lost, 1);
 }
 
-void udp_count_given_away(const struct udp_sock *sock, const struct udp_datagram *datagram)
+void udp_count_datagram_as_dropped(const struct udp_sock *sock, const struct udp_datagram *datagram)
 {
 	stats_count_truncated_datagram(sock, 0, datagram->len);
 }
@@ -451,9 +451,10 @@ static inline size_t datagram_truncate_to_capacity(const struct udp_sock *sock, 
 }
 
 /* Copies a taken datagram of which the pieces have `capacity`. What cannot be written is lost. */
-static inline __attribute__((always_inline)) ssize_t give_datagram(struct udp_sock *sock, struct msghdr *msg, int flags,
-                                                                   const struct iovec *iov, size_t n, size_t capacity,
-                                                                   const struct udp_datagram *datagram)
+static inline __attribute__((always_inline)) ssize_t copy_datagram_to_msg(struct udp_sock *sock, struct msghdr *msg,
+                                                                          int flags, const struct iovec *iov, size_t n,
+                                                                          size_t capacity,
+                                                                          const struct udp_datagram *datagram)
 {
 	const struct vma_bufarena *arena = vma_engine()->arena;
 	const struct vma_buf *packet = datagram->packet;
@@ -485,12 +486,11 @@ static inline void stats_count_received_datagram(const struct udp_sock *sock, ss
 	}
 }
 
-static inline __attribute__((always_inline)) ssize_t finish_datagram(struct udp_sock *sock, struct msghdr *msg,
-                                                                     int flags, const struct iovec *iov, size_t n,
-                                                                     size_t capacity,
-                                                                     const struct udp_datagram *datagram)
+static inline __attribute__((always_inline)) ssize_t
+copy_datagram_and_release(struct udp_sock *sock, struct msghdr *msg, int flags, const struct iovec *iov, size_t n,
+                          size_t capacity, const struct udp_datagram *datagram)
 {
-	ssize_t len = give_datagram(sock, msg, flags, iov, n, capacity, datagram);
+	ssize_t len = copy_datagram_to_msg(sock, msg, flags, iov, n, capacity, datagram);
 
 	stats_count_received_datagram(sock, len);
 	if (__builtin_expect(len < 0, 0))
@@ -523,7 +523,8 @@ receive_by_iov_iter(struct udp_sock *sock, const struct udp_attachments *all, st
 
 	if (rc == 0)
 		rc = udp_take_datagram(sock, all, flags & MSG_PEEK, &datagram)
-		             ? finish_datagram(sock, msg, flags, iov_iter.iov, iov_iter.n, iov_iter.left, &datagram)
+		             ? copy_datagram_and_release(sock, msg, flags, iov_iter.iov, iov_iter.n, iov_iter.left,
+		                                         &datagram)
 		             : -ENODATA;
 	if (flags & MSG_PEEK)
 		stats_count_peek(sock, rc);
@@ -583,15 +584,15 @@ struct lent {
 };
 
 /* 0, -ENODATA; forced, and it stays where it is: -ENOBUFS, -EIO. */
-static int queue_lend(struct udp_sock *sock, struct udp_queue *queue, struct vma_recv_zcopy_call *lend, int flags,
-                      struct lent *lent)
+static int queue_take_for_zcopy(struct udp_sock *sock, struct udp_queue *queue, struct vma_recv_zcopy_call *lend,
+                                int flags, struct lent *lent)
 {
 	const struct udp_datagram *front;
 	int rc = -ENODATA;
 
 	if (udp_queue_is_empty(queue))
 		return -ENODATA;
-	reader_lock(sock);
+	udp_receive_lock_acquire(sock);
 	front = udp_queue_front(queue);
 	if (front != NULL) {
 		rc = 0;
@@ -606,22 +607,22 @@ static int queue_lend(struct udp_sock *sock, struct udp_queue *queue, struct vma
 			udp_queue_pop(queue);
 		stats_update_queue_length(sock, queue);
 	}
-	reader_unlock(sock);
+	udp_receive_lock_release(sock);
 	return rc;
 }
 
-static int lend_from_attachments(struct udp_sock *sock, const struct udp_attachments *all,
-                                 struct vma_recv_zcopy_call *lend, int flags, struct lent *lent)
+static int take_for_zcopy_from_attachments(struct udp_sock *sock, const struct udp_attachments *all,
+                                           struct vma_recv_zcopy_call *lend, int flags, struct lent *lent)
 {
 	const uint32_t first = atomic_load_explicit(&sock->next_ring, memory_order_relaxed), live = all->n - all->left;
 	int rc = -ENODATA;
 
 	for (uint32_t i = 0; rc == -ENODATA && i < all->left; i++)
-		rc = queue_lend(sock, &all->at[i]->queue, lend, flags, lent);
+		rc = queue_take_for_zcopy(sock, &all->at[i]->queue, lend, flags, lent);
 	for (uint32_t i = 0; rc == -ENODATA && i < live; i++) {
 		const uint32_t at = (first + i) % live;
 
-		rc = queue_lend(sock, &all->at[all->left + at]->queue, lend, flags, lent);
+		rc = queue_take_for_zcopy(sock, &all->at[all->left + at]->queue, lend, flags, lent);
 		if (rc == 0 && live > 1)
 			atomic_store_explicit(&sock->next_ring, flags & MSG_PEEK ? at : at + 1, memory_order_relaxed);
 	}
@@ -651,17 +652,17 @@ static ssize_t recv_describe_lent_packet(struct udp_sock *sock, struct vma_recv_
 }
 
 static ssize_t __attribute__((cold, noinline))
-receive_lent(struct udp_sock *sock, const struct udp_attachments *all, struct msghdr *msg, int flags)
+receive_zcopy_queued(struct udp_sock *sock, const struct udp_attachments *all, struct msghdr *msg, int flags)
 {
 	struct vma_recv_zcopy_call *lend = vma_lend_of(msg);
 	struct lent lent;
-	ssize_t rc = lend_from_attachments(sock, all, lend, flags, &lent);
+	ssize_t rc = take_for_zcopy_from_attachments(sock, all, lend, flags, &lent);
 
 	if (rc != 0)
 		return rc;
 	if (lent.id != 0)
 		return recv_describe_lent_packet(sock, lend, flags, &lent);
-	rc = finish_datagram(sock, msg, flags, &lend->piece, 1, lend->piece.iov_len, &lent.datagram);
+	rc = copy_datagram_and_release(sock, msg, flags, &lend->piece, 1, lend->piece.iov_len, &lent.datagram);
 	if (flags & MSG_PEEK)
 		stats_count_peek(sock, rc);
 	return rc;
@@ -677,11 +678,11 @@ ssize_t udp_receive_queued(struct udp_sock *sock, struct msghdr *msg, int flags)
 	if (len != -ENODATA || !udp_has_datagram(all))
 		return len;
 	if (__builtin_expect(flags & (MSG_PEEK | VMA_LEND_FLAG) || !msg_is_single_iov(msg, &iov), 0))
-		return flags & VMA_LEND_FLAG ? receive_lent(sock, all, msg, flags)
+		return flags & VMA_LEND_FLAG ? receive_zcopy_queued(sock, all, msg, flags)
 		                             : receive_by_iov_iter(sock, all, msg, flags);
 	if (!udp_take_datagram(sock, all, false, &datagram))
 		return -ENODATA;
-	return finish_datagram(sock, msg, flags, &iov, 1, iov.iov_len, &datagram);
+	return copy_datagram_and_release(sock, msg, flags, &iov, 1, iov.iov_len, &datagram);
 }
 
 /* ---- recv ---- */
@@ -723,7 +724,7 @@ ssize_t udp_recvmsg(struct vma_file *file, int fd, struct msghdr *msg, int flags
 		     !udp_take_datagram(sock, all, false, &datagram)))
 			return udp_recv_empty(sock, fd, msg, flags);
 	}
-	return finish_datagram(sock, msg, flags, &iov, 1, iov.iov_len, &datagram);
+	return copy_datagram_and_release(sock, msg, flags, &iov, 1, iov.iov_len, &datagram);
 }
 
 ssize_t udp_recvmsg_draining(struct vma_file *file, int fd, struct msghdr *msg, int flags)
@@ -738,8 +739,8 @@ ssize_t udp_recvmsg_draining(struct vma_file *file, int fd, struct msghdr *msg, 
 
 /* ---- readiness ---- */
 
-/* Of a socket that sends offloaded: it always can, unless it is paced. Then the shadow, which has nothing to send, is no
- * help either. */
+/* Of a socket that sends offloaded: it always can, unless it is paced. Then the shadow, which has nothing to send, is
+ * no help either. */
 static uint32_t udp_poll_out(struct udp_sock *sock)
 {
 	const uint32_t out = EPOLLOUT | EPOLLWRNORM | EPOLLWRBAND;
@@ -759,7 +760,7 @@ uint32_t udp_poll(struct vma_file *file)
 
 	if (all == NULL) {
 		if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
-			udp_schedule_take_up(udp_sock(file));
+			udp_schedule_offload_of_inherited(udp_sock(file));
 		/* It may send past the kernel all the same; an unpaced one is as writable as its shadow. */
 		if (udp_is_paced(sock) && !file->os_only && !atomic_load_explicit(&sock->os_send, memory_order_relaxed))
 			events |= udp_poll_out(udp_sock(file));

@@ -26,7 +26,7 @@
 #include "extra.h"
 
 enum {
-	OS_AGAIN_NS = 20000,
+	OS_RECHECK_NS = 20000,
 	USELESS_WAKEUPS_MAX = 4, /* fewer may be another thread's luck */
 };
 
@@ -97,7 +97,7 @@ static bool count_down_to_os_recv(struct udp_sock *sock, const struct vma_engine
 
 	if (left != 0)
 		atomic_store_explicit(&sock->os_countdown, left - 1, memory_order_relaxed);
-	if (left != 0 && vma_tsc() - asked < vma_tsc_of_nsec(OS_AGAIN_NS) &&
+	if (left != 0 && vma_tsc() - asked < vma_tsc_of_nsec(OS_RECHECK_NS) &&
 	    atomic_load_explicit(&udp_sends_by_os_count, memory_order_acquire) ==
 	            atomic_load_explicit(&sock->os_sends_seen, memory_order_relaxed))
 		return false;
@@ -107,7 +107,7 @@ static bool count_down_to_os_recv(struct udp_sock *sock, const struct vma_engine
 	return true;
 }
 
-static ssize_t udp_recv_nothing(const struct udp_sock *sock)
+static ssize_t udp_recv_count_eagain(const struct udp_sock *sock)
 {
 	if (sock->stats != NULL)
 		vma_stats_add(&sock->stats->rx_eagain, 1);
@@ -197,7 +197,7 @@ static int recv_wait_poll_os(struct vma_wait *wait)
 	}
 	rx->shadow.fd = rx->edges >= 0 && fd >= 0 ? rx->edges : fd;
 	if (len == -EAGAIN)
-		return udp_fork_shared_moved(rx->sock);
+		return udp_fork_shared_has_changed(rx->sock);
 	rx->os_done = true;
 	rx->os_result = len;
 	return 1;
@@ -287,7 +287,7 @@ static ssize_t receive_once(struct rx_wait *rx)
 	}
 	if (rc < 0 && !(rc == -EINTR && recv_is_restartable(rx)))
 		return rc;
-	if (udp_fork_shared_moved(sock))
+	if (udp_fork_shared_has_changed(sock))
 		udp_fork_shared_follow(sock);
 	if (atomic_load_explicit(&sock->os_attention, memory_order_relaxed)) {
 		len = recv_from_os(sock, rx->fd, rx->msg, rx->flags);
@@ -302,7 +302,7 @@ static ssize_t receive_once(struct rx_wait *rx)
 	if (atomic_load_explicit(&sock->shut_rd, memory_order_relaxed))
 		return 0;
 	if (rc == 0)
-		return udp_recv_nothing(sock);
+		return udp_recv_count_eagain(sock);
 	/* Of what has ended the wait nothing was for this call: a fork in a handler, say, has the shadow asked. */
 	return rx->wait.handled && !recv_is_restartable(rx) ? -EINTR : -ENODATA;
 }
@@ -347,7 +347,7 @@ static int check_recv_msghdr(const struct msghdr *msg)
 }
 
 /* A wake-up may have been spent on a call that took something else, or nothing: what is queued is for the next. */
-static void recv_wake_next(struct udp_sock *sock)
+static void recv_pass_wakeup_on(struct udp_sock *sock)
 {
 	if (udp_has_datagram(atomic_load_explicit(&sock->attachments, memory_order_acquire)))
 		vma_waitq_wake(&sock->file.waitq, false);
@@ -365,7 +365,7 @@ ssize_t udp_recv_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int fl
 {
 	ssize_t len = -EAGAIN;
 
-	if (udp_fork_shared_moved(sock))
+	if (udp_fork_shared_has_changed(sock))
 		udp_fork_shared_follow(sock);
 	if (flags & MSG_DONTWAIT || atomic_load_explicit(&sock->nonblocking, memory_order_relaxed)) {
 		if (count_down_to_os_recv(sock, vma_engine()))
@@ -373,14 +373,14 @@ ssize_t udp_recv_empty(struct udp_sock *sock, int fd, struct msghdr *msg, int fl
 		/* Another thread may be forking: what was queued a moment ago is there now. */
 		if (len == -EAGAIN && udp_has_fork_queue(sock))
 			len = udp_receive_queued(sock, msg, flags);
-		return len == -EAGAIN || len == -ENODATA ? udp_recv_nothing(sock) : len;
+		return len == -EAGAIN || len == -ENODATA ? udp_recv_count_eagain(sock) : len;
 	}
 	if (is_in_own_callback(sock))
 		return -EDEADLK;
 	if (!recv_waiter_enter(sock))
 		return -EBADF;
 	len = wait_and_receive(sock, fd, msg, flags);
-	recv_wake_next(sock);
+	recv_pass_wakeup_on(sock);
 	recv_waiter_leave(sock);
 	return len;
 }
@@ -391,13 +391,13 @@ ssize_t udp_recv_general(struct udp_sock *sock, int fd, struct msghdr *msg, int 
 
 	if (sock->file.os_only || flags & MSG_ERRQUEUE)
 		return recv_os_waits(fd, msg, flags);
-	if (udp_is_deferred(sock) && udp_deferred_enter(sock, fd)) {
+	if (udp_is_deferred(sock) && udp_deferred_recv_enter(sock, fd)) {
 		len = recv_os_waits(fd, msg, flags);
 		recv_count_os(sock, len);
-		udp_deferred_leave(sock);
+		udp_deferred_recv_leave(sock);
 		return len;
 	}
-	if (udp_fork_shared_moved(sock))
+	if (udp_fork_shared_has_changed(sock))
 		udp_fork_shared_follow(sock);
 	if (atomic_load_explicit(&sock->inherited, memory_order_relaxed))
 		udp_offload_inherited(sock);

@@ -84,7 +84,7 @@ static void reinject_popped(void *arg, const struct udp_datagram *datagram)
 	const struct udp_reinject *udp_reinject = arg;
 
 	fork_queue_reinject_datagram(arg, datagram);
-	udp_count_given_away(udp_reinject->sock, datagram);
+	udp_count_datagram_as_dropped(udp_reinject->sock, datagram);
 }
 
 static bool udp_reinject_begin(struct udp_reinject *udp_reinject)

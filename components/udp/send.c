@@ -22,9 +22,9 @@
 enum {
 	/* What we do as the kernel does. MSG_CONFIRM is a hint to the neighbour table, which we leave as it is. */
 	SERVED_FLAGS = MSG_DONTWAIT | MSG_NOSIGNAL | MSG_CONFIRM | MSG_EOR,
-	BURST_AFTER = 4,     /* sends in a row before kicks are shared */
-	BURST_GAP_NS = 5000, /* between two of them */
-	CHECK_ONLY = 0x10,   /* the kernel's MSG_PROBE, a name that the C library does not have */
+	BURST_AFTER = 4,            /* sends in a row before kicks are shared */
+	BURST_GAP_NS = 5000,        /* between two of them */
+	MSG_SEND_CHECK_ONLY = 0x10, /* the kernel's MSG_PROBE, a name that the C library does not have */
 	PACED_SLEEP_NS = 50000000,
 	FULL_SLEEP_NS = 20000, /* queue full, and nobody in the way: the peer or the kernel has to come to it */
 };
@@ -51,7 +51,7 @@ static inline bool send_is_in_burst(uint64_t since)
 }
 
 /* Sends in a row: the frame is left for a kick that it shares with the next ones. */
-static unsigned __attribute__((noinline)) kick_later(struct vma_thread *self, struct vma_ring_ctx *ring_ctx)
+static unsigned __attribute__((noinline)) send_kick_later(struct vma_thread *self, struct vma_ring_ctx *ring_ctx)
 {
 	if (self->tx_ring != ring_ctx->ring) {
 		if (self->tx_ring != NULL)
@@ -65,8 +65,8 @@ static unsigned __attribute__((noinline)) kick_later(struct vma_thread *self, st
  * Whether this frame is kicked at once: all but those that follow BURST_AFTER others of this thread closely. A frame
  * that is kicked takes along what waits in its ring.
  */
-static inline unsigned kick_flags(struct vma_thread *self, const struct vma_engine *engine,
-                                  struct vma_ring_ctx *ring_ctx)
+static inline unsigned send_kick_flags(struct vma_thread *self, const struct vma_engine *engine,
+                                       struct vma_ring_ctx *ring_ctx)
 {
 	uint64_t now, since;
 
@@ -83,7 +83,7 @@ static inline unsigned kick_flags(struct vma_thread *self, const struct vma_engi
 		self->tx_burst++;
 		return 0;
 	}
-	return kick_later(self, ring_ctx);
+	return send_kick_later(self, ring_ctx);
 }
 
 /* ---- the shadow ---- */
@@ -120,19 +120,19 @@ static void set_corked(struct udp_sock *sock, bool corked)
 
 /*
  * An error that waits in the library, and not in the shadow, is told as the kernel tells its own: after all that is
- * wrong with the call itself. CHECK_ONLY has the kernel check the call, and send nothing.
+ * wrong with the call itself. MSG_SEND_CHECK_ONLY has the kernel check the call, and send nothing.
  */
 static ssize_t __attribute__((cold, noinline))
 return_deferred_error(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 {
-	ssize_t rc = vma_inet_os_send(fd, msg, flags | CHECK_ONLY | MSG_DONTWAIT);
+	ssize_t rc = vma_inet_os_send(fd, msg, flags | MSG_SEND_CHECK_ONLY | MSG_DONTWAIT);
 
 	return rc < 0 ? rc : -atomic_exchange_explicit(&sock->file.deferred_error, 0, memory_order_relaxed);
 }
 
 /* Outside, since it may block. Frames of before leave first. */
 static ssize_t __attribute__((cold, noinline))
-send_os(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
+send_by_shadow(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 {
 	struct vma_thread *self = vma_thread_self();
 	ssize_t sent = 0;
@@ -199,7 +199,7 @@ udp_transmit(const struct udp_sock *sock, const struct udp_dst *dst, const struc
 		id = (uint16_t)atomic_fetch_add_explicit(dst->ip_id, 1, memory_order_relaxed);
 	seg.off = buf->data_off;
 	seg.len = frame_finish(dst, frame, (uint32_t)len, id, &seg.flags);
-	flags = kick_flags(vma_thread_self(), dst->engine, dst->ring_ctx);
+	flags = send_kick_flags(vma_thread_self(), dst->engine, dst->ring_ctx);
 	if (__builtin_expect(vma_ring_send(ring, &seg, 1, flags) == 0, 0)) {
 		vma_buf_put(arena, buf);
 		return -EAGAIN;
@@ -220,7 +220,7 @@ struct send_wait {
 };
 
 /* Outside, until a paced socket may send; it is looked at again now and then, as its pace may change. */
-static void send_idle_until(uint64_t until_ns, const struct send_wait *send_wait)
+static void send_sleep_until(uint64_t until_ns, const struct send_wait *send_wait)
 {
 	const uint64_t now_ns = vma_now_ns();
 	uint64_t left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
@@ -251,8 +251,8 @@ static void send_wait_without_progress(struct vma_ring *ring, struct send_wait *
 
 /*
  * VMA_TX_NONBLOCKED_EAGAINS=0, for programs that cannot live with EAGAIN: what a send that does not wait finds no room
- * for is said to be sent. What has been queued leaves, and if that makes no room, the datagram is dropped. So is one that
- * is too early.
+ * for is said to be sent. What has been queued leaves, and if that makes no room, the datagram is dropped. So is one
+ * that is too early.
  */
 static ssize_t __attribute__((cold, noinline)) send_or_drop(const struct udp_sock *sock, const struct udp_dst *dst,
                                                             const struct vma_inet_iov_iter *iov_iter, bool early)
@@ -271,7 +271,7 @@ static ssize_t __attribute__((cold, noinline)) send_or_drop(const struct udp_soc
 }
 
 /* Only who has asked for it: by default nothing is lost that the sender was not told of. */
-static bool drops_when_full(const struct vma_conf *conf)
+static bool conf_drops_when_tx_is_full(const struct vma_conf *conf)
 {
 	return conf->given[VMA_CONF_AT_tx_nonblocked_eagains] && !conf->tx_nonblocked_eagains;
 }
@@ -289,7 +289,7 @@ send_wait_for_space(struct udp_sock *sock, struct vma_ring_ctx *ring_ctx, bool n
 		if (sock->stats != NULL)
 			vma_stats_add(&sock->stats->tx_eagain, 1);
 		if (until_ns != 0)
-			udp_pace_tell(sock);
+			udp_pace_schedule_readiness(sock);
 		return -EAGAIN;
 	}
 	if (send_wait->deadline_ns == 0) {
@@ -306,7 +306,7 @@ send_wait_for_space(struct udp_sock *sock, struct vma_ring_ctx *ring_ctx, bool n
 		vma_inet_flush_sends(self);
 	vma_leave(self);
 	if (until_ns != 0)
-		send_idle_until(until_ns, send_wait);
+		send_sleep_until(until_ns, send_wait);
 	else
 		send_wait_without_progress(ring_ctx->ring, send_wait);
 	vma_enter();
@@ -331,7 +331,7 @@ send_key_of_mapped_ipv6(const struct udp_sock *sock, const struct msghdr *msg, u
 }
 
 /* The destination's key, 0: the connected peer; false: what the kernel has to judge. */
-static bool address_key(const struct udp_sock *sock, const struct msghdr *msg, uint64_t *key)
+static bool send_destination_key(const struct udp_sock *sock, const struct msghdr *msg, uint64_t *key)
 {
 	struct sockaddr_in to;
 
@@ -370,7 +370,7 @@ static void __attribute__((cold, noinline)) udp_prepare_first_send(struct udp_so
 	}
 }
 
-static bool is_ready(const struct udp_sock *sock)
+static bool sock_is_ready_to_send_offloaded(const struct udp_sock *sock)
 {
 	const struct udp_tx_options *tx = atomic_load_explicit(&sock->tx, memory_order_acquire);
 
@@ -378,7 +378,7 @@ static bool is_ready(const struct udp_sock *sock)
 }
 
 /* Somebody on this host wants a copy, which only the kernel can give. */
-static inline bool has_local_members(const struct udp_dst *dst)
+static inline bool group_has_local_members(const struct udp_dst *dst)
 {
 	return dst->members_matter && udp_group_has_local_members(dst->to.sin_addr.s_addr, dst->ifindex);
 }
@@ -410,14 +410,14 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 	struct udp_dst own;
 	uint64_t key, until_ns;
 
-	if (!address_key(sock, msg, &key))
+	if (!send_destination_key(sock, msg, &key))
 		return -ENOTSUP;
 	for (;;) {
 		const struct udp_dst *dst =
 		        cmsgs == NULL ? udp_dst_find(sock, key, &own) : udp_dst_find_with(sock, key, cmsgs, &own);
 		ssize_t sent;
 
-		if (dst == NULL || iov_iter->left > dst->max_payload || has_local_members(dst))
+		if (dst == NULL || iov_iter->left > dst->max_payload || group_has_local_members(dst))
 			return -ENOTSUP;
 		if (dst->confirm)
 			udp_dst_probe(sock, dst);
@@ -427,7 +427,7 @@ static ssize_t send_offloaded(struct udp_sock *sock, const struct msghdr *msg, i
 		/* Its owner has gone, and until there is a new one nothing makes room. */
 		if (vma_nic_qp_lost(vma_ring_qp(dst->ring_ctx->ring)))
 			return -ENOTSUP;
-		if (nonblocking && drops_when_full(&dst->engine->conf))
+		if (nonblocking && conf_drops_when_tx_is_full(&dst->engine->conf))
 			return send_or_drop(sock, dst, iov_iter, until_ns != 0);
 		sent = send_wait_for_space(sock, dst->ring_ctx, nonblocking, until_ns, &send_wait);
 		if (sent != 0)
@@ -452,9 +452,9 @@ send_os_for_error(struct udp_sock *sock, int fd, const struct msghdr *msg, int f
 	ssize_t sent;
 
 	atomic_store_explicit(&sock->os_error, false, memory_order_relaxed);
-	sent = send_os(sock, fd, msg, flags);
+	sent = send_by_shadow(sock, fd, msg, flags);
 	if (sent < 0)
-		udp_keep_shadow_error(sock, fd);
+		udp_note_error_waiting_in_shadow(sock, fd);
 	return sent;
 }
 
@@ -495,16 +495,16 @@ send_dummy(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	uint64_t key;
 
 	flags &= ~VMA_SND_FLAGS_DUMMY;
-	if (!sock->file.os_only && !udp_is_deferred(sock) && !is_ready(sock))
+	if (!sock->file.os_only && !udp_is_deferred(sock) && !sock_is_ready_to_send_offloaded(sock))
 		udp_prepare_first_send(sock, fd);
 	if (send_goes_by_os(sock, flags) || udp_is_deferred(sock) ||
-	    (msg->msg_control != NULL && msg->msg_controllen != 0) || !address_key(sock, msg, &key))
+	    (msg->msg_control != NULL && msg->msg_controllen != 0) || !send_destination_key(sock, msg, &key))
 		return -EINVAL;
 	rc = vma_inet_iov_iter_get(&iov_iter, msg);
 	if (rc == 0) {
 		dst = udp_dst_find(sock, key, &own);
 		rc = dst != NULL && dst->ring_ctx != NULL && iov_iter.left <= dst->max_payload &&
-		                     !has_local_members(dst)
+		                     !group_has_local_members(dst)
 		             ? send_dummy_to(sock, dst, &iov_iter)
 		             : -EINVAL;
 	}
@@ -528,7 +528,7 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	struct vma_inet_iov_iter iov_iter;
 	ssize_t sent;
 
-	if (udp_fork_shared_moved(sock))
+	if (udp_fork_shared_has_changed(sock))
 		udp_fork_shared_follow(sock);
 	if (flags & VMA_SND_FLAGS_DUMMY)
 		return send_dummy(sock, fd, msg, flags);
@@ -536,16 +536,16 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 	    !sock->file.os_only) {
 		udp_watch_errors(sock, fd);
 		if (udp_deferred_send(sock, fd))
-			return send_os(sock, fd, msg, flags);
+			return send_by_shadow(sock, fd, msg, flags);
 	}
-	if (!sock->file.os_only && !is_ready(sock))
+	if (!sock->file.os_only && !sock_is_ready_to_send_offloaded(sock))
 		udp_prepare_first_send(sock, fd);
 	if (send_goes_by_os(sock, flags))
-		return send_os(sock, fd, msg, flags);
+		return send_by_shadow(sock, fd, msg, flags);
 	if (atomic_load_explicit(&sock->os_error, memory_order_relaxed))
 		return send_os_for_error(sock, fd, msg, flags);
 	if (has_cmsgs && !udp_tx_cmsgs_read(&cmsgs, sock->file.family, msg))
-		return send_os(sock, fd, msg, flags);
+		return send_by_shadow(sock, fd, msg, flags);
 	sent = vma_inet_iov_iter_get(&iov_iter, msg);
 	if (sent == 0) {
 		vma_file_get(&sock->file);
@@ -555,7 +555,7 @@ send_planned(struct udp_sock *sock, int fd, const struct msghdr *msg, int flags)
 		sent = -ENOTSUP; /* which of several errors comes first, the kernel knows */
 	}
 	vma_inet_iov_iter_put(&iov_iter);
-	return sent == -ENOTSUP ? send_os(sock, fd, msg, flags) : sent;
+	return sent == -ENOTSUP ? send_by_shadow(sock, fd, msg, flags) : sent;
 }
 
 /* ---- the plain way ---- */
@@ -575,7 +575,7 @@ send_is_plain_after_follow(struct udp_sock *sock, const struct msghdr *msg, int 
 {
 	if (!(atomic_load_explicit(&sock->unplain, memory_order_relaxed) & UDP_SHARED))
 		return false;
-	if (udp_fork_shared_moved(sock))
+	if (udp_fork_shared_has_changed(sock))
 		udp_fork_shared_follow(sock);
 	return send_is_plain(sock, msg, flags, UDP_SHARED);
 }
@@ -588,14 +588,14 @@ static inline const struct udp_dst *dst_cached(const struct udp_sock *sock, cons
 	if (msg->msg_name == NULL) {
 		dst = atomic_load_explicit(&sock->dst, memory_order_acquire);
 	} else {
-		if (!address_key(sock, msg, &key))
+		if (!send_destination_key(sock, msg, &key))
 			return NULL;
 		dst = atomic_load_explicit(&sock->dst_more[udp_dst_slot(key)], memory_order_acquire);
-		if (dst != NULL && !udp_dst_is_to(dst, key))
+		if (dst != NULL && !udp_dst_is_for_address_key(dst, key))
 			return NULL;
 	}
 	if (dst == NULL || dst->ring_ctx == NULL || dst->confirm || !udp_dst_is_current(sock, dst) ||
-	    has_local_members(dst))
+	    group_has_local_members(dst))
 		return NULL;
 	return dst;
 }

@@ -46,7 +46,7 @@ static enum vma_sock_reason udp_target_device_of(struct vma_net *net, uint32_t i
 
 /* ---- the list ---- */
 
-struct maker {
+struct targets_maker {
 	const struct udp_sock *sock;
 	struct vma_net *net;
 	struct udp_targets *out;
@@ -55,24 +55,24 @@ struct maker {
 	int error;
 };
 
-static bool same_target(const struct udp_target *a, const struct udp_target *b)
+static bool targets_are_same(const struct udp_target *a, const struct udp_target *b)
 {
 	return a->device == b->device && memcmp(&a->key, &b->key, sizeof(a->key)) == 0;
 }
 
-static void udp_targets_builder_append(struct maker *maker, const struct udp_target *target)
+static void udp_targets_builder_append(struct targets_maker *targets_maker, const struct udp_target *target)
 {
-	struct udp_targets *out = maker->out;
+	struct udp_targets *out = targets_maker->out;
 	struct udp_target *larger;
 
 	for (uint32_t i = 0; i < out->n; i++) {
-		if (same_target(&out->at[i], target))
+		if (targets_are_same(&out->at[i], target))
 			return;
 	}
 	if (out->n == out->capacity) {
 		larger = vma_alloc((out->capacity * 2 + 8) * sizeof(*larger));
 		if (larger == NULL) {
-			maker->error = -ENOMEM;
+			targets_maker->error = -ENOMEM;
 			return;
 		}
 		if (out->n != 0)
@@ -84,12 +84,12 @@ static void udp_targets_builder_append(struct maker *maker, const struct udp_tar
 	out->at[out->n++] = *target;
 }
 
-static bool is_bound_elsewhere(const struct maker *maker, uint32_t ifindex)
+static bool is_bound_elsewhere(const struct targets_maker *targets_maker, uint32_t ifindex)
 {
-	return maker->sock->bound_ifindex != 0 && maker->sock->bound_ifindex != ifindex;
+	return targets_maker->sock->bound_ifindex != 0 && targets_maker->sock->bound_ifindex != ifindex;
 }
 
-enum kind { UNICAST, SHARED, EXTRA };
+enum kind { UNICAST, SHARED, EXTRA_BROADCAST };
 
 /*
  * The kernel has given the port to nobody else, and will not: such a flow is had without asking. An application's own
@@ -110,20 +110,21 @@ static bool has_flow_of_any_peer(const struct udp_sock *sock)
 }
 
 /* A flow for `local` on this interface, of the peer only if there is one. */
-static void udp_targets_builder_add(struct maker *maker, uint32_t ifindex, uint32_t local, enum kind kind)
+static void udp_targets_builder_add(struct targets_maker *targets_maker, uint32_t ifindex, uint32_t local,
+                                    enum kind kind)
 {
-	const struct udp_sock *sock = maker->sock;
-	struct udp_target target = {.shared = kind != UNICAST, .extra = kind == EXTRA};
+	const struct udp_sock *sock = targets_maker->sock;
+	struct udp_target target = {.shared = kind != UNICAST, .extra = kind == EXTRA_BROADCAST};
 
 	target.alone = kind == UNICAST && sock_is_alone(sock);
 	struct place place;
 	enum vma_sock_reason reason;
 
-	if (is_bound_elsewhere(maker, ifindex))
+	if (is_bound_elsewhere(targets_maker, ifindex))
 		return;
-	reason = udp_target_device_of(maker->net, ifindex, &place);
+	reason = udp_target_device_of(targets_maker->net, ifindex, &place);
 	if (reason != VMA_SOCK_OFFLOADED) {
-		maker->out->reason = reason;
+		targets_maker->out->reason = reason;
 		return;
 	}
 	target.device = place.device;
@@ -135,28 +136,28 @@ static void udp_targets_builder_add(struct maker *maker, uint32_t ifindex, uint3
 		target.key.peer_port_be = sock->peer.sin_port;
 		memcpy(target.key.peer, &sock->peer.sin_addr, 4);
 	}
-	udp_targets_builder_append(maker, &target);
+	udp_targets_builder_append(targets_maker, &target);
 }
 
 /* ---- addresses ---- */
 
-static int udp_targets_builder_read_addrs(struct maker *maker)
+static int udp_targets_builder_read_addrs(struct targets_maker *targets_maker)
 {
 	uint32_t capacity = 8;
 
 	for (;;) {
 		int n;
 
-		maker->addrs = vma_alloc(capacity * sizeof(*maker->addrs));
-		if (maker->addrs == NULL)
+		targets_maker->addrs = vma_alloc(capacity * sizeof(*targets_maker->addrs));
+		if (targets_maker->addrs == NULL)
 			return -ENOMEM;
-		n = vma_net_addrs(maker->net, 0, maker->addrs, capacity);
+		n = vma_net_addrs(targets_maker->net, 0, targets_maker->addrs, capacity);
 		if (n < 0)
 			return n;
-		maker->n_addrs = (uint32_t)n;
+		targets_maker->n_addrs = (uint32_t)n;
 		if ((uint32_t)n <= capacity)
 			return 0;
-		vma_free(maker->addrs);
+		vma_free(targets_maker->addrs);
 		capacity = (uint32_t)n + 4;
 	}
 }
@@ -188,53 +189,53 @@ static bool address_is_loopback(uint32_t address)
 }
 
 /* Unicast first: the interface looks at the first flow before all others. */
-static void targets_add_all_local_addresses(struct maker *maker)
+static void targets_add_all_local_addresses(struct targets_maker *targets_maker)
 {
-	for (uint32_t i = 0; i < maker->n_addrs; i++) {
-		const struct vma_net_addr *addr = &maker->addrs[i];
+	for (uint32_t i = 0; i < targets_maker->n_addrs; i++) {
+		const struct vma_net_addr *addr = &targets_maker->addrs[i];
 
 		if (is_ipv4(addr) && !address_is_loopback(net_addr_ipv4(addr)))
-			udp_targets_builder_add(maker, addr->ifindex, net_addr_ipv4(addr), UNICAST);
+			udp_targets_builder_add(targets_maker, addr->ifindex, net_addr_ipv4(addr), UNICAST);
 	}
 }
 
-static void targets_add_broadcasts(struct maker *maker, uint32_t only, enum kind kind)
+static void targets_add_broadcasts(struct targets_maker *targets_maker, uint32_t only, enum kind kind)
 {
-	for (uint32_t i = 0; i < maker->n_addrs; i++) {
-		const struct vma_net_addr *addr = &maker->addrs[i];
+	for (uint32_t i = 0; i < targets_maker->n_addrs; i++) {
+		const struct vma_net_addr *addr = &targets_maker->addrs[i];
 		uint32_t broadcast;
 
 		if (!is_ipv4(addr) || address_is_loopback(net_addr_ipv4(addr)))
 			continue;
 		broadcast = broadcast_of(addr);
 		if (broadcast != 0 && (only == INADDR_ANY || only == broadcast))
-			udp_targets_builder_add(maker, addr->ifindex, broadcast, kind);
+			udp_targets_builder_add(targets_maker, addr->ifindex, broadcast, kind);
 		if (only == INADDR_ANY || only == INADDR_BROADCAST)
-			udp_targets_builder_add(maker, addr->ifindex, INADDR_BROADCAST, kind);
+			udp_targets_builder_add(targets_maker, addr->ifindex, INADDR_BROADCAST, kind);
 	}
 }
 
-static void targets_add_own_address(struct maker *maker, uint32_t local)
+static void targets_add_own_address(struct targets_maker *targets_maker, uint32_t local)
 {
-	maker->out->reason = VMA_SOCK_LOCAL; /* unless an interface has it */
-	for (uint32_t i = 0; i < maker->n_addrs; i++) {
-		if (is_ipv4(&maker->addrs[i]) && net_addr_ipv4(&maker->addrs[i]) == local)
-			udp_targets_builder_add(maker, maker->addrs[i].ifindex, local, UNICAST);
+	targets_maker->out->reason = VMA_SOCK_LOCAL; /* unless an interface has it */
+	for (uint32_t i = 0; i < targets_maker->n_addrs; i++) {
+		if (is_ipv4(&targets_maker->addrs[i]) && net_addr_ipv4(&targets_maker->addrs[i]) == local)
+			udp_targets_builder_add(targets_maker, targets_maker->addrs[i].ifindex, local, UNICAST);
 	}
-	if (maker->out->n == 0)
-		targets_add_broadcasts(maker, local, SHARED);
+	if (targets_maker->out->n == 0)
+		targets_add_broadcasts(targets_maker, local, SHARED);
 }
 
 /* group 0: all that are joined. */
-static void targets_add_multicast_groups(struct maker *maker, uint32_t group)
+static void targets_add_multicast_groups(struct targets_maker *targets_maker, uint32_t group)
 {
-	const struct udp_groups *groups = atomic_load_explicit(&maker->sock->groups, memory_order_relaxed);
+	const struct udp_groups *groups = atomic_load_explicit(&targets_maker->sock->groups, memory_order_relaxed);
 
 	for (uint32_t i = 0; groups != NULL && i < groups->n; i++) {
 		const struct udp_membership *membership = &groups->at[i];
 
 		if (group == 0 || membership->group == group)
-			udp_targets_builder_add(maker, membership->ifindex, membership->group, SHARED);
+			udp_targets_builder_add(targets_maker, membership->ifindex, membership->group, SHARED);
 	}
 }
 
@@ -245,25 +246,25 @@ static bool address_is_group(uint32_t address)
 	return IN_MULTICAST(ntohl(address));
 }
 
-static void targets_make_unconnected(struct maker *maker)
+static void targets_make_unconnected(struct targets_maker *targets_maker)
 {
-	uint32_t local = maker->sock->local.sin_addr.s_addr;
+	uint32_t local = targets_maker->sock->local.sin_addr.s_addr;
 
 	if (address_is_group(local)) {
-		maker->out->reason = VMA_SOCK_NO_MEMBERSHIP;
-		targets_add_multicast_groups(maker, local);
+		targets_maker->out->reason = VMA_SOCK_NO_MEMBERSHIP;
+		targets_add_multicast_groups(targets_maker, local);
 		return;
 	}
 	if (local != INADDR_ANY) {
-		targets_add_own_address(maker, local);
+		targets_add_own_address(targets_maker, local);
 		return;
 	}
-	targets_add_all_local_addresses(maker);
-	targets_add_multicast_groups(maker, 0);
-	if (!maker->sock->port_chosen)
-		targets_add_broadcasts(maker, INADDR_ANY, EXTRA);
-	if (maker->out->n == 0)
-		maker->out->reason = VMA_SOCK_NO_DEVICE;
+	targets_add_all_local_addresses(targets_maker);
+	targets_add_multicast_groups(targets_maker, 0);
+	if (!targets_maker->sock->port_chosen)
+		targets_add_broadcasts(targets_maker, INADDR_ANY, EXTRA_BROADCAST);
+	if (targets_maker->out->n == 0)
+		targets_maker->out->reason = VMA_SOCK_NO_DEVICE;
 }
 
 /* A path, and not a route: it is remembered, and what is sent to the peer goes by it as well. */
@@ -280,9 +281,9 @@ static bool find_route(struct vma_net *net, const struct vma_net_key *key, struc
 
 /* The kernel's route to the peer; only packets that come by that interface are ours, so that those of others, and of
  * other ways, meet the shadow. */
-static void targets_make_connected(struct maker *maker)
+static void targets_make_connected(struct targets_maker *targets_maker)
 {
-	const struct udp_sock *sock = maker->sock;
+	const struct udp_sock *sock = targets_maker->sock;
 	uint32_t local = sock->local.sin_addr.s_addr, peer = sock->peer.sin_addr.s_addr;
 	struct vma_net_key key = {.family = AF_INET,
 	                          .proto = IPPROTO_UDP,
@@ -297,32 +298,32 @@ static void targets_make_connected(struct maker *maker)
 	struct place place;
 
 	if (address_is_group(local)) {
-		maker->out->reason = VMA_SOCK_NO_MEMBERSHIP;
-		targets_add_multicast_groups(maker, local);
+		targets_maker->out->reason = VMA_SOCK_NO_MEMBERSHIP;
+		targets_add_multicast_groups(targets_maker, local);
 		return;
 	}
 	if (address_is_group(peer) && key.oif == 0)
 		key.oif = sock->mc_ifindex;
 	memcpy(key.dst, &peer, 4);
 	memcpy(key.src, &local, 4);
-	if (!find_route(maker->net, &key, &route))
+	if (!find_route(targets_maker->net, &key, &route))
 		return;
-	maker->out->reason = VMA_SOCK_LOCAL;
+	targets_maker->out->reason = VMA_SOCK_LOCAL;
 	if (route.type == RTN_LOCAL)
 		return;
 	if (route.type == RTN_UNICAST && sock->peer.sin_port != 0) {
-		udp_targets_builder_add(maker, route.ifindex, local, UNICAST);
+		udp_targets_builder_add(targets_maker, route.ifindex, local, UNICAST);
 		return;
 	}
 	/* Nobody has such an address as his own, so nothing can come from there. */
-	maker->out->reason = udp_target_device_of(maker->net, route.ifindex, &place);
-	if (maker->out->reason == VMA_SOCK_OFFLOADED)
-		maker->out->send_device = place.device;
+	targets_maker->out->reason = udp_target_device_of(targets_maker->net, route.ifindex, &place);
+	if (targets_maker->out->reason == VMA_SOCK_OFFLOADED)
+		targets_maker->out->send_device = place.device;
 }
 
 int udp_targets_get(const struct udp_sock *sock, struct vma_net *net, struct udp_targets *out)
 {
-	struct maker maker = {.sock = sock, .net = net, .out = out};
+	struct targets_maker targets_maker = {.sock = sock, .net = net, .out = out};
 
 	*out = (struct udp_targets){.reason = VMA_SOCK_NO_DEVICE};
 	if (sock->local.sin_port == 0) {
@@ -334,16 +335,16 @@ int udp_targets_get(const struct udp_sock *sock, struct vma_net *net, struct udp
 		return 0;
 	}
 	if (sock->peer.sin_family == AF_INET) {
-		targets_make_connected(&maker);
+		targets_make_connected(&targets_maker);
 	} else {
-		maker.error = udp_targets_builder_read_addrs(&maker);
-		if (maker.error == 0)
-			targets_make_unconnected(&maker);
-		vma_free(maker.addrs);
+		targets_maker.error = udp_targets_builder_read_addrs(&targets_maker);
+		if (targets_maker.error == 0)
+			targets_make_unconnected(&targets_maker);
+		vma_free(targets_maker.addrs);
 	}
-	if (maker.error != 0)
+	if (targets_maker.error != 0)
 		udp_targets_put(out);
-	return maker.error;
+	return targets_maker.error;
 }
 
 void udp_targets_put(struct udp_targets *targets)

@@ -75,7 +75,7 @@ static void udp_net_changed(struct vma_file *file)
 	uint64_t generation;
 
 	pthread_mutex_lock(&file->lock);
-	if (udp_fork_shared_moved(sock))
+	if (udp_fork_shared_has_changed(sock))
 		udp_fork_shared_follow_locked(sock);
 	if (engine != NULL && !vma_file_has_ended(file) && !file->os_only && !atomic_load(&sock->inherited)) {
 		generation = vma_net_generation(engine->net);
@@ -103,7 +103,7 @@ static void udp_on_error(struct vma_file *file)
  * does this one: its shadow gets a number of the library's own, and its flows stay. A call that begins to wait after
  * this look finds it closed: see vma_inet_call_enter.
  */
-static void udp_linger(struct udp_sock *sock)
+static void udp_keep_shadow_for_waiters(struct udp_sock *sock)
 {
 	int kept = vma_inet_keep_shadow(atomic_load(&sock->file.fd), udp_flows_cookie(sock));
 
@@ -125,12 +125,12 @@ static void udp_close(struct vma_file *file)
 
 	vma_inet_stats_closed(sock->engine, &sock->stats_count);
 	pthread_mutex_lock(&file->lock);
-	udp_deferred_count(sock);
+	udp_deferred_count_socket_at_close(sock);
 	if (atomic_load(&sock->waiting) != 0) {
 		sock->held_for_waiting = true;
 		vma_file_get(file);
 		if (!file->os_only)
-			udp_linger(sock);
+			udp_keep_shadow_for_waiters(sock);
 	}
 	if (atomic_load(&sock->lingering_fd) == 0)
 		udp_end(sock);
@@ -186,7 +186,7 @@ static void udp_flows_pause_file(struct vma_file *file, void *arg)
 	pthread_mutex_unlock(&file->lock);
 }
 
-struct leaving {
+struct udp_exit_scan {
 	uint32_t forks;        /* sockets made before the last one are others', too */
 	struct timespec until; /* CLOCK_REALTIME, as pthread_mutex_timedlock has it */
 };
@@ -196,12 +196,12 @@ struct leaving {
  * task that has not run yet would attach them afterwards. They would go with this process only when vmad sees its end,
  * and what came in between would be lost. A thread that never gives the lock back is not waited for without end.
  */
-static void udp_leave_to_others(struct vma_file *file, void *arg)
+static void udp_leave_flows_at_process_exit(struct vma_file *file, void *arg)
 {
-	const struct leaving *leaving = arg;
+	const struct udp_exit_scan *udp_exit_scan = arg;
 
-	if (file->kind != VMA_FILE_UDP || file->os_only || file->forks == leaving->forks ||
-	    pthread_mutex_timedlock(&file->lock, &leaving->until) != 0)
+	if (file->kind != VMA_FILE_UDP || file->os_only || file->forks == udp_exit_scan->forks ||
+	    pthread_mutex_timedlock(&file->lock, &udp_exit_scan->until) != 0)
 		return;
 	udp_sock(file)->left = true;
 	udp_flows_end(udp_sock(file));
@@ -210,15 +210,15 @@ static void udp_leave_to_others(struct vma_file *file, void *arg)
 
 void vma_udp_exit(void)
 {
-	struct leaving leaving = {.forks = atomic_load_explicit(&vma_fork_count, memory_order_relaxed)};
+	struct udp_exit_scan udp_exit_scan = {.forks = atomic_load_explicit(&vma_fork_count, memory_order_relaxed)};
 	struct vma_thread *self;
 
-	if (leaving.forks == 0)
+	if (udp_exit_scan.forks == 0)
 		return;
-	clock_gettime(CLOCK_REALTIME, &leaving.until);
-	leaving.until.tv_sec += LEAVE_S;
+	clock_gettime(CLOCK_REALTIME, &udp_exit_scan.until);
+	udp_exit_scan.until.tv_sec += LEAVE_S;
 	self = vma_enter();
-	vma_file_each(udp_leave_to_others, &leaving);
+	vma_file_each(udp_leave_flows_at_process_exit, &udp_exit_scan);
 	vma_leave(self);
 }
 
@@ -235,7 +235,7 @@ void vma_udp_fork_prepare(void)
 __attribute__((cold)) void vma_udp_fork_child(void)
 {
 	udp_flows_forked_all();
-	udp_members_forked();
+	udp_local_members_forked();
 }
 
 static __attribute__((cold)) void udp_forked(struct vma_file *file)

@@ -2,9 +2,9 @@
  * udp_priv - the socket, its queues and its destinations; shared by the files of udp.
  *
  * Threads: a queue has one producer, the thread that drives its ring, and one consumer, the thread that takes a
- * datagram (reader_lock). The data path reads attachments, destinations and options inside, without a lock; they
- * are replaced whole and retired. Fields of the control path need file.lock. dst_lock is a leaf. Locks are taken in
- * this order: file.lock, the one of flows.c, the engine's, the rings'.
+ * datagram (udp_receive_lock_acquire). The data path reads attachments, destinations and options inside, without a
+ * lock; they are replaced whole and retired. Fields of the control path need file.lock. dst_lock is a leaf. Locks are
+ * taken in this order: file.lock, the one of flows.c, the engine's, the rings'.
  */
 #ifndef VMA_UDP_PRIV_H
 #define VMA_UDP_PRIV_H
@@ -180,8 +180,8 @@ struct udp_sock {
 	_Atomic uint32_t rcvbuf;                   /* bytes */
 	_Atomic uint64_t rcvtimeo_ns, sndtimeo_ns; /* UINT64_MAX: none */
 	pthread_mutex_t reader;                    /* waiting room for `taking` */
-	_Atomic bool taking;                       /* the moment of taking a datagram: reader_lock in recv.c */
-	_Atomic bool inherited;                    /* by fork, and not taken up here: the first receive or send does */
+	_Atomic bool taking;    /* the moment of taking a datagram: udp_receive_lock_acquire in recv.c */
+	_Atomic bool inherited; /* by fork, and not taken up here: the first receive or send does */
 	struct vma_spin spin;
 	_Atomic uint32_t os_countdown; /* looks until the OS is asked again (racy, harmless) */
 	_Atomic uint64_t os_polled_tsc;
@@ -279,14 +279,14 @@ void udp_flows_end(struct udp_sock *sock);    /* detaches everything */
  */
 void udp_watch_errors(struct udp_sock *sock, int fd) __attribute__((cold));
 /* After a send that has failed: if an error still waits in the shadow, the next call tells it. */
-void udp_keep_shadow_error(struct udp_sock *sock, int fd) __attribute__((cold));
+void udp_note_error_waiting_in_shadow(struct udp_sock *sock, int fd) __attribute__((cold));
 /* file.lock. Names, flows and destinations, as the kernel has the socket now. */
 void udp_follow_shared_changes(struct udp_sock *sock, int fd);
 /* recv has waited, on a socket whose last descriptor is closed by now: the last such call ends it. */
 void udp_finish_close(struct udp_sock *sock);
 /* An inherited socket is polled: the internal thread takes it up, and follows what other processes have changed. Never
  * waits, but for the start of an engine. */
-void udp_schedule_take_up(struct udp_sock *sock) __attribute__((cold));
+void udp_schedule_offload_of_inherited(struct udp_sock *sock) __attribute__((cold));
 /* The group's filter says whether a datagram from src on this interface is for the socket. Sink; no lock. */
 bool udp_group_accepts(const struct udp_sock *sock, uint32_t group, uint32_t src, uint32_t ifindex);
 /* Whether a socket on this host wants a copy of what is sent to the group there (so the kernel must send it). No lock.
@@ -307,7 +307,7 @@ uint64_t udp_rings(struct vma_file *file);
 int udp_next_datagram_len(struct udp_sock *sock);
 bool udp_deliver(struct udp_attachment *at, struct vma_buf *packet, const struct vma_rx_info *info); /* for sinks */
 /* A datagram has left the queue, and is no receiver's here: for the statistics. */
-void udp_count_given_away(const struct udp_sock *sock, const struct udp_datagram *datagram);
+void udp_count_datagram_as_dropped(const struct udp_sock *sock, const struct udp_datagram *datagram);
 /* The shadow has an error (EPOLLERR): the next send or receive tells it. Any thread. */
 static inline void udp_os_error(struct udp_sock *sock)
 {

@@ -103,7 +103,8 @@ static inline void xtreme_stats_count_unqueued_datagram(struct vma_stats_socket 
 }
 
 /* The address of a group is left to the long way, which asks its filters; so is whatever cannot be given at once. */
-static inline bool goes_at_once(const struct udp_attachment *at, const struct vma_rx_info *info, uint32_t src)
+static inline bool xtreme_may_complete_at_once(const struct udp_attachment *at, const struct vma_rx_info *info,
+                                               uint32_t src)
 {
 	const uint64_t peer = atomic_load_explicit(&at->sock->peer_key, memory_order_relaxed);
 
@@ -118,7 +119,7 @@ bool udp_xtreme_sink(struct udp_attachment *at, struct vma_buf *packet, const st
 	uint32_t src;
 
 	memcpy(&src, info->src, 4);
-	if (__builtin_expect(poll == NULL || packet->next != NULL || !goes_at_once(at, info, src) ||
+	if (__builtin_expect(poll == NULL || packet->next != NULL || !xtreme_may_complete_at_once(at, info, src) ||
 	                             vma_xtreme_give_datagram(poll, sock->xtreme, packet,
 	                                                      atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed),
 	                                                      src, info->src_port_be) != VMA_XTREME_GIVEN,
@@ -128,7 +129,7 @@ bool udp_xtreme_sink(struct udp_attachment *at, struct vma_buf *packet, const st
 	return true;
 }
 
-static uint64_t __attribute__((noinline)) payload_of(struct vma_buf *const *packets, unsigned n)
+static uint64_t __attribute__((noinline)) packets_payload_bytes(struct vma_buf *const *packets, unsigned n)
 {
 	uint64_t bytes = 0;
 
@@ -146,12 +147,12 @@ unsigned udp_xtreme_take_train(struct udp_attachment *at, struct vma_buf *const 
 
 	memcpy(&src.sin_addr, info->src, 4);
 	if (poll == NULL || atomic_load_explicit(&sock->rx_opts, memory_order_relaxed) != UDP_RX_OPT_XTREME ||
-	    !goes_at_once(at, info, src.sin_addr.s_addr))
+	    !xtreme_may_complete_at_once(at, info, src.sin_addr.s_addr))
 		return 0;
 	n = vma_xtreme_give_train(poll, sock->xtreme, packets, n,
 	                          atomic_load_explicit(&sock->rcvbuf, memory_order_relaxed), &src);
 	if (sock->stats != NULL)
-		xtreme_stats_count_unqueued_datagram(sock->stats, n, payload_of(packets, n));
+		xtreme_stats_count_unqueued_datagram(sock->stats, n, packets_payload_bytes(packets, n));
 	return n;
 }
 
@@ -190,7 +191,7 @@ static void xtreme_give_queued_datagram(const struct udp_sock *sock, struct vma_
 	}
 	if (sock->stats != NULL)
 		vma_stats_add(&sock->stats->rx_hold_refused, 1);
-	udp_count_given_away(sock, datagram);
+	udp_count_datagram_as_dropped(sock, datagram);
 	vma_buf_put_chain(vma_engine()->arena, datagram->packet);
 }
 

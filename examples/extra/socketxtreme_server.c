@@ -70,7 +70,7 @@ static void serve(struct vma_completion_t *completion)
 }
 
 /* The rings of both sockets are polled, each once: mostly they have the same one. */
-static void poll_both(void)
+static void poll_rings_of_both_sockets(void)
 {
 	struct vma_completion_t completions[BATCH];
 	const int fds[] = {udp_fd, listen_fd};
@@ -108,7 +108,7 @@ int main(int argc, char **argv)
 	printf("serving\n");
 	fflush(stdout);
 	while (most == 0 || answers < most)
-		poll_both();
+		poll_rings_of_both_sockets();
 	printf("answers %lu connections %lu refused %lu\n", answers, connections, refused);
 	return 0;
 }

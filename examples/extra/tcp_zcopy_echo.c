@@ -3,9 +3,10 @@
  *
  *   tcp_zcopy_echo ADDRESS PORT [CONNECTIONS]
  *
- * Each piece of the stream is sent from the frame in which the device has put it, and given back afterwards. It is given
- * back at once, so a peer that does not read its answers stops itself: what it sends fills the receive buffer. After so
- * many CONNECTIONS have ended the server ends, and says how many bytes came without a copy, and how many by one.
+ * Each piece of the stream is sent from the frame in which the device has put it, and given back afterwards. It is
+ * given back at once, so a peer that does not read its answers stops itself: what it sends fills the receive buffer.
+ * After so many CONNECTIONS have ended the server ends, and says how many bytes came without a copy, and how many by
+ * one.
  *
  * With the library preloaded (vma tcp_zcopy_echo ...) recvfrom_zcopy does the work. Without it, recv.
  */
@@ -83,7 +84,7 @@ static ssize_t receive(const struct server *server, int fd, void *room, int *fla
 }
 
 /* 0: there may be more. */
-static int echo_some(struct server *server, int fd)
+static int echo_zcopy_packets(struct server *server, int fd)
 {
 	static union {
 		struct vma_packets_t packets;
@@ -116,7 +117,7 @@ static void handle(struct server *server, int fd)
 	int connection;
 
 	if (fd != server->listener) {
-		if (echo_some(server, fd) != 0) {
+		if (echo_zcopy_packets(server, fd) != 0) {
 			close(fd);
 			server->ended++;
 		}

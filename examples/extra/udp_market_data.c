@@ -4,9 +4,9 @@
  *
  *   udp_market_data GROUP PORT INTERFACE_ADDRESS [SYMBOL]
  *
- * A datagram is a sequence number (4 bytes, network order), a symbol (8 bytes, padded with blanks) and a price (8 bytes,
- * network order, in ten-thousandths). Without SYMBOL all are wanted. The callback looks at each packet in the frame
- * that the device has filled, drops what is not wanted, and prints the rest. Gaps in the numbers are told.
+ * A datagram is a sequence number (4 bytes, network order), a symbol (8 bytes, padded with blanks) and a price (8
+ * bytes, network order, in ten-thousandths). Without SYMBOL all are wanted. The callback looks at each packet in the
+ * frame that the device has filled, drops what is not wanted, and prints the rest. Gaps in the numbers are told.
  *
  * With the library preloaded (vma udp_market_data ...) the callback does the work. Without it the same function gets
  * what recv has copied.
@@ -38,7 +38,7 @@ struct feed {
 
 /* ---- one packet ---- */
 
-static void note_number(struct feed *feed, uint32_t number)
+static void feed_check_sequence_number(struct feed *feed, uint32_t number)
 {
 	if (feed->has_begun && number != feed->next) {
 		printf("gap: %" PRIu32 " to %" PRIu32 "\n", feed->next, number - 1);
@@ -48,7 +48,7 @@ static void note_number(struct feed *feed, uint32_t number)
 	feed->next = number + 1;
 }
 
-static void take_quote(struct feed *feed, const void *bytes, size_t len)
+static void feed_handle_quote(struct feed *feed, const void *bytes, size_t len)
 {
 	struct quote quote;
 
@@ -56,7 +56,7 @@ static void take_quote(struct feed *feed, const void *bytes, size_t len)
 		return;
 	memcpy(&quote, bytes, sizeof(quote));
 	feed->seen++;
-	note_number(feed, ntohl(quote.number_be));
+	feed_check_sequence_number(feed, ntohl(quote.number_be));
 	if (feed->wanted[0] != '\0' && memcmp(feed->wanted, quote.symbol, sizeof(quote.symbol)) != 0)
 		return;
 	feed->shown++;
@@ -70,7 +70,7 @@ static vma_recv_callback_retval_t on_packet(int fd, size_t sz_iov, struct iovec 
 {
 	(void)fd, (void)info;
 	if (sz_iov == 1)
-		take_quote(context, iov[0].iov_base, iov[0].iov_len);
+		feed_handle_quote(context, iov[0].iov_base, iov[0].iov_len);
 	return VMA_PACKET_DROP;
 }
 
@@ -100,7 +100,7 @@ static void receive_copies(struct feed *feed, int fd)
 	ssize_t len;
 
 	while ((len = recv(fd, bytes, sizeof(bytes), 0)) >= 0)
-		take_quote(feed, bytes, (size_t)len);
+		feed_handle_quote(feed, bytes, (size_t)len);
 }
 
 int main(int argc, char **argv)

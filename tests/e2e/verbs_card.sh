@@ -42,7 +42,7 @@ no_port() { # the kernel of b has turned this many datagrams away
 	[ $(($(snmp b Udp NoPorts) - before)) -eq "$1" ]
 }
 before=$(snmp b Udp NoPorts)
-start hold a "${with_cards[@]}" "$BUILD/tests/verbs/cases" hold_port
+start hold a "${with_cards[@]}" "$BUILD/tests/verbs/cases" card_hold_port_until_10_datagrams
 check "a queue pair takes a port from the kernel" wait_for 20 log_has hold holding
 check "... beside it the kernels still reach each other" ping_rounds 20
 datagrams
@@ -91,7 +91,7 @@ check "... both" alive card_b
 
 cards_end
 cards_pair
-start hold a "${with_cards[@]}" "$BUILD/tests/verbs/cases" hold_card
+start hold a "${with_cards[@]}" "$BUILD/tests/verbs/cases" card_use_until_it_ends
 check "a program uses two cards" wait_for 20 log_has hold holding
 stop card_b
 check_eq "... a card ends when it is told to" "$?" 0

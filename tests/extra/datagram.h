@@ -25,7 +25,7 @@ static inline void fill_datagram(struct datagram *datagram, uint32_t number)
 		datagram->fill[i] = (uint8_t)(number * 7 + i);
 }
 
-static inline bool is_whole(const void *bytes, size_t len)
+static inline bool is_datagram_intact(const void *bytes, size_t len)
 {
 	struct datagram got, wanted;
 

@@ -5,12 +5,13 @@
  *   calls ADDRESS PORT SECONDS SEED   two threads call what comes to their minds, on the same sockets
  *
  * `calls` opens UDP sockets on the ports PORT + 1 and up, and a listener on PORT. The threads receive with and without
- * copies, hold, free, free twice, free what is another's, set callbacks that do the same, close sockets under each other,
- * fork, and pass bad memory. Every datagram and stream has bytes of one value, so what is mixed up or overwritten while
- * it is held shows. A call may fail only with an errno of its contract. The last line says what was seen.
+ * copies, hold, free, free twice, free what is another's, set callbacks that do the same, close sockets under each
+ * other, fork, and pass bad memory. Every datagram and stream has bytes of one value, so what is mixed up or
+ * overwritten while it is held shows. A call may fail only with an errno of its contract. The last line says what was
+ * seen.
  *
- * With VMA_SOCKETXTREME=1 every second call is one of SocketXtreme's: polls on sockets, rings, an epoll set and whatever
- * else has a number; packets that are kept, referenced, overwritten, freed, freed twice.
+ * With VMA_SOCKETXTREME=1 every second call is one of SocketXtreme's: polls on sockets, rings, an epoll set and
+ * whatever else has a number; packets that are kept, referenced, overwritten, freed, freed twice.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -34,16 +35,16 @@ enum { UDP_SOCKETS = 5, SOCKETS = 12, STREAMS = 4, HELD = 512, THREADS = 2, DEPT
 
 static struct vma_api_t *api;
 static struct sockaddr_in address;
-static uint64_t ends_ms;
+static uint64_t random_run_end_ms;
 
 /* A place is taken out (-1) by who closes it, so it is closed once. The others may still be calling. */
 static _Atomic int fds[SOCKETS];
 static int listener;
 static bool has_xtreme;
-static int set;                /* epoll, of all sockets */
-static _Atomic int some_ring;  /* the ring of a socket, which may have closed */
-static pthread_rwlock_t polls; /* read: places may be given out; write: none is, so what is free stays so */
-static char *forbidden;        /* a page that nobody may touch, behind one that all may */
+static int set;                  /* epoll, of all sockets */
+static _Atomic int some_ring_fd; /* the ring of a socket, which may have closed */
+static pthread_rwlock_t polls;   /* read: places may be given out; write: none is, so what is free stays so */
+static char *inaccessible_page;  /* a page that nobody may touch, behind one that all may */
 
 struct held {
 	void *id;
@@ -87,7 +88,7 @@ static void fail(const char *what)
 }
 
 /* xorshift64* */
-static unsigned chance(uint64_t *random, unsigned n)
+static unsigned random_number_below(uint64_t *random, unsigned n)
 {
 	*random ^= *random >> 12;
 	*random ^= *random << 25;
@@ -97,7 +98,7 @@ static unsigned chance(uint64_t *random, unsigned n)
 
 static unsigned any(unsigned n)
 {
-	return chance(&me->random, n);
+	return random_number_below(&me->random, n);
 }
 
 static void wrong(const char *what)
@@ -108,26 +109,26 @@ static void wrong(const char *what)
 
 /* ---- talk ---- */
 
-static uint8_t value_of(size_t len)
+static uint8_t fill_value_of_length(size_t len)
 {
 	return (uint8_t)(len * 31 + 7);
 }
 
-static void talk_datagram(int fd, uint64_t *random)
+static void send_random_datagram(int fd, uint64_t *random)
 {
 	static uint8_t bytes[4000];
 	struct sockaddr_in to = address;
-	const size_t len = 1 + chance(random, chance(random, 8) == 0 ? sizeof(bytes) : 1400);
+	const size_t len = 1 + random_number_below(random, random_number_below(random, 8) == 0 ? sizeof(bytes) : 1400);
 
-	to.sin_port = htons((uint16_t)(ntohs(address.sin_port) + 1 + chance(random, UDP_SOCKETS)));
-	memset(bytes, value_of(len), len);
+	to.sin_port = htons((uint16_t)(ntohs(address.sin_port) + 1 + random_number_below(random, UDP_SOCKETS)));
+	memset(bytes, fill_value_of_length(len), len);
 	sendto(fd, bytes, len, MSG_DONTWAIT, (struct sockaddr *)&to, sizeof(to));
 }
 
-static void talk_stream(int *fd, uint64_t *random)
+static void send_random_on_stream(int *fd, uint64_t *random)
 {
 	static uint8_t bytes[20000];
-	const size_t len = 1 + chance(random, sizeof(bytes));
+	const size_t len = 1 + random_number_below(random, sizeof(bytes));
 	ssize_t n;
 
 	if (*fd < 0) {
@@ -137,23 +138,23 @@ static void talk_stream(int *fd, uint64_t *random)
 	}
 	memset(bytes, *fd & 0xff, len);
 	n = send(*fd, bytes, len, MSG_DONTWAIT | MSG_NOSIGNAL);
-	if ((n < 0 && errno != EAGAIN) || chance(random, 2000) == 0) {
+	if ((n < 0 && errno != EAGAIN) || random_number_below(random, 2000) == 0) {
 		close(*fd);
 		*fd = -1;
 	}
 }
 
-static int run_talk(void)
+static int run_random_sender(void)
 {
 	const int udp = socket(AF_INET, SOCK_DGRAM, 0);
 	int streams[STREAMS] = {-1, -1, -1, -1};
 	uint64_t random = 1;
 
-	while (now_ms() < ends_ms) {
+	while (now_ms() < random_run_end_ms) {
 		for (unsigned i = 0; i < 16; i++)
-			talk_datagram(udp, &random);
+			send_random_datagram(udp, &random);
 		for (unsigned i = 0; i < STREAMS; i++)
-			talk_stream(&streams[i], &random);
+			send_random_on_stream(&streams[i], &random);
 		usleep(1000);
 	}
 	return 0;
@@ -174,7 +175,7 @@ static int open_udp(unsigned i)
 }
 
 /* A place has a socket again. Of two threads one puts its own there. */
-static void open_place(unsigned i)
+static void open_socket_in_slot(unsigned i)
 {
 	int none = -1, fd;
 
@@ -188,7 +189,7 @@ static void open_place(unsigned i)
 		close(fd);
 }
 
-static void close_place(unsigned i)
+static void close_socket_in_slot(unsigned i)
 {
 	const int fd = atomic_exchange(&fds[i], -1);
 
@@ -197,7 +198,7 @@ static void close_place(unsigned i)
 }
 
 /* Now and then one that is no socket of ours, or none at all. */
-static int any_fd(void)
+static int random_fd(void)
 {
 	const unsigned odd = any(200);
 
@@ -223,7 +224,7 @@ static int give_back(int fd, void *id)
 }
 
 /* While another thread closes the socket, its number is for a moment nobody's. */
-static void give_back_held(const struct held *held)
+static void free_zcopy_packet(const struct held *held)
 {
 	for (unsigned i = 0; give_back(held->fd, held->id) != 0; i++) {
 		if (i == 2000) {
@@ -236,7 +237,7 @@ static void give_back_held(const struct held *held)
 	me->freed = held->id;
 }
 
-static void free_any(void)
+static void free_random_zcopy_packet(void)
 {
 	struct held held;
 	unsigned at;
@@ -250,7 +251,7 @@ static void free_any(void)
 		wrong("a held packet has changed");
 	if (any(8) == 0 && (give_back(listener, held.id) == 0 || errno != ENOENT))
 		wrong("another socket's packet");
-	give_back_held(&held);
+	free_zcopy_packet(&held);
 }
 
 static void hold(int fd, void *id, const uint8_t *bytes, size_t len)
@@ -258,7 +259,7 @@ static void hold(int fd, void *id, const uint8_t *bytes, size_t len)
 	const struct held held = {.id = id, .fd = fd, .bytes = bytes, .len = len, .value = bytes[0]};
 
 	if (me->held_n == HELD)
-		free_any();
+		free_random_zcopy_packet();
 	if (me->held_n == HELD) {
 		wrong("no room");
 		return;
@@ -266,15 +267,15 @@ static void hold(int fd, void *id, const uint8_t *bytes, size_t len)
 	me->held[me->held_n++] = held;
 }
 
-static void free_badly(void)
+static void free_packets_with_bad_args(void)
 {
 	struct vma_packet_t packet = {.packet_id = me->freed, .sz_iov = any(2) == 0 ? SIZE_MAX / 16 : 0};
-	const int fd = any_fd();
+	const int fd = random_fd();
 	const unsigned kind = any(4);
 	int rc;
 
 	if (kind == 0)
-		rc = api->free_packets(fd, (struct vma_packet_t *)(forbidden - any(24)), 1 + any(3));
+		rc = api->free_packets(fd, (struct vma_packet_t *)(inaccessible_page - any(24)), 1 + any(3));
 	else if (kind == 1)
 		rc = api->free_packets(fd, NULL, 1);
 	else if (kind == 2)
@@ -292,7 +293,7 @@ union room {
 	uint8_t bytes[4096];
 };
 
-static void take_packets(int fd, const union room *room, size_t total)
+static void hold_zcopy_packets(int fd, const union room *room, size_t total)
 {
 	const char *next = (const char *)&room->packets.pkts[0];
 	size_t sum = 0;
@@ -332,9 +333,9 @@ static void receive_zero_copy(void)
 	union room room;
 	int flags = MSG_DONTWAIT | (any(3) == 0 ? MSG_VMA_ZCOPY_FORCE : 0) | (any(16) == 0 ? MSG_PEEK : 0);
 	const bool forced = flags & MSG_VMA_ZCOPY_FORCE;
-	const int fd = any_fd();
+	const int fd = random_fd();
 	const size_t len = any(4) == 0 ? any(sizeof(room)) : sizeof(room);
-	union room *to = any(32) == 0 ? (union room *)(forbidden - 8 * any(8)) : &room;
+	union room *to = any(32) == 0 ? (union room *)(inaccessible_page - 8 * any(8)) : &room;
 	const int n = api->recvfrom_zcopy(fd, to, len, &flags, NULL, NULL);
 
 	if (n < 0 && !may_fail_with(errno) && !(forced && (errno == ENOBUFS || errno == EIO)))
@@ -342,7 +343,7 @@ static void receive_zero_copy(void)
 	if (n <= 0)
 		return;
 	if (flags & MSG_VMA_ZCOPY) {
-		take_packets(fd, to, (size_t)n);
+		hold_zcopy_packets(fd, to, (size_t)n);
 	} else {
 		if ((size_t)n <= len && !is_uniform(to->bytes, (size_t)n, to->bytes[0]))
 			wrong("copied bytes differ");
@@ -353,7 +354,7 @@ static void receive_zero_copy(void)
 static void receive_plain(void)
 {
 	uint8_t bytes[3000];
-	const ssize_t n = recv(any_fd(), bytes, 1 + any(sizeof(bytes)), MSG_DONTWAIT | (any(4) == 0 ? MSG_PEEK : 0));
+	const ssize_t n = recv(random_fd(), bytes, 1 + any(sizeof(bytes)), MSG_DONTWAIT | (any(4) == 0 ? MSG_PEEK : 0));
 
 	if (n < 0 && !may_fail_with(errno))
 		wrong("recv");
@@ -366,14 +367,14 @@ static void look(void)
 	struct pollfd polled[3];
 
 	for (unsigned i = 0; i < 3; i++)
-		polled[i] = (struct pollfd){.fd = any_fd(), .events = POLLIN};
+		polled[i] = (struct pollfd){.fd = random_fd(), .events = POLLIN};
 	if (poll(polled, 3, (int)any(2)) < 0)
 		wrong("poll");
 }
 
 /* ---- callbacks ---- */
 
-static void call_any(void);
+static void make_random_call(void);
 
 static vma_recv_callback_retval_t on_packet(int fd, size_t sz_iov, struct iovec iov[], struct vma_info_t *info,
                                             void *context)
@@ -392,7 +393,7 @@ static vma_recv_callback_retval_t on_packet(int fd, size_t sz_iov, struct iovec 
 		wrong("what a callback is told");
 	if (any(6) == 0 && me->depth < DEPTH) {
 		me->depth++;
-		call_any();
+		make_random_call();
 		me->depth--;
 	}
 	if (verdict == VMA_PACKET_HOLD && info->packet_id != NULL && sz_iov > 0 && iov[0].iov_len > 0)
@@ -404,7 +405,7 @@ static vma_recv_callback_retval_t on_packet(int fd, size_t sz_iov, struct iovec 
 
 static void set_callback(void)
 {
-	const int fd = any_fd();
+	const int fd = random_fd();
 
 	if (api->register_recv_callback(fd, any(3) == 0 ? NULL : on_packet, NULL) != 0 && errno != EINVAL &&
 	    errno != EOPNOTSUPP)
@@ -413,7 +414,7 @@ static void set_callback(void)
 
 /* ---- SocketXtreme ---- */
 
-static void free_kept(unsigned at)
+static void free_xtreme_packet(unsigned at)
 {
 	struct kept kept = me->kept[at];
 
@@ -428,14 +429,14 @@ static void free_kept(unsigned at)
 		wrong("a kept packet is not taken back");
 }
 
-static void free_any_kept(void)
+static void free_random_xtreme_packet(void)
 {
 	if (me->kept_n != 0)
-		free_kept(any(me->kept_n));
+		free_xtreme_packet(any(me->kept_n));
 }
 
 /* Several by one call. The last reference of each goes with it. */
-static void free_many_kept(void)
+static void free_several_xtreme_packets(void)
 {
 	struct vma_packet_desc_t packets[8];
 	int n = 0;
@@ -447,14 +448,14 @@ static void free_many_kept(void)
 }
 
 /* While nobody polls what was freed is nobody's. */
-static void free_kept_twice(void)
+static void free_xtreme_packet_twice(void)
 {
 	struct vma_packet_desc_t packet;
 
 	if (me->kept_n == 0 || pthread_rwlock_trywrlock(&polls) != 0)
 		return;
 	packet = me->kept[0].packet;
-	free_kept(0);
+	free_xtreme_packet(0);
 	if (api->socketxtreme_free_vma_packets(&packet, 1) == 0 || errno != ENOENT)
 		wrong("a packet is freed twice");
 	if (api->socketxtreme_free_vma_buff(packet.buff_lst) >= 0 || errno != ENOENT)
@@ -465,7 +466,7 @@ static void free_kept_twice(void)
 	pthread_rwlock_unlock(&polls);
 }
 
-static void refer_to_kept(void)
+static void ref_random_xtreme_buffer(void)
 {
 	struct kept *kept = me->kept_n != 0 ? &me->kept[any(me->kept_n)] : NULL;
 
@@ -475,20 +476,20 @@ static void refer_to_kept(void)
 }
 
 /* No place of the library's, or not the beginning of one. */
-static void free_xtreme_badly(void)
+static void free_xtreme_with_bad_address(void)
 {
 	struct vma_buff_t own = {.len = 1};
 	struct vma_packet_desc_t packet = {.buff_lst = &own};
 	const unsigned kind = any(5);
 
 	if (kind == 1)
-		packet.buff_lst = (struct vma_buff_t *)(forbidden + any(4096));
+		packet.buff_lst = (struct vma_buff_t *)(inaccessible_page + any(4096));
 	else if (kind == 2)
 		packet.buff_lst = (struct vma_buff_t *)(uintptr_t)(((uint64_t)any(1U << 30) << 18) ^ any(1U << 30));
 	else if (kind == 3 && me->kept_n != 0)
 		packet.buff_lst = (struct vma_buff_t *)((char *)me->kept[0].packet.buff_lst + 1 + any(62));
 	if (kind == 4) {
-		if (api->socketxtreme_free_vma_packets((struct vma_packet_desc_t *)(forbidden - any(40)),
+		if (api->socketxtreme_free_vma_packets((struct vma_packet_desc_t *)(inaccessible_page - any(40)),
 		                                       1 + (int)any(3)) == 0 ||
 		    (errno != EFAULT && errno != EINVAL))
 			wrong("descriptions that are not there");
@@ -501,7 +502,7 @@ static void free_xtreme_badly(void)
 		wrong("a buffer that is none");
 }
 
-static void keep(const struct vma_packet_desc_t *packet)
+static void keep_xtreme_packet(const struct vma_packet_desc_t *packet)
 {
 	const struct vma_buff_t *first = packet->buff_lst;
 	size_t sum = 0, n = 0;
@@ -514,7 +515,7 @@ static void keep(const struct vma_packet_desc_t *packet)
 	if (sum != packet->total_len || n != packet->num_bufs)
 		wrong("what a completion says of its packet");
 	if (me->kept_n == HELD)
-		free_any_kept();
+		free_random_xtreme_packet();
 	me->kept[me->kept_n++] =
 	        (struct kept){.packet = *packet, .bytes = first->payload, .len = first->len, .references = 1};
 	if (any(4) == 0) { /* the library does not read it */
@@ -524,7 +525,7 @@ static void keep(const struct vma_packet_desc_t *packet)
 	}
 }
 
-static void place_connection(int fd)
+static void store_accepted_connection(int fd)
 {
 	for (unsigned i = UDP_SOCKETS; i < SOCKETS; i++) {
 		int none = -1;
@@ -545,10 +546,10 @@ static int polled_fd(void)
 	if (what == 1)
 		return listener;
 	if (what == 2)
-		return atomic_load(&some_ring);
-	if (what == 3 && api->get_socket_rings_fds(any_fd(), &ring, 1) == 1)
-		atomic_store(&some_ring, ring);
-	return what == 3 ? ring : any_fd();
+		return atomic_load(&some_ring_fd);
+	if (what == 3 && api->get_socket_rings_fds(random_fd(), &ring, 1) == 1)
+		atomic_store(&some_ring_fd, ring);
+	return what == 3 ? ring : random_fd();
 }
 
 static void poll_xtreme(void)
@@ -559,7 +560,7 @@ static void poll_xtreme(void)
 	int n;
 
 	if (any(32) == 0)
-		to = (struct vma_completion_t *)(forbidden - any(64));
+		to = (struct vma_completion_t *)(inaccessible_page - any(64));
 	pthread_rwlock_rdlock(&polls);
 	n = api->socketxtreme_poll(fd, to, most, flags);
 	pthread_rwlock_unlock(&polls);
@@ -572,11 +573,11 @@ static void poll_xtreme(void)
 	for (int i = 0; i < n; i++) {
 		if (to[i].events & VMA_SOCKETXTREME_NEW_CONNECTION_ACCEPTED) {
 			me->accepted++;
-			place_connection((int)to[i].user_data);
+			store_accepted_connection((int)to[i].user_data);
 		}
 		if (to[i].events & VMA_SOCKETXTREME_PACKET) {
 			me->polled++;
-			keep(&to[i].packet);
+			keep_xtreme_packet(&to[i].packet);
 		}
 	}
 }
@@ -597,22 +598,22 @@ static void set_xtreme_options(void)
 		wrong("SO_VMA_SHUTDOWN_RX");
 }
 
-static void call_xtreme(void)
+static void make_random_xtreme_call(void)
 {
 	const unsigned what = any(1000);
 
 	if (what < 500)
 		poll_xtreme();
 	else if (what < 700)
-		free_any_kept();
+		free_random_xtreme_packet();
 	else if (what < 780)
-		free_many_kept();
+		free_several_xtreme_packets();
 	else if (what < 840)
-		free_kept_twice();
+		free_xtreme_packet_twice();
 	else if (what < 900)
-		refer_to_kept();
+		ref_random_xtreme_buffer();
 	else if (what < 980)
-		free_xtreme_badly();
+		free_xtreme_with_bad_address();
 	else
 		set_xtreme_options();
 }
@@ -623,7 +624,7 @@ static void ask(void)
 {
 	uint8_t header[256] = {0};
 	uint16_t len = (uint16_t)any(sizeof(header));
-	const int fd = any_fd();
+	const int fd = random_fd();
 
 	if (api->get_socket_rings_num(fd) < 0 && errno != EINVAL)
 		wrong("get_socket_rings_num");
@@ -638,21 +639,21 @@ static void ask(void)
 		wrong("thread_offload");
 }
 
-static void send_something(void)
+static void send_random_bytes(void)
 {
 	static const uint8_t bytes[300];
-	const int fd = any_fd();
+	const int fd = random_fd();
 
 	if (fd < 3)
 		return;
 	send(fd, bytes, any(sizeof(bytes)), MSG_DONTWAIT | MSG_NOSIGNAL | (any(2) == 0 ? VMA_SND_FLAGS_DUMMY : 0));
 }
 
-static void set_room(void)
+static void set_random_rcvbuf(void)
 {
 	const int bytes = 2048 << any(8);
 
-	setsockopt(any_fd(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
+	setsockopt(random_fd(), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof(bytes));
 }
 
 /* A child has none of the packets. */
@@ -671,7 +672,7 @@ static void fork_child(void)
 		if (kept != NULL && api->socketxtreme_free_vma_packets(&kept->packet, 1) == 0)
 			_exit(2);
 		if (has_xtreme)
-			api->socketxtreme_poll(any_fd(), &completion, 1, 0);
+			api->socketxtreme_poll(random_fd(), &completion, 1, 0);
 		receive_zero_copy();
 		_exit(0);
 	}
@@ -679,50 +680,50 @@ static void fork_child(void)
 		wrong("a child");
 }
 
-static void call_any(void)
+static void make_random_call(void)
 {
 	const unsigned what = any(1000);
 
 	me->calls++;
 	if (has_xtreme && any(2) == 0)
-		call_xtreme();
+		make_random_xtreme_call();
 	else if (what < 400)
 		receive_zero_copy();
 	else if (what < 600)
-		free_any();
+		free_random_zcopy_packet();
 	else if (what < 700)
 		receive_plain();
 	else if (what < 800)
 		look();
 	else if (what < 840)
-		free_badly();
+		free_packets_with_bad_args();
 	else if (what < 880)
 		set_callback();
 	else if (what < 920)
-		send_something();
+		send_random_bytes();
 	else if (what < 930)
 		ask();
 	else if (what < 940)
-		set_room();
+		set_random_rcvbuf();
 	else if (what < 950)
-		close_place(any(SOCKETS));
+		close_socket_in_slot(any(SOCKETS));
 	else
-		open_place(any(SOCKETS));
+		open_socket_in_slot(any(SOCKETS));
 }
 
-static void *run_calls(void *arg)
+static void *run_random_calls(void *arg)
 {
 	me = arg;
-	while (now_ms() < ends_ms) {
+	while (now_ms() < random_run_end_ms) {
 		for (unsigned i = 0; i < 100; i++)
-			call_any();
+			make_random_call();
 		if (any(500) == 0)
 			fork_child();
 	}
 	while (me->held_n != 0)
-		free_any();
+		free_random_zcopy_packet();
 	while (me->kept_n != 0)
-		free_any_kept();
+		free_random_xtreme_packet();
 	return NULL;
 }
 
@@ -738,27 +739,27 @@ static int run_all(uint64_t seed)
 	pthread_t threads[THREADS];
 	const int one = 1;
 
-	forbidden = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (forbidden == MAP_FAILED || mprotect(forbidden + 4096, 4096, PROT_NONE) != 0)
+	inaccessible_page = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (inaccessible_page == MAP_FAILED || mprotect(inaccessible_page + 4096, 4096, PROT_NONE) != 0)
 		fail("mmap");
-	forbidden += 4096;
+	inaccessible_page += 4096;
 	listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
 	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	if (bind(listener, (struct sockaddr *)&address, sizeof(address)) != 0 || listen(listener, 16) != 0)
 		fail("listen");
 	set = epoll_create1(0);
 	pthread_rwlock_init(&polls, NULL);
-	atomic_init(&some_ring, -1);
+	atomic_init(&some_ring_fd, -1);
 	epoll_ctl(set, EPOLL_CTL_ADD, listener, &(struct epoll_event){.events = EPOLLIN});
 	for (unsigned i = 0; i < SOCKETS; i++) {
 		atomic_init(&fds[i], -1);
-		open_place(i);
+		open_socket_in_slot(i);
 	}
 	printf("ready\n");
 	fflush(stdout);
 	for (unsigned i = 0; i < THREADS; i++) {
 		callers[i].random = seed * 7919 + i + 1;
-		pthread_create(&threads[i], NULL, run_calls, &callers[i]);
+		pthread_create(&threads[i], NULL, run_random_calls, &callers[i]);
 	}
 	for (unsigned i = 0; i < THREADS; i++) {
 		pthread_join(threads[i], NULL);
@@ -793,9 +794,9 @@ int main(int argc, char **argv)
 	address = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(argv[3]))};
 	if (inet_pton(AF_INET, argv[2], &address.sin_addr) != 1)
 		return 2;
-	ends_ms = now_ms() + strtoull(argv[4], NULL, 10) * 1000;
+	random_run_end_ms = now_ms() + strtoull(argv[4], NULL, 10) * 1000;
 	if (strcmp(argv[1], "talk") == 0)
-		return run_talk();
+		return run_random_sender();
 	api = vma_get_api();
 	if (api == NULL)
 		return 3;

@@ -28,7 +28,7 @@
 
 #include <mellanox/vma_extra.h>
 
-enum { WANTED = 20, PATIENCE_MS = 60000 };
+enum { WANTED = 20, TEST_WAIT_LIMIT_MS = 60000 };
 
 static struct vma_api_t *api;
 static unsigned wrong;
@@ -64,7 +64,7 @@ static void ready(void)
 	fflush(stdout);
 }
 
-static int socket_of(int type)
+static int open_reusable_socket(int type)
 {
 	const int fd = socket(AF_INET, type, 0), on = 1;
 
@@ -76,7 +76,7 @@ static int socket_of(int type)
 static int bound(int type, unsigned port_offset)
 {
 	struct sockaddr_in at = address;
-	const int fd = socket_of(type);
+	const int fd = open_reusable_socket(type);
 
 	at.sin_port = htons((uint16_t)(ntohs(address.sin_port) + port_offset));
 	if (bind(fd, (struct sockaddr *)&at, sizeof(at)) != 0)
@@ -84,7 +84,7 @@ static int bound(int type, unsigned port_offset)
 	return fd;
 }
 
-static int ring_of(int fd)
+static int ring_fd_of_socket(int fd)
 {
 	int ring = -1;
 
@@ -93,7 +93,7 @@ static int ring_of(int fd)
 	return ring;
 }
 
-static short events_of(int fd, int ms)
+static short poll_events_of_fd(int fd, int ms)
 {
 	struct pollfd pfd = {.fd = fd, .events = POLLIN | POLLOUT};
 
@@ -114,7 +114,7 @@ static int run_send(int count)
 	return 0;
 }
 
-static int run_talk(int count)
+static int run_connects_and_exchanges(int count)
 {
 	for (int i = 0; i < count; i++) {
 		const int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -133,12 +133,12 @@ static int run_talk(int count)
 
 static int wait_by_poll(int ring)
 {
-	return events_of(ring, PATIENCE_MS) == POLLIN ? 1 : -1;
+	return poll_events_of_fd(ring, TEST_WAIT_LIMIT_MS) == POLLIN ? 1 : -1;
 }
 
 static int wait_by_select(int ring)
 {
-	struct timeval timeout = {.tv_sec = PATIENCE_MS / 1000};
+	struct timeval timeout = {.tv_sec = TEST_WAIT_LIMIT_MS / 1000};
 	fd_set set;
 
 	FD_ZERO(&set);
@@ -151,12 +151,13 @@ static int wait_by_epoll(int ring)
 {
 	struct epoll_event event;
 
-	return epoll_wait(epoll_fd, &event, 1, PATIENCE_MS) == 1 && event.data.fd == ring && event.events == EPOLLIN
+	return epoll_wait(epoll_fd, &event, 1, TEST_WAIT_LIMIT_MS) == 1 && event.data.fd == ring &&
+	                       event.events == EPOLLIN
 	               ? 1
 	               : -1;
 }
 
-static void add_to_set(int ring, uint32_t events)
+static void add_ring_to_new_epoll_set(int ring, uint32_t events)
 {
 	struct epoll_event event = {.events = events, .data.fd = ring};
 
@@ -176,13 +177,13 @@ static void arm(int ring)
 static int run_wait(const char *call)
 {
 	const bool edge = strcmp(call, "edge") == 0, epoll = edge || strcmp(call, "epoll") == 0;
-	const int fd = bound(SOCK_DGRAM, 0), ring = ring_of(fd);
+	const int fd = bound(SOCK_DGRAM, 0), ring = ring_fd_of_socket(fd);
 	int got = 0, waits = 0, number;
 
 	expect(api->get_socket_rings_num(ring) == -1, "a ring is no socket");
-	expect(events_of(ring, 0) == 0, "no events before the first packet");
+	expect(poll_events_of_fd(ring, 0) == 0, "no events before the first packet");
 	if (epoll)
-		add_to_set(ring, edge ? EPOLLIN | EPOLLET : EPOLLIN);
+		add_ring_to_new_epoll_set(ring, edge ? EPOLLIN | EPOLLET : EPOLLIN);
 	ready();
 	while (got < WANTED && waits < 50 * WANTED) {
 		const int rc = epoll                         ? wait_by_epoll(ring)
@@ -202,7 +203,7 @@ static int run_wait(const char *call)
 	expect(waits <= 2 * WANTED + 2, "a wait for each datagram, about");
 	if (!edge) {
 		arm(ring);
-		expect(events_of(ring, 0) == 0, "no events after the last");
+		expect(poll_events_of_fd(ring, 0) == 0, "no events after the last");
 	}
 	printf("got %d wrong %u\n", got, wrong);
 	return 0;
@@ -210,7 +211,7 @@ static int run_wait(const char *call)
 
 /* ---- misuse ---- */
 
-static void try_modify(int ring, int socket)
+static void expect_modify_ring_errors(int ring, int socket)
 {
 	struct vma_modify_ring_attr attr = {.comp_bit_mask = VMA_MODIFY_RING_CQ_ARM, .ring_fd = ring};
 
@@ -227,10 +228,10 @@ static void try_modify(int ring, int socket)
 	refused(api->vma_modify_ring(&attr), EBADF, "no descriptor");
 }
 
-static void try_profiles(void)
+static void expect_ring_profiles_work(void)
 {
 	struct vma_ring_type_attr profile = {.ring_type = VMA_RING_PACKET};
-	int first = -1, second = -1, fd = socket_of(SOCK_DGRAM);
+	int first = -1, second = -1, fd = open_reusable_socket(SOCK_DGRAM);
 	struct vma_ring_alloc_logic_attr attr = {
 	        .comp_mask = VMA_RING_ALLOC_MASK_RING_PROFILE_KEY | VMA_RING_ALLOC_MASK_RING_INGRESS,
 	        .ring_alloc_logic = RING_LOGIC_PER_INTERFACE,
@@ -255,7 +256,7 @@ static void try_profiles(void)
 	close(fd);
 }
 
-static void try_fork(int fd, int ring)
+static void expect_ring_fd_after_fork(int fd, int ring)
 {
 	int status = -1;
 	const pid_t child = fork();
@@ -263,7 +264,7 @@ static void try_fork(int fd, int ring)
 	if (child == 0) {
 		int again = -1;
 
-		if (events_of(ring, 0) != POLLHUP)
+		if (poll_events_of_fd(ring, 0) != POLLHUP)
 			_exit(1);
 		/* The socket is the parent's until it is used. */
 		if (api->get_socket_rings_fds(fd, &again, 1) > 0 && again == ring)
@@ -272,12 +273,12 @@ static void try_fork(int fd, int ring)
 	}
 	waitpid(child, &status, 0);
 	expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a child's number leads nowhere");
-	expect(events_of(ring, 0) == 0, "the parent's is as it was");
+	expect(poll_events_of_fd(ring, 0) == 0, "the parent's is as it was");
 }
 
 static int run_misuse(void)
 {
-	const int fd = bound(SOCK_DGRAM, 0), ring = ring_of(fd), unix_fd = socket(AF_UNIX, SOCK_STREAM, 0);
+	const int fd = bound(SOCK_DGRAM, 0), ring = ring_fd_of_socket(fd), unix_fd = socket(AF_UNIX, SOCK_STREAM, 0);
 	struct sockaddr_in6 v6 = {.sin6_family = AF_INET6, .sin6_port = 1, .sin6_addr.s6_addr = {0x20, 1}};
 	struct sockaddr_in to = address;
 	int fds[4] = {-1, -1, -1, -1}, other;
@@ -292,15 +293,15 @@ static int run_misuse(void)
 	refused(api->get_socket_rings_fds(fd, NULL, 1), EFAULT, "nowhere");
 	refused(api->get_socket_rings_fds(fd, (int *)8, 1), EFAULT, "a bad pointer");
 	expect(api->get_socket_rings_fds(fd, fds, 4) == 1 && fds[0] == ring && fds[1] == -1, "one is written");
-	other = socket_of(SOCK_DGRAM);
+	other = open_reusable_socket(SOCK_DGRAM);
 	expect(api->get_socket_rings_fds(other, fds, 4) == 0, "a socket without a name has no rings");
 	refused(read(ring, &bytes, sizeof(bytes)), EINVAL, "read");
 	refused(write(ring, &bytes, sizeof(bytes)), EINVAL, "write");
 	refused(bind(ring, (struct sockaddr *)&address, sizeof(address)), ENOTSOCK, "bind");
 	refused(epoll_ctl(ring, EPOLL_CTL_ADD, fd, &(struct epoll_event){0}), EINVAL, "as a set");
 
-	try_modify(ring, fd);
-	try_profiles();
+	expect_modify_ring_errors(ring, fd);
+	expect_ring_profiles_work();
 	refused(api->get_socket_tx_ring_fd(unix_fd, NULL, 0), EINVAL, "a unix socket sends");
 	refused(api->get_socket_tx_ring_fd(ring, NULL, 0), EINVAL, "a ring sends");
 	refused(api->get_socket_tx_ring_fd(fd, NULL, 0), ENOTCONN, "to nobody");
@@ -311,18 +312,18 @@ static int run_misuse(void)
 	refused(api->get_socket_tx_ring_fd(fd, (struct sockaddr *)&to, sizeof(to)), ENODATA, "to this host");
 	inet_pton(AF_INET, getenv("PEER"), &to.sin_addr);
 	expect(api->get_socket_tx_ring_fd(fd, (struct sockaddr *)&to, sizeof(to)) == ring, "one ring for both ways");
-	refused(api->get_socket_tx_ring_fd(socket_of(SOCK_STREAM), NULL, 0), ENOTCONN, "TCP to nobody");
+	refused(api->get_socket_tx_ring_fd(open_reusable_socket(SOCK_STREAM), NULL, 0), ENOTCONN, "TCP to nobody");
 	expect(connect(fd, (struct sockaddr *)&to, sizeof(to)) == 0 && api->get_socket_tx_ring_fd(fd, NULL, 0) == ring,
 	       "to the peer");
 
 	other = dup(ring);
-	expect(close(ring) == 0 && events_of(other, 0) == 0, "a copy lives on");
+	expect(close(ring) == 0 && poll_events_of_fd(other, 0) == 0, "a copy lives on");
 	expect(api->get_socket_rings_fds(fd, fds, 1) == 1 && fds[0] == other, "and is the ring's");
 	close(other);
-	expect(events_of(other, 0) == POLLNVAL, "closed");
-	expect(api->get_socket_rings_fds(fd, fds, 1) == 1 && events_of(fds[0], 0) == 0, "another one is made");
+	expect(poll_events_of_fd(other, 0) == POLLNVAL, "closed");
+	expect(api->get_socket_rings_fds(fd, fds, 1) == 1 && poll_events_of_fd(fds[0], 0) == 0, "another one is made");
 	expect((fcntl(fds[0], F_GETFD) & FD_CLOEXEC) != 0, "exec closes it");
-	try_fork(fd, fds[0]);
+	expect_ring_fd_after_fork(fd, fds[0]);
 	printf("wrong %u\n", wrong);
 	return 0;
 }
@@ -359,7 +360,7 @@ static int drain(int fd)
  * Whether a wait ends with so many datagrams, of which the peer sends one each 10 ms. What is there before the wait is
  * not held back, so not each wait has to.
  */
-static bool waits_for(int fd, int ring, int wanted)
+static bool wait_ends_with_datagrams(int fd, int ring, int wanted)
 {
 	for (int i = 0; i < 20; i++) {
 		arm(ring);
@@ -373,18 +374,18 @@ static bool waits_for(int fd, int ring, int wanted)
 
 static int run_moderate(void)
 {
-	const int fd = bound(SOCK_DGRAM, 0), ring = ring_of(fd);
+	const int fd = bound(SOCK_DGRAM, 0), ring = ring_fd_of_socket(fd);
 	uint64_t begin;
 
 	moderate(ring, 1000, 300000);
 	ready();
-	expect(waits_for(fd, ring, 20), "packets of 300 ms are held back");
+	expect(wait_ends_with_datagrams(fd, ring, 20), "packets of 300 ms are held back");
 	moderate(ring, 10, 50000000);
 	begin = now_ms();
-	expect(waits_for(fd, ring, 10), "ten packets are waited for");
+	expect(wait_ends_with_datagrams(fd, ring, 10), "ten packets are waited for");
 	expect(now_ms() - begin < 40000, "and no longer");
 	moderate(ring, 0, 0);
-	expect(waits_for(fd, ring, 1) && now_ms() - begin < 40000, "nothing is held back any more");
+	expect(wait_ends_with_datagrams(fd, ring, 1) && now_ms() - begin < 40000, "nothing is held back any more");
 	printf("wrong %u\n", wrong);
 	return 0;
 }
@@ -393,15 +394,15 @@ static int run_moderate(void)
 
 static int run_tcp(void)
 {
-	const int fd = bound(SOCK_STREAM, 0), ring = ring_of(fd);
+	const int fd = bound(SOCK_STREAM, 0), ring = ring_fd_of_socket(fd);
 	unsigned accepted = 0, waits = 0;
 	char word[4];
 	int conn;
 
-	expect(events_of(ring, 0) == 0, "no events before the first packet");
+	expect(poll_events_of_fd(ring, 0) == 0, "no events before the first packet");
 	if (listen(fd, 8) != 0 || fcntl(fd, F_SETFL, O_NONBLOCK) != 0)
 		fail("listen");
-	expect(ring_of(fd) == ring, "it listens on the ring that it had before");
+	expect(ring_fd_of_socket(fd) == ring, "it listens on the ring that it had before");
 	ready();
 	while (accepted < WANTED && waits++ < 1000 * WANTED) {
 		if (wait_by_poll(ring) != 1)
@@ -411,7 +412,7 @@ static int run_tcp(void)
 		if (conn < 0)
 			continue;
 		accepted++;
-		expect(ring_of(conn) == ring, "the connection's ring");
+		expect(ring_fd_of_socket(conn) == ring, "the connection's ring");
 		expect(api->get_socket_tx_ring_fd(conn, NULL, 0) == ring, "for both ways");
 		expect(read(conn, word, 4) == 4 && memcmp(word, "word", 4) == 0, "the word");
 		close(conn);
@@ -422,7 +423,7 @@ static int run_tcp(void)
 
 /* ---- logic ---- */
 
-static int ask_for(int fd, ring_logic_t logic, uint32_t user_id, unsigned ingress, unsigned engress)
+static int set_ring_alloc_logic(int fd, ring_logic_t logic, uint32_t user_id, unsigned ingress, unsigned engress)
 {
 	const struct vma_ring_alloc_logic_attr attr = {
 	        .comp_mask = VMA_RING_ALLOC_MASK_RING_USER_ID | VMA_RING_ALLOC_MASK_RING_INGRESS |
@@ -439,16 +440,16 @@ static int ask_for(int fd, ring_logic_t logic, uint32_t user_id, unsigned ingres
 static int asking(int type, unsigned port_offset, ring_logic_t logic, uint32_t user_id)
 {
 	struct sockaddr_in at = address;
-	const int fd = socket_of(type);
+	const int fd = open_reusable_socket(type);
 
 	at.sin_port = htons((uint16_t)(ntohs(address.sin_port) + port_offset));
-	expect(ask_for(fd, logic, user_id, 1, 1) == 0, "a logic is taken");
+	expect(set_ring_alloc_logic(fd, logic, user_id, 1, 1) == 0, "a logic is taken");
 	if (bind(fd, (struct sockaddr *)&at, sizeof(at)) != 0)
 		fail("bind");
 	return fd;
 }
 
-static int tx_ring_of(int fd)
+static int tx_ring_fd_of_socket(int fd)
 {
 	struct sockaddr_in to = address;
 
@@ -458,14 +459,14 @@ static int tx_ring_of(int fd)
 
 enum { ASKERS = 6 };
 
-static void receive_each(const int *fds)
+static void receive_one_on_each_fd(const int *fds)
 {
 	struct pollfd pfds[ASKERS];
 	int left = ASKERS, number;
 
 	for (int i = 0; i < ASKERS; i++)
 		pfds[i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
-	while (left > 0 && poll(pfds, ASKERS, PATIENCE_MS) > 0) {
+	while (left > 0 && poll(pfds, ASKERS, TEST_WAIT_LIMIT_MS) > 0) {
 		for (int i = 0; i < ASKERS; i++) {
 			if (pfds[i].revents == 0)
 				continue;
@@ -477,7 +478,7 @@ static void receive_each(const int *fds)
 	expect(left == 0, "each port has got one");
 }
 
-static void try_answers(int fd, int plain)
+static void expect_ring_logic_answers(int fd, int plain)
 {
 	struct vma_ring_alloc_logic_attr attr;
 	socklen_t len = sizeof(attr);
@@ -488,10 +489,10 @@ static void try_answers(int fd, int plain)
 	expect(getsockopt(plain, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &attr, &len) == 0 &&
 	               attr.ring_alloc_logic == RING_LOGIC_PER_INTERFACE,
 	       "or as configured");
-	refused(ask_for(fd, RING_LOGIC_PER_SOCKET, 0, 1, 1), EPERM, "a socket with rings");
-	plain = socket_of(SOCK_STREAM);
-	refused(ask_for(plain, RING_LOGIC_LAST, 0, 1, 1), EINVAL, "an unknown logic");
-	refused(ask_for(plain, RING_LOGIC_PER_SOCKET, 0, 0, 0), EINVAL, "no direction");
+	refused(set_ring_alloc_logic(fd, RING_LOGIC_PER_SOCKET, 0, 1, 1), EPERM, "a socket with rings");
+	plain = open_reusable_socket(SOCK_STREAM);
+	refused(set_ring_alloc_logic(plain, RING_LOGIC_LAST, 0, 1, 1), EINVAL, "an unknown logic");
+	refused(set_ring_alloc_logic(plain, RING_LOGIC_PER_SOCKET, 0, 0, 0), EINVAL, "no direction");
 	refused(setsockopt(plain, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, &attr, 4), EINVAL, "another size");
 	refused(setsockopt(plain, SOL_SOCKET, SO_VMA_RING_ALLOC_LOGIC, (void *)8, sizeof(attr)), EFAULT,
 	        "a bad pointer");
@@ -511,31 +512,33 @@ static int run_logic(void)
 	int rings[ASKERS], sender;
 
 	for (int i = 0; i < ASKERS; i++)
-		rings[i] = ring_of(fds[i]);
+		rings[i] = ring_fd_of_socket(fds[i]);
 	expect(rings[0] == rings[1], "one user id, one ring");
 	expect(rings[0] != rings[2] && rings[2] != rings[3] && rings[3] != rings[4] && rings[4] != rings[0] &&
 	               rings[3] != rings[0] && rings[2] != rings[4],
 	       "others have others");
 	expect(rings[4] == rings[5], "who asks for nothing has the interface's");
-	expect(ring_of(tcp) == rings[0], "TCP, too");
-	expect(tx_ring_of(fds[0]) == rings[0] && tx_ring_of(fds[3]) == rings[3], "for sending, too");
-	sender = socket_of(SOCK_DGRAM);
-	expect(ask_for(sender, RING_LOGIC_PER_SOCKET, 0, 0, 1) == 0, "for sending alone");
+	expect(ring_fd_of_socket(tcp) == rings[0], "TCP, too");
+	expect(tx_ring_fd_of_socket(fds[0]) == rings[0] && tx_ring_fd_of_socket(fds[3]) == rings[3],
+	       "for sending, too");
+	sender = open_reusable_socket(SOCK_DGRAM);
+	expect(set_ring_alloc_logic(sender, RING_LOGIC_PER_SOCKET, 0, 0, 1) == 0, "for sending alone");
 	if (bind(sender, (struct sockaddr *)&(struct sockaddr_in){.sin_family = AF_INET, .sin_addr = address.sin_addr},
 	         sizeof(address)) != 0)
 		fail("bind");
-	expect(ring_of(sender) == rings[4], "it receives as configured");
-	expect(tx_ring_of(sender) >= 0 && tx_ring_of(sender) != rings[4], "and sends by a ring of its own");
-	try_answers(fds[0], fds[4]);
+	expect(ring_fd_of_socket(sender) == rings[4], "it receives as configured");
+	expect(tx_ring_fd_of_socket(sender) >= 0 && tx_ring_fd_of_socket(sender) != rings[4],
+	       "and sends by a ring of its own");
+	expect_ring_logic_answers(fds[0], fds[4]);
 	ready();
-	receive_each(fds);
+	receive_one_on_each_fd(fds);
 	printf("wrong %u\n", wrong);
 	return 0;
 }
 
 /* ---- ends ---- */
 
-static bool ends_soon(int fd)
+static bool fd_closes_within_10s(int fd)
 {
 	for (int ms = 0; ms < 10000; ms++) {
 		if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
@@ -555,30 +558,31 @@ static void *close_later(void *arg)
 static int run_ends(void)
 {
 	int first = bound(SOCK_DGRAM, 0), second = bound(SOCK_DGRAM, 1), third = bound(SOCK_STREAM, 2);
-	const int first_ring = ring_of(first), second_ring = ring_of(second), third_ring = ring_of(third);
+	const int first_ring = ring_fd_of_socket(first), second_ring = ring_fd_of_socket(second),
+	          third_ring = ring_fd_of_socket(third);
 	pthread_t thread;
 	int copy;
 
 	expect(first_ring != second_ring && second_ring != third_ring && first_ring != third_ring, "rings differ");
 	close(first);
-	expect(ends_soon(first_ring), "a ring's descriptor ends with its last socket");
+	expect(fd_closes_within_10s(first_ring), "a ring's descriptor ends with its last socket");
 	close(third);
-	expect(ends_soon(third_ring), "also with one that was bound only");
-	expect(events_of(second_ring, 0) == 0, "others are as they were");
+	expect(fd_closes_within_10s(third_ring), "also with one that was bound only");
+	expect(poll_events_of_fd(second_ring, 0) == 0, "others are as they were");
 	copy = dup(second_ring);
 	pthread_create(&thread, NULL, close_later, &second);
-	expect(events_of(copy, PATIENCE_MS) == POLLHUP, "a wait ends with the ring");
+	expect(poll_events_of_fd(copy, TEST_WAIT_LIMIT_MS) == POLLHUP, "a wait ends with the ring");
 	pthread_join(thread, NULL);
-	expect(ends_soon(second_ring), "so does the number");
-	expect(events_of(copy, 0) == POLLHUP, "the program's copy stays");
+	expect(fd_closes_within_10s(second_ring), "so does the number");
+	expect(poll_events_of_fd(copy, 0) == POLLHUP, "the program's copy stays");
 	close(copy);
 	for (int i = 0; i < 50; i++) {
 		int ring;
 
 		first = bound(SOCK_DGRAM, 0);
-		ring = ring_of(first);
+		ring = ring_fd_of_socket(first);
 		close(first);
-		expect(ends_soon(ring), "none is left behind");
+		expect(fd_closes_within_10s(ring), "none is left behind");
 	}
 	printf("wrong %u\n", wrong);
 	return 0;
@@ -595,7 +599,7 @@ int main(int argc, char **argv)
 	if (strcmp(role, "send") == 0 && argc > 4)
 		return run_send(atoi(argv[4]));
 	if (strcmp(role, "talk") == 0 && argc > 4)
-		return run_talk(atoi(argv[4]));
+		return run_connects_and_exchanges(atoi(argv[4]));
 	api = vma_get_api();
 	if (api == NULL) {
 		printf("no api: %s\n", strerror(errno));

@@ -27,7 +27,7 @@
 
 #include <mellanox/vma_extra.h>
 
-enum { PATIENCE_MS = 60000, HELD_MAX = 65536 };
+enum { TEST_WAIT_LIMIT_MS = 60000, HELD_MAX = 65536 };
 
 static struct vma_api_t *api;
 static struct sockaddr_in address;
@@ -113,7 +113,7 @@ static int run_send(void)
 	return 0;
 }
 
-static void let_send(int fd)
+static void tell_peer_to_send(int fd)
 {
 	if (send(fd, "g", 1, 0) != 1)
 		fail("send");
@@ -139,7 +139,7 @@ static void keep(void *id, const uint8_t *bytes, size_t len, uint64_t from)
 	held_n = n + 1;
 }
 
-static void free_next(int fd)
+static void free_oldest_held_packet(int fd)
 {
 	const struct held *next = &held[freed_n % HELD_MAX];
 
@@ -148,13 +148,13 @@ static void free_next(int fd)
 	freed_n++;
 }
 
-static void *freer(void *arg)
+static void *free_held_in_thread(void *arg)
 {
 	const int fd = *(int *)arg;
 
 	while (!held_ends || freed_n != held_n) {
 		if (freed_n != held_n)
-			free_next(fd);
+			free_oldest_held_packet(fd);
 		else
 			usleep(100);
 	}
@@ -167,9 +167,9 @@ union room {
 	struct vma_packets_t packets;
 	char bytes[2048];
 };
-static uint64_t zcopied, copied;
+static uint64_t zcopy_received_bytes, copied;
 
-static void keep_packets(const union room *room, size_t bytes)
+static void hold_packets_of_zcopy_recv(const union room *room, size_t bytes)
 {
 	const char *next = (const char *)&room->packets.pkts[0];
 	size_t sum = 0;
@@ -184,7 +184,7 @@ static void keep_packets(const union room *room, size_t bytes)
 		next += sizeof(*packet) + packet->sz_iov * sizeof(struct iovec);
 	}
 	wrong += sum != bytes;
-	zcopied += bytes;
+	zcopy_received_bytes += bytes;
 }
 
 /* What recvfrom_zcopy answers. */
@@ -196,7 +196,7 @@ static int receive_some(int fd, int flags)
 	if (n <= 0)
 		return n;
 	if (flags & MSG_VMA_ZCOPY) {
-		keep_packets(&room, (size_t)n);
+		hold_packets_of_zcopy_recv(&room, (size_t)n);
 	} else {
 		check_bytes((const uint8_t *)room.bytes, (size_t)n, at);
 		at += (uint64_t)n;
@@ -222,8 +222,8 @@ static int run_zcopy(int flags, bool mixed)
 	int fd = accepted_socket(), n;
 	pthread_t thread;
 
-	pthread_create(&thread, NULL, freer, &fd);
-	let_send(fd);
+	pthread_create(&thread, NULL, free_held_in_thread, &fd);
+	tell_peer_to_send(fd);
 	for (unsigned turn = 0;; turn++) {
 		if (mixed && turn % 3 == 1)
 			receive_plain(fd);
@@ -239,9 +239,9 @@ static int run_zcopy(int flags, bool mixed)
 	pthread_join(thread, NULL);
 	close(fd);
 	printf("bytes %lu zcopy %s copied %s wrong %lu\n", at,
-	       zcopied > total / 4 ? "most"
-	       : zcopied           ? "some"
-	                           : "none",
+	       zcopy_received_bytes > total / 4 ? "most"
+	       : zcopy_received_bytes           ? "some"
+	                                        : "none",
 	       copied == 0 ? "none" : "some", wrong);
 	return 0;
 }
@@ -253,17 +253,17 @@ static int run_hold(void)
 	uint64_t before;
 
 	setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room));
-	let_send(fd);
+	tell_peer_to_send(fd);
 	while (wait_readable(fd, 1000) && receive_some(fd, MSG_DONTWAIT) != 0)
 		;
 	before = at;
 	printf("held\n");
 	fflush(stdout);
 	while (freed_n != held_n)
-		free_next(fd);
-	while (wait_readable(fd, PATIENCE_MS) && receive_some(fd, MSG_DONTWAIT) != 0) {
+		free_oldest_held_packet(fd);
+	while (wait_readable(fd, TEST_WAIT_LIMIT_MS) && receive_some(fd, MSG_DONTWAIT) != 0) {
 		while (freed_n != held_n)
-			free_next(fd);
+			free_oldest_held_packet(fd);
 	}
 	close(fd);
 	printf("stopped %d bytes %lu wrong %lu\n", before < total, at, wrong);
@@ -276,12 +276,12 @@ static int run_closed(void)
 	unsigned n = 0;
 
 	receive_some(fd, MSG_DONTWAIT); /* from the first one on the connection keeps its frames */
-	let_send(fd);
-	while (at < total && wait_readable(fd, PATIENCE_MS) && receive_some(fd, MSG_DONTWAIT) != 0)
+	tell_peer_to_send(fd);
+	while (at < total && wait_readable(fd, TEST_WAIT_LIMIT_MS) && receive_some(fd, MSG_DONTWAIT) != 0)
 		;
 	close(fd);
 	for (; freed_n != held_n; n++)
-		free_next(fd);
+		free_oldest_held_packet(fd);
 	printf("bytes %lu freed %s wrong %lu\n", at, n != 0 ? "some" : "none", wrong);
 	return 0;
 }
@@ -296,7 +296,8 @@ static struct {
 	size_t len;
 } expected[HELD_MAX];
 
-static vma_recv_callback_retval_t on_piece(int fd, size_t n, struct iovec iov[], struct vma_info_t *info, void *context)
+static vma_recv_callback_retval_t recv_callback_on_stream_bytes(int fd, size_t n, struct iovec iov[],
+                                                                struct vma_info_t *info, void *context)
 {
 	const uint64_t from = at;
 	const size_t len = iov[0].iov_len;
@@ -364,11 +365,11 @@ static int run_callback(void)
 	pthread_t thread;
 	ssize_t n;
 
-	pthread_create(&thread, NULL, freer, &fd);
-	if (api->register_recv_callback(fd, on_piece, &at) != 0)
+	pthread_create(&thread, NULL, free_held_in_thread, &fd);
+	if (api->register_recv_callback(fd, recv_callback_on_stream_bytes, &at) != 0)
 		fail("register_recv_callback");
-	let_send(fd);
-	while (wait_readable(fd, PATIENCE_MS)) {
+	tell_peer_to_send(fd);
+	while (wait_readable(fd, TEST_WAIT_LIMIT_MS)) {
 		if (is_child)
 			_exit(7); /* what it reads would be missing here */
 		n = recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT);
@@ -401,7 +402,8 @@ static void expect(bool is_so, const char *what)
 	}
 }
 
-static vma_recv_callback_retval_t closing(int fd, size_t n, struct iovec iov[], struct vma_info_t *info, void *context)
+static vma_recv_callback_retval_t recv_callback_closing_fd(int fd, size_t n, struct iovec iov[],
+                                                           struct vma_info_t *info, void *context)
 {
 	(void)n, (void)iov, (void)info, (void)context;
 	calls++;
@@ -409,7 +411,8 @@ static vma_recv_callback_retval_t closing(int fd, size_t n, struct iovec iov[], 
 	return VMA_PACKET_RECV;
 }
 
-static vma_recv_callback_retval_t breaking(int fd, size_t n, struct iovec iov[], struct vma_info_t *info, void *context)
+static vma_recv_callback_retval_t recv_callback_breaking_rules(int fd, size_t n, struct iovec iov[],
+                                                               struct vma_info_t *info, void *context)
 {
 	struct vma_packet_t packet = {.packet_id = info->packet_id};
 	char byte;
@@ -423,7 +426,7 @@ static vma_recv_callback_retval_t breaking(int fd, size_t n, struct iovec iov[],
 	}
 	packet.packet_id = &byte;
 	expect(api->free_packets(fd, &packet, 1) < 0 && errno == ENOENT, "a stranger's: ENOENT");
-	expect(api->register_recv_callback(fd, closing, NULL) == 0, "a callback registers another");
+	expect(api->register_recv_callback(fd, recv_callback_closing_fd, NULL) == 0, "a callback registers another");
 	return VMA_PACKET_DROP;
 }
 
@@ -431,9 +434,9 @@ static int run_misuse(void)
 {
 	const int fd = accepted_socket();
 
-	if (api->register_recv_callback(fd, breaking, NULL) != 0)
+	if (api->register_recv_callback(fd, recv_callback_breaking_rules, NULL) != 0)
 		fail("register_recv_callback");
-	let_send(fd);
+	tell_peer_to_send(fd);
 	for (int i = 0; i < 600 && calls < 2; i++)
 		wait_readable(fd, 100);
 	printf("calls %u wrong %lu\n", calls, wrong);

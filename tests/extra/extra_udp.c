@@ -31,7 +31,7 @@
 
 #include "datagram.h"
 
-enum { PATIENCE_MS = 60000, HELD_MAX = 8192 };
+enum { TEST_WAIT_LIMIT_MS = 60000, HELD_MAX = 8192 };
 
 static struct vma_api_t *api;
 static unsigned count, wrong, seen_total;
@@ -96,7 +96,7 @@ static int run_zcopy(void)
 	union room room;
 
 	ready();
-	while (zcopy + copied < count && wait_readable(fd, PATIENCE_MS)) {
+	while (zcopy + copied < count && wait_readable(fd, TEST_WAIT_LIMIT_MS)) {
 		struct sockaddr_in from;
 		socklen_t len = sizeof(from);
 		int flags = MSG_DONTWAIT;
@@ -111,11 +111,11 @@ static int run_zcopy(void)
 
 			zcopy++;
 			wrong += room.packets.n_packet_num != 1 || packet->sz_iov != 1 ||
-			         !is_whole(packet->iov[0].iov_base, (size_t)n);
+			         !is_datagram_intact(packet->iov[0].iov_base, (size_t)n);
 			wrong += api->free_packets(fd, room.packets.pkts, room.packets.n_packet_num) != 0;
 		} else {
 			copied++;
-			wrong += !is_whole(&room, (size_t)n);
+			wrong += !is_datagram_intact(&room, (size_t)n);
 		}
 		wrong += from.sin_family != AF_INET || len != sizeof(from);
 	}
@@ -140,7 +140,7 @@ static int run_pump(void)
 		if (send(fd, &datagram, sizeof(datagram), 0) < 0)
 			fail("send");
 		if (i % WINDOW == WINDOW - 1 &&
-		    (!wait_readable(fd, PATIENCE_MS) || recv(fd, &answer, 4, 0) != 4 || answer != i))
+		    (!wait_readable(fd, TEST_WAIT_LIMIT_MS) || recv(fd, &answer, 4, 0) != 4 || answer != i))
 			fail("an answer");
 	}
 	return 0;
@@ -162,7 +162,7 @@ static uint32_t number_of(const struct vma_packet_t *packet, uint32_t wanted)
 {
 	uint32_t number;
 
-	wrong += packet->sz_iov != 1 || !is_whole(packet->iov[0].iov_base, packet->iov[0].iov_len);
+	wrong += packet->sz_iov != 1 || !is_datagram_intact(packet->iov[0].iov_base, packet->iov[0].iov_len);
 	memcpy(&number, packet->iov[0].iov_base, sizeof(number));
 	wrong += number != wanted;
 	return number;
@@ -184,7 +184,7 @@ static int run_volume(void)
 		const int n = api->recvfrom_zcopy(fd, &room, sizeof(room), &flags, (struct sockaddr *)&from, &len);
 		uint32_t number;
 
-		if (n < 0 && errno == EAGAIN && wait_readable(fd, PATIENCE_MS))
+		if (n < 0 && errno == EAGAIN && wait_readable(fd, TEST_WAIT_LIMIT_MS))
 			continue;
 		if (n < 0)
 			fail("recvfrom_zcopy");
@@ -212,14 +212,14 @@ static unsigned dropped, passed;
 static _Atomic bool over;
 static int callback_fd;
 
-static vma_recv_callback_retval_t by_number(int fd, size_t n, struct iovec iov[], struct vma_info_t *info,
-                                            void *context)
+static vma_recv_callback_retval_t recv_callback_by_datagram_number(int fd, size_t n, struct iovec iov[],
+                                                                   struct vma_info_t *info, void *context)
 {
 	struct datagram datagram;
 
 	wrong += fd != callback_fd || context != &seen_total || n != 1 || info->struct_sz != sizeof(*info) ||
 	         info->payload_sz != iov[0].iov_len || info->dst->sin_port != address.sin_port ||
-	         info->sw_timestamp.tv_sec == 0 || !is_whole(iov[0].iov_base, iov[0].iov_len);
+	         info->sw_timestamp.tv_sec == 0 || !is_datagram_intact(iov[0].iov_base, iov[0].iov_len);
 	seen_total++;
 	memcpy(&datagram, iov[0].iov_base, sizeof(datagram));
 	if (datagram.number % 3 == 0) {
@@ -233,11 +233,11 @@ static vma_recv_callback_retval_t by_number(int fd, size_t n, struct iovec iov[]
 	return VMA_PACKET_HOLD;
 }
 
-static void free_next(void)
+static void free_oldest_held_packet(void)
 {
 	struct vma_packet_t packet = {.packet_id = held[n_freed].id, .sz_iov = 0};
 
-	wrong += !is_whole(held[n_freed].bytes, BYTES);
+	wrong += !is_datagram_intact(held[n_freed].bytes, BYTES);
 	wrong += api->free_packets(callback_fd, &packet, 1) != 0;
 	n_freed++;
 }
@@ -247,7 +247,7 @@ static void *free_held(void *arg)
 	(void)arg;
 	while (!over || n_freed < n_held) {
 		if (n_freed < n_held)
-			free_next();
+			free_oldest_held_packet();
 		else
 			usleep(200);
 	}
@@ -261,19 +261,19 @@ static int run_callback(void)
 	char bytes[BYTES];
 	pthread_t thread;
 
-	if (api->register_recv_callback(fd, by_number, &seen_total) != 0)
+	if (api->register_recv_callback(fd, recv_callback_by_datagram_number, &seen_total) != 0)
 		fail("register_recv_callback");
 	epoll_ctl(set, EPOLL_CTL_ADD, fd, &event);
 	pthread_create(&thread, NULL, free_held, NULL);
 	ready();
 	while (seen_total < count || passed < (count + 1) / 3) {
-		const int n = epoll_wait(set, &event, 1, seen_total < count ? PATIENCE_MS : 2000);
+		const int n = epoll_wait(set, &event, 1, seen_total < count ? TEST_WAIT_LIMIT_MS : 2000);
 
 		if (n == 0)
 			break;
 		while (n > 0 && recv(fd, bytes, sizeof(bytes), MSG_DONTWAIT) > 0) {
 			passed++;
-			wrong += !is_whole(bytes, sizeof(bytes));
+			wrong += !is_datagram_intact(bytes, sizeof(bytes));
 		}
 	}
 	over = true;
@@ -328,7 +328,7 @@ static int run_closed(void)
 	hold_all(fd);
 	close(fd);
 	while (n_freed < n_held)
-		free_next();
+		free_oldest_held_packet();
 	n_freed--;
 	{
 		struct vma_packet_t packet = {.packet_id = held[0].id};
@@ -356,7 +356,7 @@ static int run_twice(int fd, int other)
 	struct vma_packet_t none = {0};
 
 	do {
-		wait_readable(fd, PATIENCE_MS);
+		wait_readable(fd, TEST_WAIT_LIMIT_MS);
 		flags = MSG_DONTWAIT | MSG_VMA_ZCOPY_FORCE;
 		rc = api->recvfrom_zcopy(fd, &room, sizeof(room), &flags, NULL, NULL);
 	} while (rc < 0 && errno == EAGAIN);
@@ -370,7 +370,8 @@ static int run_twice(int fd, int other)
 }
 
 static _Atomic unsigned calls;
-static vma_recv_callback_retval_t other_callback(int fd, size_t n, struct iovec iov[], struct vma_info_t *info, void *c)
+static vma_recv_callback_retval_t second_recv_callback(int fd, size_t n, struct iovec iov[], struct vma_info_t *info,
+                                                       void *c)
 {
 	(void)fd, (void)n, (void)iov, (void)info, (void)c;
 	calls += 100;
@@ -391,7 +392,7 @@ static vma_recv_callback_retval_t rude(int fd, size_t n, struct iovec iov[], str
 	wrong += errno != EAGAIN;
 	expect((int)recv(fd, &byte, 1, 0), EDEADLK, "a blocking receive in the callback");
 	if (context == NULL) {
-		expect(api->register_recv_callback(fd, other_callback, NULL), 0, "another callback");
+		expect(api->register_recv_callback(fd, second_recv_callback, NULL), 0, "another callback");
 		return VMA_PACKET_RECV;
 	}
 	expect(close(fd), 0, "a close in the callback");
@@ -399,18 +400,18 @@ static vma_recv_callback_retval_t rude(int fd, size_t n, struct iovec iov[], str
 	return VMA_PACKET_RECV;
 }
 
-static void wait_calls(int fd, unsigned until)
+static void wait_for_recv_callback_calls(int fd, unsigned until)
 {
 	char byte;
 
-	for (int ms = 0; calls < until && ms < PATIENCE_MS; ms++) {
+	for (int ms = 0; calls < until && ms < TEST_WAIT_LIMIT_MS; ms++) {
 		recv(fd, &byte, 1, MSG_DONTWAIT);
 		usleep(1000);
 	}
 }
 
 /* The question of vma_get_api() itself, before there is a socket. */
-static void ask_badly(void)
+static void call_get_api_with_bad_args(void)
 {
 	void *bad = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), *table = NULL;
 	socklen_t len = sizeof(table), short_len = sizeof(table) - 1;
@@ -445,10 +446,10 @@ static int run_misuse(void)
 	run_twice(fd, other);
 	expect(api->get_socket_rings_num(fd) == 1 ? 0 : -1, 0, "one ring");
 	expect(api->register_recv_callback(fd, rude, NULL), 0, "the rude callback");
-	wait_calls(fd, 101);
+	wait_for_recv_callback_calls(fd, 101);
 	expect(api->register_recv_callback(fd, rude, &calls), 0, "the one that closes");
 	calls = 0;
-	wait_calls(fd, 1);
+	wait_for_recv_callback_calls(fd, 1);
 	sleep(1);
 	wrong += calls != 1;
 	printf("calls %u wrong %u\n", calls, wrong);
@@ -502,7 +503,7 @@ static int run_dummy(bool tcp)
 
 /* ---- missing ---- */
 
-static int run_missing(void)
+static int run_unsupported_calls(void)
 {
 	struct vma_completion_t completion;
 
@@ -567,13 +568,13 @@ int main(int argc, char **argv)
 	if (strcmp(role, "closed") == 0)
 		return run_closed();
 	if (strcmp(role, "misuse") == 0) {
-		ask_badly();
+		call_get_api_with_bad_args();
 		return run_misuse();
 	}
 	if (strcmp(role, "dummy") == 0)
 		return run_dummy(argc > 4 && strcmp(argv[4], "tcp") == 0);
 	if (strcmp(role, "missing") == 0)
-		return run_missing();
+		return run_unsupported_calls();
 	if (strcmp(role, "state") == 0)
 		return run_state();
 	return 2;

@@ -31,8 +31,9 @@
 
 #include "datagram.h"
 
-/* GROWS_KIB: frames that a busy machine lets fill for the first time; 100000 packets that leak are 200 MB. */
-enum { BATCH = 16, PATIENCE_S = 60, HELD_MAX = 16384, FDS_MAX = 4096, GROWS_KIB = 32768 };
+/* RESIDENT_GROWTH_LIMIT_KIB: frames that a busy machine lets fill for the first time; 100000 packets that leak are 200
+ * MB. */
+enum { BATCH = 16, TEST_WAIT_LIMIT_S = 60, HELD_MAX = 16384, FDS_MAX = 4096, RESIDENT_GROWTH_LIMIT_KIB = 32768 };
 
 static struct vma_api_t *api;
 static unsigned count, wrong;
@@ -61,7 +62,7 @@ static void expect_errno(int rc, int wanted, const char *what)
 	expect_that(rc == -1 && errno == wanted, what);
 }
 
-static double seconds(void)
+static double now_seconds(void)
 {
 	struct timespec now;
 
@@ -98,7 +99,7 @@ static void say_ready(void)
 	fflush(stdout);
 }
 
-static int poll_some(int fd, struct vma_completion_t *completions, unsigned n)
+static int xtreme_poll_or_fail(int fd, struct vma_completion_t *completions, unsigned n)
 {
 	const int got = api->socketxtreme_poll(fd, completions, n, 0);
 
@@ -130,7 +131,7 @@ static void do_send(void)
 			continue;
 		for (; answers <= i; answers++) {
 			len = recv(fd, room, sizeof(room), 0);
-			wrong += !is_whole(room, (size_t)len);
+			wrong += !is_datagram_intact(room, (size_t)len);
 		}
 	}
 	printf("answers %u wrong %u\n", answers, wrong);
@@ -157,12 +158,12 @@ static void do_udp(void)
 	if (epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) != 0)
 		fail("epoll_ctl");
 	say_ready();
-	until = seconds() + PATIENCE_S;
-	while (echoed < count && (++turns % 1024 != 0 || seconds() < until)) {
-		const int n = poll_some(turns % 3 == 0   ? ring
-		                        : turns % 3 == 1 ? fd
-		                                         : set,
-		                        completions, turns % 5 != 0 ? BATCH : 1);
+	until = now_seconds() + TEST_WAIT_LIMIT_S;
+	while (echoed < count && (++turns % 1024 != 0 || now_seconds() < until)) {
+		const int n = xtreme_poll_or_fail(turns % 3 == 0   ? ring
+		                                  : turns % 3 == 1 ? fd
+		                                                   : set,
+		                                  completions, turns % 5 != 0 ? BATCH : 1);
 
 		for (int i = 0; i < n; i++) {
 			struct vma_completion_t *c = &completions[i];
@@ -170,7 +171,7 @@ static void do_udp(void)
 			expect_that(c->events == VMA_SOCKETXTREME_PACKET, "a packet, and nothing else");
 			expect_that((int)c->user_data == fd, "user_data is the descriptor");
 			expect_that(c->packet.num_bufs == 1, "one buffer");
-			wrong += !is_whole(c->packet.buff_lst->payload, c->packet.total_len);
+			wrong += !is_datagram_intact(c->packet.buff_lst->payload, c->packet.total_len);
 			if (sendto(fd, c->packet.buff_lst->payload, c->packet.total_len, 0, (struct sockaddr *)&c->src,
 			           sizeof(c->src)) != c->packet.total_len)
 				fail("sendto");
@@ -179,7 +180,7 @@ static void do_udp(void)
 			echoed++;
 		}
 	}
-	expect_that(poll_some(ring, completions, BATCH) == 0 &&
+	expect_that(xtreme_poll_or_fail(ring, completions, BATCH) == 0 &&
 	                    poll(&(struct pollfd){.fd = ring, .events = POLLIN}, 1, 0) == 0,
 	            "a ring whose packets were polled is not readable");
 	printf("echoed %u wrong %u\n", echoed, wrong);
@@ -206,12 +207,13 @@ static void do_flood(void)
 	double until;
 
 	say_ready();
-	until = seconds() + PATIENCE_S;
-	while (seen < count && (++turns % 1024 != 0 || seconds() < until)) {
-		const int n = poll_some(fd, completions, BATCH);
+	until = now_seconds() + TEST_WAIT_LIMIT_S;
+	while (seen < count && (++turns % 1024 != 0 || now_seconds() < until)) {
+		const int n = xtreme_poll_or_fail(fd, completions, BATCH);
 
 		for (int i = 0; i < n; i++) {
-			wrong += !is_whole(completions[i].packet.buff_lst->payload, completions[i].packet.total_len);
+			wrong += !is_datagram_intact(completions[i].packet.buff_lst->payload,
+			                             completions[i].packet.total_len);
 			packets[i] = completions[i].packet;
 		}
 		if (n != 0 && api->socketxtreme_free_vma_packets(packets, n) != 0)
@@ -220,7 +222,8 @@ static void do_flood(void)
 		if (before == 0 && seen >= count / 10)
 			before = resident_kib();
 	}
-	printf("seen %u wrong %u grown %s\n", seen, wrong, resident_kib() - before < GROWS_KIB ? "no" : "yes");
+	printf("seen %u wrong %u grown %s\n", seen, wrong,
+	       resident_kib() - before < RESIDENT_GROWTH_LIMIT_KIB ? "no" : "yes");
 }
 
 static void do_hold(void)
@@ -228,18 +231,18 @@ static void do_hold(void)
 	const int fd = open_bound(SOCK_DGRAM);
 	struct vma_completion_t completions[BATCH];
 	unsigned held = 0, turns = 0;
-	double until, last = seconds();
+	double until, last = now_seconds();
 	const int small = 100000;
 
 	setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof(small));
 	say_ready();
-	until = seconds() + PATIENCE_S;
-	while (held < count && (++turns % 1024 != 0 || (seconds() < until && seconds() < last + 3))) {
-		const int n = poll_some(fd, completions, BATCH);
+	until = now_seconds() + TEST_WAIT_LIMIT_S;
+	while (held < count && (++turns % 1024 != 0 || (now_seconds() < until && now_seconds() < last + 3))) {
+		const int n = xtreme_poll_or_fail(fd, completions, BATCH);
 
 		held += (unsigned)n;
 		if (n != 0)
-			last = seconds();
+			last = now_seconds();
 	}
 	printf("held %u\n", held);
 	fflush(stdout);
@@ -259,10 +262,10 @@ static void *free_elsewhere(void *arg)
 static struct vma_completion_t await_packet(int fd)
 {
 	struct vma_completion_t completion = {.events = 0};
-	const double until = seconds() + PATIENCE_S;
+	const double until = now_seconds() + TEST_WAIT_LIMIT_S;
 
-	while (poll_some(fd, &completion, 1) == 0)
-		if (seconds() > until)
+	while (xtreme_poll_or_fail(fd, &completion, 1) == 0)
+		if (now_seconds() > until)
 			fail("no packet");
 	return completion;
 }
@@ -283,7 +286,7 @@ static void do_misuse(void)
 	held = completion.packet.buff_lst;
 	expect_that(api->socketxtreme_ref_vma_buff(held) == 2, "a second reference");
 	expect_that(api->socketxtreme_free_vma_packets(&completion.packet, 1) == 0, "free the packet");
-	expect_that(is_whole(held->payload, held->len), "a reference keeps the bytes");
+	expect_that(is_datagram_intact(held->payload, held->len), "a reference keeps the bytes");
 	held->next = (void *)(uintptr_t)4096;
 	held->len = 0;
 	expect_that(api->socketxtreme_free_vma_buff(held) == 0, "free the buffer");
@@ -312,10 +315,11 @@ static void do_misuse(void)
 		;
 	expect_that(errno == EFAULT, "a bad array when something is there");
 	after = await_packet(fd);
-	expect_that(is_whole(after.packet.buff_lst->payload, after.packet.total_len), "and it is still there");
+	expect_that(is_datagram_intact(after.packet.buff_lst->payload, after.packet.total_len),
+	            "and it is still there");
 	close(fd);
 	expect_errno(api->socketxtreme_poll(fd, &completion, 1, 0), EBADF, "poll what is closed");
-	expect_that(is_whole(completion.packet.buff_lst->payload, completion.packet.total_len),
+	expect_that(is_datagram_intact(completion.packet.buff_lst->payload, completion.packet.total_len),
 	            "bytes after the close");
 	expect_that(api->socketxtreme_free_vma_packets(&completion.packet, 1) == 0, "free after the close");
 	expect_that(api->socketxtreme_free_vma_packets(&after.packet, 1) == 0, "free another after the close");
@@ -324,7 +328,7 @@ static void do_misuse(void)
 
 static void echo(int fd, const void *bytes, size_t len, const struct sockaddr_in *to)
 {
-	wrong += !is_whole(bytes, len);
+	wrong += !is_datagram_intact(bytes, len);
 	if (sendto(fd, bytes, len, 0, (const struct sockaddr *)to, sizeof(*to)) != (ssize_t)len)
 		fail("sendto");
 }
@@ -332,7 +336,7 @@ static void echo(int fd, const void *bytes, size_t len, const struct sockaddr_in
 static void do_shutdown(void)
 {
 	const int fd = open_bound(SOCK_DGRAM), stream = open_socket(SOCK_STREAM);
-	struct timeval patience = {.tv_sec = PATIENCE_S};
+	struct timeval patience = {.tv_sec = TEST_WAIT_LIMIT_S};
 	struct vma_completion_t completion;
 	unsigned by_poll = 0, by_recv = 0;
 
@@ -363,7 +367,7 @@ static void do_shutdown(void)
 	printf("polled %u received %u wrong %u %s\n", by_poll, by_recv, wrong, why);
 }
 
-static void do_off(void)
+static void run_xtreme_off(void)
 {
 	const int fd = open_bound(SOCK_DGRAM);
 	struct vma_completion_t completion;
@@ -385,7 +389,7 @@ static uint8_t stream_byte(size_t at)
 	return (uint8_t)(at * 7 + at / 251);
 }
 
-static bool is_stream(const struct vma_buff_t *buff, size_t at)
+static bool is_stream_pattern(const struct vma_buff_t *buff, size_t at)
 {
 	const uint8_t *bytes = buff->payload;
 
@@ -417,9 +421,9 @@ static void do_tcp(void)
 	double until;
 
 	say_ready();
-	until = seconds() + PATIENCE_S;
-	while (ended < count && (++turns % 1024 != 0 || seconds() < until)) {
-		const int n = poll_some(ring, completions, turns % 2 != 0 ? BATCH : 1);
+	until = now_seconds() + TEST_WAIT_LIMIT_S;
+	while (ended < count && (++turns % 1024 != 0 || now_seconds() < until)) {
+		const int n = xtreme_poll_or_fail(ring, completions, turns % 2 != 0 ? BATCH : 1);
 
 		for (int i = 0; i < n; i++) {
 			struct vma_completion_t *c = &completions[i];
@@ -437,7 +441,7 @@ static void do_tcp(void)
 			expect_that(is_open[conn], "it is known");
 			if (c->events & VMA_SOCKETXTREME_PACKET) {
 				pieces++;
-				wrong += !is_stream(c->packet.buff_lst, got[conn]);
+				wrong += !is_stream_pattern(c->packet.buff_lst, got[conn]);
 				got[conn] += c->packet.total_len;
 				send_all(conn, c->packet.buff_lst->payload, c->packet.total_len);
 				if (api->socketxtreme_free_vma_packets(&c->packet, 1) != 0)
@@ -461,18 +465,18 @@ static void do_client(void)
 	static uint8_t chunk[4096];
 	size_t sent = 0, got = 0;
 	bool connected = false, ended = false;
-	const double until = seconds() + PATIENCE_S;
+	const double until = now_seconds() + TEST_WAIT_LIMIT_S;
 
 	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) == 0 || errno != EINPROGRESS)
 		fail("connect");
-	while (!ended && seconds() < until) {
+	while (!ended && now_seconds() < until) {
 		struct vma_completion_t c;
 
-		if (poll_some(fd, &c, 1) == 1) {
+		if (xtreme_poll_or_fail(fd, &c, 1) == 1) {
 			expect_that((int)c.user_data == fd, "its own completion");
 			connected |= (c.events & EPOLLOUT) != 0;
 			if (c.events & VMA_SOCKETXTREME_PACKET) {
-				wrong += !is_stream(c.packet.buff_lst, got);
+				wrong += !is_stream_pattern(c.packet.buff_lst, got);
 				got += c.packet.total_len;
 				api->socketxtreme_free_vma_packets(&c.packet, 1);
 			}
@@ -494,7 +498,7 @@ static void do_client(void)
 }
 
 /* Frees nothing until the peer has stood still for a second. */
-static void do_greedy(void)
+static void run_xtreme_freeing_nothing(void)
 {
 	const int fd = open_bound(SOCK_STREAM);
 	static struct vma_completion_t held[HELD_MAX];
@@ -504,15 +508,15 @@ static void do_greedy(void)
 	size_t got = 0;
 
 	say_ready();
-	until = last = seconds();
-	until += PATIENCE_S;
-	while (!ended && (++turns % 64 != 0 || seconds() < until)) {
+	until = last = now_seconds();
+	until += TEST_WAIT_LIMIT_S;
+	while (!ended && (++turns % 64 != 0 || now_seconds() < until)) {
 		struct vma_completion_t c;
 
-		if (poll_some(fd, &c, 1) == 1) {
-			last = seconds();
+		if (xtreme_poll_or_fail(fd, &c, 1) == 1) {
+			last = now_seconds();
 			if (c.events & VMA_SOCKETXTREME_PACKET) {
-				wrong += !is_stream(c.packet.buff_lst, got);
+				wrong += !is_stream_pattern(c.packet.buff_lst, got);
 				got += c.packet.total_len;
 				if (was_still || n_held == HELD_MAX)
 					api->socketxtreme_free_vma_packets(&c.packet, 1);
@@ -520,7 +524,7 @@ static void do_greedy(void)
 					held[n_held++] = c;
 			}
 			ended = (c.events & EPOLLRDHUP) != 0;
-		} else if (!was_still && got != 0 && seconds() > last + 1) {
+		} else if (!was_still && got != 0 && now_seconds() > last + 1) {
 			was_still = true;
 			for (unsigned i = 0; i < n_held; i++)
 				wrong += api->socketxtreme_free_vma_packets(&held[i].packet, 1) != 0;
@@ -539,9 +543,9 @@ static void do_reset(void)
 	double until;
 
 	say_ready();
-	until = seconds() + PATIENCE_S;
-	while ((events & EPOLLERR) == 0 && seconds() < until) {
-		if (poll_some(fd, &c, 1) == 0)
+	until = now_seconds() + TEST_WAIT_LIMIT_S;
+	while ((events & EPOLLERR) == 0 && now_seconds() < until) {
+		if (xtreme_poll_or_fail(fd, &c, 1) == 0)
 			continue;
 		if (c.events & VMA_SOCKETXTREME_NEW_CONNECTION_ACCEPTED)
 			conn = (int)c.user_data;
@@ -562,8 +566,8 @@ static const struct {
 	bool plain;
 } roles[] = {
         {"send", do_send, true},    {"udp", do_udp, false},           {"flood", do_flood, false},
-        {"hold", do_hold, false},   {"misuse", do_misuse, false},     {"off", do_off, false},
-        {"tcp", do_tcp, false},     {"client", do_client, false},     {"greedy", do_greedy, false},
+        {"hold", do_hold, false},   {"misuse", do_misuse, false},     {"off", run_xtreme_off, false},
+        {"tcp", do_tcp, false},     {"client", do_client, false},     {"greedy", run_xtreme_freeing_nothing, false},
         {"reset", do_reset, false}, {"shutdown", do_shutdown, false},
 };
 

@@ -14,7 +14,7 @@
 #define PERIOD_NS 1000000
 #define GAP_NS 5000000
 
-static _Atomic uint64_t longest_ns, all_ns;
+static _Atomic uint64_t longest_core_gap_ns, core_gaps_sum_ns;
 
 static uint64_t core_gaps_now_ns(void)
 {
@@ -26,11 +26,11 @@ static uint64_t core_gaps_now_ns(void)
 
 static void note_gap(uint64_t gap)
 {
-	uint64_t longest = atomic_load(&longest_ns);
+	uint64_t longest = atomic_load(&longest_core_gap_ns);
 
 	if (gap > GAP_NS)
-		atomic_fetch_add(&all_ns, gap);
-	while (gap > longest && !atomic_compare_exchange_weak(&longest_ns, &longest, gap))
+		atomic_fetch_add(&core_gaps_sum_ns, gap);
+	while (gap > longest && !atomic_compare_exchange_weak(&longest_core_gap_ns, &longest, gap))
 		;
 }
 
@@ -72,7 +72,7 @@ int main(void)
 	puts("watching");
 	fflush(stdout);
 	sigwait(&end, &got);
-	printf("longest %llu ms, all %llu ms\n", (unsigned long long)(atomic_load(&longest_ns) / 1000000),
-	       (unsigned long long)(atomic_load(&all_ns) / 1000000));
+	printf("longest %llu ms, all %llu ms\n", (unsigned long long)(atomic_load(&longest_core_gap_ns) / 1000000),
+	       (unsigned long long)(atomic_load(&core_gaps_sum_ns) / 1000000));
 	return 0;
 }

@@ -36,7 +36,7 @@ static uint64_t wakeups_now_ns(void)
 	return (uint64_t)now.tv_sec * SEC + (uint64_t)now.tv_nsec;
 }
 
-static long own_switches(void)
+static long thread_voluntary_switches(void)
 {
 	struct rusage usage;
 
@@ -113,7 +113,7 @@ static uint64_t receive_one(const struct receiver *receiver)
 	return recv(receiver->fd, &sent, sizeof(sent), flags) == (ssize_t)sizeof(sent) ? sent : 0;
 }
 
-static int print_rates(const struct receiver *receiver, double settle, double seconds)
+static int print_packet_and_wakeup_rates(const struct receiver *receiver, double settle, double seconds)
 {
 	uint64_t begin = 0, end = 0, packets = 0, now = 0;
 	long switches = 0;
@@ -132,15 +132,15 @@ static int print_rates(const struct receiver *receiver, double settle, double se
 			begin = now;
 			end = begin + (uint64_t)(seconds * SEC);
 			packets = 0;
-			switches = own_switches();
+			switches = thread_voluntary_switches();
 		}
 	}
 	printf("%.0f %.0f\n", (double)packets * SEC / (double)(now - begin),
-	       (double)(own_switches() - switches) * SEC / (double)(now - begin));
+	       (double)(thread_voluntary_switches() - switches) * SEC / (double)(now - begin));
 	return 0;
 }
 
-static int print_delays(const struct receiver *receiver, int n)
+static int print_wakeup_delays(const struct receiver *receiver, int n)
 {
 	while (n > 0) {
 		uint64_t sent;
@@ -158,7 +158,7 @@ static int print_delays(const struct receiver *receiver, int n)
 
 /* ---- sending ---- */
 
-static int send_now(int fd)
+static int send_current_time(int fd)
 {
 	const uint64_t now = wakeups_now_ns();
 
@@ -180,21 +180,21 @@ static int send_paced(int fd, uint64_t n, uint64_t gap_ns)
 	for (uint64_t i = 0; i < n; i++) {
 		const uint64_t now = wakeups_now_ns();
 
-		send_now(fd);
+		send_current_time(fd);
 		wait_until(now + gap_ns);
 	}
 	return 0;
 }
 
 /* Behind its time it sends without a break, but never for longer than it was to. */
-static int send_rate(int fd, double rate, double seconds)
+static int send_at_rate(int fd, double rate, double seconds)
 {
 	const uint64_t begin = wakeups_now_ns(), end = begin + (uint64_t)(seconds * SEC);
 	uint64_t now, sent = 0;
 
 	while ((now = wakeups_now_ns()) < end)
 		if ((double)sent < (double)(now - begin) * rate / SEC) {
-			send_now(fd);
+			send_current_time(fd);
 			sent++;
 		}
 	return 0;
@@ -215,12 +215,14 @@ int main(int argc, char **argv)
 			return 1;
 		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
 		if (strcmp(argv[1], "send") == 0)
-			return send_rate(fd, atof(argv[4]), atof(argv[5]));
+			return send_at_rate(fd, atof(argv[4]), atof(argv[5]));
 		return send_paced(fd, strtoull(argv[4], NULL, 10), strtoull(argv[5], NULL, 10) * 1000);
 	}
 	if (strcmp(argv[1], "delays") == 0)
-		return receiver_open(&receiver, argv[2], argv[3], argv[4]) ? print_delays(&receiver, atoi(argv[5])) : 1;
+		return receiver_open(&receiver, argv[2], argv[3], argv[4])
+		               ? print_wakeup_delays(&receiver, atoi(argv[5]))
+		               : 1;
 	return receiver_open(&receiver, argv[1], argv[2], argv[3])
-	               ? print_rates(&receiver, atof(argv[4]), atof(argv[5]))
+	               ? print_packet_and_wakeup_rates(&receiver, atof(argv[4]), atof(argv[5]))
 	               : 1;
 }

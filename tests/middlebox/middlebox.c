@@ -29,7 +29,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { FRAME_MAX = 9232, BATCH = 64, LATE_MAX = 256 };
+enum { FRAME_MAX = 9232, BATCH = 64, REORDERED_FRAMES_MAX = 256 };
 #define REORDER_NS 1000000ULL
 
 struct frame {
@@ -61,7 +61,7 @@ static void middlebox_die(const char *what)
 	exit(1);
 }
 
-static void middlebox_on_end(int sig)
+static void middlebox_on_end_signal(int sig)
 {
 	(void)sig;
 	ended = 1;
@@ -85,7 +85,7 @@ static uint64_t middlebox_next_random(struct direction *d)
 	return z ^ z >> 31;
 }
 
-static bool by_chance(struct direction *d, uint32_t ppm)
+static bool random_hits_ppm(struct direction *d, uint32_t ppm)
 {
 	return ppm != 0 && middlebox_next_random(d) % 1000000 < ppm;
 }
@@ -113,8 +113,8 @@ static int middlebox_open_port(const char *name)
 	return fd;
 }
 
-static void middlebox_keep(struct direction *d, struct frame *queue, uint32_t size, uint32_t head, uint32_t *count,
-                           const uint8_t *bytes, uint32_t len, uint64_t due_ns)
+static void middlebox_queue_frame(struct direction *d, struct frame *queue, uint32_t size, uint32_t head,
+                                  uint32_t *count, const uint8_t *bytes, uint32_t len, uint64_t due_ns)
 {
 	struct frame *frame;
 
@@ -129,27 +129,28 @@ static void middlebox_keep(struct direction *d, struct frame *queue, uint32_t si
 	++*count;
 }
 
-static void decide(struct direction *d, const uint8_t *bytes, uint32_t len, uint64_t now)
+static void middlebox_lose_or_queue_frame(struct direction *d, const uint8_t *bytes, uint32_t len, uint64_t now)
 {
 	uint64_t due = now + request.delay_ns;
 
-	if (by_chance(d, request.loss)) {
+	if (random_hits_ppm(d, request.loss)) {
 		d->lost++;
 		return;
 	}
-	if (by_chance(d, request.reorder)) {
+	if (random_hits_ppm(d, request.reorder)) {
 		d->reordered++;
-		middlebox_keep(d, d->late, LATE_MAX, d->late_head, &d->late_count, bytes, len, due + REORDER_NS);
+		middlebox_queue_frame(d, d->late, REORDERED_FRAMES_MAX, d->late_head, &d->late_count, bytes, len,
+		                      due + REORDER_NS);
 		return;
 	}
-	middlebox_keep(d, d->queue, d->size, d->head, &d->count, bytes, len, due);
-	if (by_chance(d, request.duplicate)) {
+	middlebox_queue_frame(d, d->queue, d->size, d->head, &d->count, bytes, len, due);
+	if (random_hits_ppm(d, request.duplicate)) {
 		d->duplicated++;
-		middlebox_keep(d, d->queue, d->size, d->head, &d->count, bytes, len, due);
+		middlebox_queue_frame(d, d->queue, d->size, d->head, &d->count, bytes, len, due);
 	}
 }
 
-static bool middlebox_take(struct direction *d)
+static bool middlebox_receive_frames(struct direction *d)
 {
 	static uint8_t bytes[BATCH][FRAME_MAX];
 	struct mmsghdr messages[BATCH] = {0};
@@ -165,12 +166,12 @@ static bool middlebox_take(struct direction *d)
 	n = recvmmsg(d->from, messages, BATCH, MSG_DONTWAIT, NULL);
 	now = middlebox_now_ns();
 	for (int i = 0; i < n; i++)
-		decide(d, bytes[i], messages[i].msg_len, now);
+		middlebox_lose_or_queue_frame(d, bytes[i], messages[i].msg_len, now);
 	return n > 0;
 }
 
-static bool give_from(struct direction *d, struct frame *queue, uint32_t size, uint32_t *head, uint32_t *count,
-                      uint64_t now)
+static bool middlebox_send_due_of_queue(struct direction *d, struct frame *queue, uint32_t size, uint32_t *head,
+                                        uint32_t *count, uint64_t now)
 {
 	struct mmsghdr messages[BATCH] = {0};
 	struct iovec iov[BATCH];
@@ -199,15 +200,15 @@ static bool give_from(struct direction *d, struct frame *queue, uint32_t size, u
 	return true;
 }
 
-static bool middlebox_give(struct direction *d)
+static bool middlebox_send_due_frames(struct direction *d)
 {
 	uint64_t now = middlebox_now_ns();
-	bool late = give_from(d, d->late, LATE_MAX, &d->late_head, &d->late_count, now);
+	bool late = middlebox_send_due_of_queue(d, d->late, REORDERED_FRAMES_MAX, &d->late_head, &d->late_count, now);
 
-	return give_from(d, d->queue, d->size, &d->head, &d->count, now) || late;
+	return middlebox_send_due_of_queue(d, d->queue, d->size, &d->head, &d->count, now) || late;
 }
 
-static uint64_t next_due(const struct direction *d)
+static uint64_t middlebox_next_due_ns(const struct direction *d)
 {
 	uint64_t due = d->count == 0 ? UINT64_MAX : d->queue[d->head].due_ns;
 
@@ -219,14 +220,15 @@ static uint64_t next_due(const struct direction *d)
 static void rest(struct direction d[2])
 {
 	struct pollfd fds[2] = {{.fd = d[0].from, .events = POLLIN}, {.fd = d[1].from, .events = POLLIN}};
-	uint64_t a = next_due(&d[0]), b = next_due(&d[1]), due = a < b ? a : b, now = middlebox_now_ns();
+	uint64_t a = middlebox_next_due_ns(&d[0]), b = middlebox_next_due_ns(&d[1]), due = a < b ? a : b,
+	         now = middlebox_now_ns();
 	uint64_t left = due > now ? due - now : 0;
 	struct timespec timeout = {.tv_sec = (time_t)(left / 1000000000), .tv_nsec = (long)(left % 1000000000)};
 
 	ppoll(fds, 2, due == UINT64_MAX ? NULL : &timeout, NULL);
 }
 
-static void middlebox_tell(const struct direction *d)
+static void middlebox_print_counts(const struct direction *d)
 {
 	printf("%s -> %s: forwarded %lu lost %lu reordered %lu duplicated %lu overflowed %lu refused %lu\n",
 	       d->from_name, d->to_name, d->forwarded, d->lost, d->reordered, d->duplicated, d->overflowed, d->refused);
@@ -298,14 +300,14 @@ static void open_direction(struct direction *d, const char *from_name, const cha
 	                        .random = seed,
 	                        .size = request.queue};
 	d->queue = calloc(d->size, sizeof(*d->queue));
-	d->late = calloc(LATE_MAX, sizeof(*d->late));
+	d->late = calloc(REORDERED_FRAMES_MAX, sizeof(*d->late));
 	if (d->queue == NULL || d->late == NULL)
 		middlebox_die("queues");
 }
 
 int main(int argc, char **argv)
 {
-	const struct sigaction end = {.sa_handler = middlebox_on_end};
+	const struct sigaction end = {.sa_handler = middlebox_on_end_signal};
 	struct direction d[2];
 	int a, b;
 
@@ -323,13 +325,13 @@ int main(int argc, char **argv)
 		bool moved = false;
 
 		for (int i = 0; i < 2; i++) {
-			moved |= middlebox_take(&d[i]);
-			moved |= middlebox_give(&d[i]);
+			moved |= middlebox_receive_frames(&d[i]);
+			moved |= middlebox_send_due_frames(&d[i]);
 		}
 		if (!moved)
 			rest(d);
 	}
-	middlebox_tell(&d[0]);
-	middlebox_tell(&d[1]);
+	middlebox_print_counts(&d[0]);
+	middlebox_print_counts(&d[1]);
 	return 0;
 }

@@ -15,12 +15,12 @@ static char bytes[100000];
 
 /* ---- preadv2 and pwritev2 ---- */
 
-static void write_with(int s, int flags)
+static void say_writes_with_flags(int s, int flags)
 {
 	struct iovec piece = {bytes, 10};
 
 	say("write with %#x:", (unsigned)flags);
-	RES(pwritev2(s, &piece, 1, -1, flags));
+	SAY_RESULT(pwritev2(s, &piece, 1, -1, flags));
 }
 
 static void bad_args_read_with(int s, int flags)
@@ -29,7 +29,7 @@ static void bad_args_read_with(int s, int flags)
 
 	say("read with %#x:", (unsigned)flags);
 	is_readable(s, 1000);
-	RES(preadv2(s, &piece, 1, -1, flags));
+	SAY_RESULT(preadv2(s, &piece, 1, -1, flags));
 	while (recv(s, bytes, sizeof(bytes), MSG_DONTWAIT) > 0)
 		;
 }
@@ -42,35 +42,35 @@ static const int rwf[] = {
 CASE(bad_args_flags_of_a_connection, "preadv2 and pwritev2: flags that say nothing to a connection are taken")
 {
 	struct iovec piece = {bytes, 10};
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
 	for (size_t i = 0; i < RWFS; i++)
-		write_with(s, rwf[i]);
+		say_writes_with_flags(s, rwf[i]);
 	for (size_t i = 0; i < RWFS; i++) {
-		far_writes(1, 10, 1, 1);
+		far_peer_writes(1, 10, 1, 1);
 		bad_args_read_with(s, rwf[i]);
 	}
-	RES(preadv2(s, &piece, 1, -1, RWF_HIPRI | RWF_NOWAIT));
-	RES(preadv2(s, &piece, 1, 0, RWF_HIPRI));
-	RES(pwritev2(s, &piece, 1, 5, RWF_HIPRI));
-	RES(pwritev2(s, &piece, 1, -2, RWF_HIPRI));
-	RES(pwritev2(s, &piece, 0, -1, 0x200));
-	RES(preadv2(s, &piece, 0, -1, 0x200));
+	SAY_RESULT(preadv2(s, &piece, 1, -1, RWF_HIPRI | RWF_NOWAIT));
+	SAY_RESULT(preadv2(s, &piece, 1, 0, RWF_HIPRI));
+	SAY_RESULT(pwritev2(s, &piece, 1, 5, RWF_HIPRI));
+	SAY_RESULT(pwritev2(s, &piece, 1, -2, RWF_HIPRI));
+	SAY_RESULT(pwritev2(s, &piece, 0, -1, 0x200));
+	SAY_RESULT(preadv2(s, &piece, 0, -1, 0x200));
 	piece.iov_base = bad_pointer();
-	RES(pwritev2(s, &piece, 1, -1, 0x200));
-	RES(pwritev2(s, &piece, 1, -1, RWF_HIPRI));
+	SAY_RESULT(pwritev2(s, &piece, 1, -1, 0x200));
+	SAY_RESULT(pwritev2(s, &piece, 1, -1, RWF_HIPRI));
 	piece.iov_len = (size_t)-1;
-	RES(preadv2(s, &piece, 1, -1, 0x200));
+	SAY_RESULT(preadv2(s, &piece, 1, -1, 0x200));
 	close(s);
 }
 
 CASE(bad_args_flags_of_datagrams, "preadv2 and pwritev2: flags that say nothing to a UDP socket are taken")
 {
-	int p = peer_open(far(), 0, there, 0), s = udp_to(there, p);
+	int p = peer_open(far(), 0, there, 0), s = udp_socket_connected_to(there, p);
 
 	expect_offloaded(s);
 	for (size_t i = 0; i < RWFS; i++)
-		write_with(s, rwf[i]);
+		say_writes_with_flags(s, rwf[i]);
 	for (size_t i = 0; i < RWFS; i++) {
 		peer_send(far(), 0, here, port_of(s), 10, 1);
 		bad_args_read_with(s, rwf[i]);
@@ -87,13 +87,13 @@ static void bad_args_on_pipe(int sig)
 
 CASE(bad_args_flag_no_signal, "pwritev2 with RWF_NOSIGNAL: EPIPE without a signal")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
 	signal(SIGPIPE, bad_args_on_pipe);
-	OKAY(shutdown(s, SHUT_WR));
-	write_with(s, 0x100);
+	SAY_OK_OR_ERROR(shutdown(s, SHUT_WR));
+	say_writes_with_flags(s, 0x100);
 	say("%d signals", (int)pipes);
-	write_with(s, RWF_HIPRI);
+	say_writes_with_flags(s, RWF_HIPRI);
 	say("%d signals", (int)pipes);
 }
 
@@ -102,67 +102,68 @@ CASE(bad_args_flag_no_signal, "pwritev2 with RWF_NOSIGNAL: EPIPE without a signa
 static void make_pipe_or_give_up(int ends[2])
 {
 	if (pipe(ends) != 0)
-		give_up("pipe");
+		die_with_message("pipe");
 }
 
 CASE(bad_args_sendfile_out_of_a_connection,
      "sendfile out of a connection: into a pipe what is there, into anything else EINVAL")
 {
-	int s = tcp_out(), ends[2], null = open("/dev/null", O_WRONLY);
+	int s = tcp_connected_to_far_peer(), ends[2], null = open("/dev/null", O_WRONLY);
 	off_t at = 0;
 
 	make_pipe_or_give_up(ends);
-	far_writes(1, 30, 1, 1);
-	let_arrive(50);
-	RES(sendfile(ends[1], s, &at, 10));
-	RES(sendfile(ends[1], s, bad_pointer(), 10));
-	RES(sendfile(ends[0], s, NULL, 10));
-	RES(sendfile(ends[1], s, NULL, (size_t)-1));
-	RES(sendfile(ends[1], s, NULL, 0));
-	RES(sendfile(null, s, NULL, 10));
-	RES(sendfile(s, s, NULL, 10));
-	RES(sendfile(-1, s, NULL, 10));
-	RES(sendfile(ends[1], s, NULL, 10));
-	RES(sendfile(ends[1], s, NULL, 100));
-	RES(read(ends[0], bytes, sizeof(bytes)));
+	far_peer_writes(1, 30, 1, 1);
+	wait_until_sent_packets_arrived(50);
+	SAY_RESULT(sendfile(ends[1], s, &at, 10));
+	SAY_RESULT(sendfile(ends[1], s, bad_pointer(), 10));
+	SAY_RESULT(sendfile(ends[0], s, NULL, 10));
+	SAY_RESULT(sendfile(ends[1], s, NULL, (size_t)-1));
+	SAY_RESULT(sendfile(ends[1], s, NULL, 0));
+	SAY_RESULT(sendfile(null, s, NULL, 10));
+	SAY_RESULT(sendfile(s, s, NULL, 10));
+	SAY_RESULT(sendfile(-1, s, NULL, 10));
+	SAY_RESULT(sendfile(ends[1], s, NULL, 10));
+	SAY_RESULT(sendfile(ends[1], s, NULL, 100));
+	SAY_RESULT(read(ends[0], bytes, sizeof(bytes)));
 	fcntl(s, F_SETFL, O_NONBLOCK);
-	RES(sendfile(ends[1], s, NULL, 10));
+	SAY_RESULT(sendfile(ends[1], s, NULL, 10));
 	fcntl(s, F_SETFL, 0);
 	peer(far(), "later 100 write 1 20 2 1");
-	RES(sendfile(ends[1], s, NULL, 10));
-	far_shuts(1, SHUT_WR);
-	let_arrive(30);
-	RES(sendfile(ends[1], s, NULL, 100));
-	RES(sendfile(ends[1], s, NULL, 100));
+	SAY_RESULT(sendfile(ends[1], s, NULL, 10));
+	far_peer_shuts_down(1, SHUT_WR);
+	wait_until_sent_packets_arrived(30);
+	SAY_RESULT(sendfile(ends[1], s, NULL, 100));
+	SAY_RESULT(sendfile(ends[1], s, NULL, 100));
 	fcntl(ends[1], F_SETFL, O_NONBLOCK);
 	while (write(ends[1], bytes, 4096) > 0)
 		;
-	RES(sendfile(ends[1], s, NULL, 100));
+	SAY_RESULT(sendfile(ends[1], s, NULL, 100));
 	close(s);
 }
 
 CASE(bad_args_sendfile_out_of_datagrams, "sendfile out of a UDP socket into a pipe: one datagram")
 {
-	int s = udp_at(here, 0), ends[2], null = open("/dev/null", O_WRONLY);
+	int s = udp_socket_bound_to(here, 0), ends[2], null = open("/dev/null", O_WRONLY);
 
-	name_port(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	make_pipe_or_give_up(ends);
 	fcntl(s, F_SETFL, O_NONBLOCK);
 	for (int i = 0; i < 2; i++)
 		peer_send(far(), 0, here, port_of(s), 30, 1);
 	is_readable(s, 1000);
-	let_arrive(30);
-	RES(sendfile(null, s, NULL, 100));
-	RES(sendfile(ends[1], s, NULL, 100));
-	RES(sendfile(ends[1], s, NULL, 10));
-	RES(sendfile(ends[1], s, NULL, 100));
-	RES(read(ends[0], bytes, sizeof(bytes)));
+	wait_until_sent_packets_arrived(30);
+	SAY_RESULT(sendfile(null, s, NULL, 100));
+	SAY_RESULT(sendfile(ends[1], s, NULL, 100));
+	SAY_RESULT(sendfile(ends[1], s, NULL, 10));
+	SAY_RESULT(sendfile(ends[1], s, NULL, 100));
+	SAY_RESULT(read(ends[0], bytes, sizeof(bytes)));
 }
 
 CASE(bad_args_splice, "splice and sendfile refuse before they look what there is")
 {
-	int s = tcp_out(), u = udp_at(here, 0), ends[2], null = open("/dev/null", O_WRONLY);
+	int s = tcp_connected_to_far_peer(), u = udp_socket_bound_to(here, 0), ends[2],
+	    null = open("/dev/null", O_WRONLY);
 	int dir = open("/", O_RDONLY), path = open("/etc/passwd", O_PATH), file = open("/etc/passwd", O_RDONLY);
 	off_t at = 0;
 
@@ -170,24 +171,24 @@ CASE(bad_args_splice, "splice and sendfile refuse before they look what there is
 	make_pipe_or_give_up(ends);
 	fcntl(s, F_SETFL, O_NONBLOCK);
 	fcntl(u, F_SETFL, O_NONBLOCK);
-	RES(splice(s, NULL, ends[1], NULL, 10, 0x100));
-	RES(splice(u, NULL, ends[1], NULL, 10, 0x100));
-	RES(splice(s, NULL, ends[1], NULL, 0, 0x100));
-	RES(splice(s, NULL, ends[0], NULL, 10, 0));
-	RES(splice(u, NULL, ends[0], NULL, 10, 0));
-	RES(splice(ends[1], NULL, s, NULL, 10, 0));
-	RES(splice(ends[0], NULL, s, NULL, 10, 0x100));
-	RES(splice(ends[0], NULL, s, NULL, 0, 0x100));
-	RES(sendfile(s, null, NULL, 10));
-	RES(sendfile(s, ends[1], NULL, 10));
-	RES(sendfile(s, ends[0], NULL, 10));
-	RES(sendfile(s, path, NULL, 10));
-	RES(sendfile(s, dir, NULL, 10));
-	RES(sendfile(s, dir, bad_pointer(), 10));
-	RES(sendfile(s, file, &at, (size_t)-1));
-	RES(sendfile(s, file, NULL, (size_t)-1));
-	RES(sendfile(s, file, &at, 5));
-	RES(sendfile(s, -1, bad_pointer(), 5));
+	SAY_RESULT(splice(s, NULL, ends[1], NULL, 10, 0x100));
+	SAY_RESULT(splice(u, NULL, ends[1], NULL, 10, 0x100));
+	SAY_RESULT(splice(s, NULL, ends[1], NULL, 0, 0x100));
+	SAY_RESULT(splice(s, NULL, ends[0], NULL, 10, 0));
+	SAY_RESULT(splice(u, NULL, ends[0], NULL, 10, 0));
+	SAY_RESULT(splice(ends[1], NULL, s, NULL, 10, 0));
+	SAY_RESULT(splice(ends[0], NULL, s, NULL, 10, 0x100));
+	SAY_RESULT(splice(ends[0], NULL, s, NULL, 0, 0x100));
+	SAY_RESULT(sendfile(s, null, NULL, 10));
+	SAY_RESULT(sendfile(s, ends[1], NULL, 10));
+	SAY_RESULT(sendfile(s, ends[0], NULL, 10));
+	SAY_RESULT(sendfile(s, path, NULL, 10));
+	SAY_RESULT(sendfile(s, dir, NULL, 10));
+	SAY_RESULT(sendfile(s, dir, bad_pointer(), 10));
+	SAY_RESULT(sendfile(s, file, &at, (size_t)-1));
+	SAY_RESULT(sendfile(s, file, NULL, (size_t)-1));
+	SAY_RESULT(sendfile(s, file, &at, 5));
+	SAY_RESULT(sendfile(s, -1, bad_pointer(), 5));
 	close(s);
 }
 
@@ -197,22 +198,22 @@ CASE(bad_args_piece_sent, "a piece that cannot be read: nothing of what is befor
 {
 	struct iovec pieces[] = {{bytes, 1000}, {bad_pointer(), 10}, {bytes, 10}};
 	struct msghdr msg = {.msg_iov = pieces, .msg_iovlen = 3};
-	int s = tcp_out(), p = peer_open(far(), 2, there, 0), u = udp_to(there, p);
+	int s = tcp_connected_to_far_peer(), p = peer_open(far(), 2, there, 0), u = udp_socket_connected_to(there, p);
 
-	RES(writev(s, pieces, 3));
-	RES(sendmsg(s, &msg, 0));
-	RES(writev(u, pieces, 3));
-	RES(sendmsg(u, &msg, 0));
+	SAY_RESULT(writev(s, pieces, 3));
+	SAY_RESULT(sendmsg(s, &msg, 0));
+	SAY_RESULT(writev(u, pieces, 3));
+	SAY_RESULT(sendmsg(u, &msg, 0));
 	pieces[1].iov_len = 0;
-	RES(writev(s, pieces, 3));
-	let_arrive(50);
-	far_state(1);
+	SAY_RESULT(writev(s, pieces, 3));
+	wait_until_sent_packets_arrived(50);
+	say_far_peer_state(1);
 	pieces[2].iov_base = (void *)-4096;
-	RES(writev(s, pieces, 3));
-	RES(writev(u, pieces, 3));
+	SAY_RESULT(writev(s, pieces, 3));
+	SAY_RESULT(writev(u, pieces, 3));
 	pieces[2].iov_base = (void *)((uintptr_t)1 << 62);
-	RES(writev(s, pieces, 3));
-	RES(writev(u, pieces, 3));
+	SAY_RESULT(writev(s, pieces, 3));
+	SAY_RESULT(writev(u, pieces, 3));
 	/* Much of it: something is sent, at most all that is good. */
 	pieces[0].iov_len = sizeof(bytes);
 	pieces[1].iov_len = 10;
@@ -229,7 +230,7 @@ CASE(bad_args_list_to_an_address,
 	        .msg_name = &address, .msg_namelen = sizeof(address), .msg_iov = bad_pointer(), .msg_iovlen = 1};
 	int s = tcp_socket();
 
-	RES(sendmsg(s, &msg, MSG_NOSIGNAL));
+	SAY_RESULT(sendmsg(s, &msg, MSG_NOSIGNAL));
 	close(s);
 }
 
@@ -237,25 +238,25 @@ CASE(bad_args_piece_received, "a piece that cannot be written: what has come is 
 {
 	struct iovec pieces[] = {{bytes, 100}, {bad_pointer(), 10}, {bytes, 10}};
 	struct msghdr msg = {.msg_iov = pieces, .msg_iovlen = 3};
-	int s = tcp_out(), p = peer_open(far(), 2, there, 0), u = udp_to(there, p);
+	int s = tcp_connected_to_far_peer(), p = peer_open(far(), 2, there, 0), u = udp_socket_connected_to(there, p);
 
 	expect_offloaded(u);
-	far_writes(1, 1000, 1, 1);
-	let_arrive(50);
-	RES(readv(s, pieces, 3));
-	RES(recvmsg(s, &msg, MSG_PEEK));
-	RES(recvmsg(s, &msg, 0));
+	far_peer_writes(1, 1000, 1, 1);
+	wait_until_sent_packets_arrived(50);
+	SAY_RESULT(readv(s, pieces, 3));
+	SAY_RESULT(recvmsg(s, &msg, MSG_PEEK));
+	SAY_RESULT(recvmsg(s, &msg, 0));
 	say_read(s, 50, MSG_DONTWAIT);
-	RES(readv(s, pieces, 3));
-	RES(readv(s, pieces, 1));
+	SAY_RESULT(readv(s, pieces, 3));
+	SAY_RESULT(readv(s, pieces, 1));
 	say_read(s, 2000, MSG_DONTWAIT);
 	for (int i = 0; i < 2; i++)
 		peer_send(far(), 2, here, port_of(u), 1000, 1);
 	is_readable(u, 1000);
-	let_arrive(30);
-	RES(readv(u, pieces, 3));
-	RES(recv(u, bytes, sizeof(bytes), MSG_DONTWAIT));
-	RES(recv(u, bytes, sizeof(bytes), MSG_DONTWAIT));
+	wait_until_sent_packets_arrived(30);
+	SAY_RESULT(readv(u, pieces, 3));
+	SAY_RESULT(recv(u, bytes, sizeof(bytes), MSG_DONTWAIT));
+	SAY_RESULT(recv(u, bytes, sizeof(bytes), MSG_DONTWAIT));
 	close(s);
 }
 
@@ -263,7 +264,7 @@ CASE(bad_args_piece_received, "a piece that cannot be written: what has come is 
 
 static const size_t lengths[] = {SSIZE_MAX, (size_t)-1, (size_t)1 << 47, (size_t)1 << 63};
 
-static void send_lengths(int s)
+static void say_sends_of_bad_lengths(int s)
 {
 	struct iovec pieces[] = {{bytes, 10}, {bytes, 0}};
 	struct msghdr msg = {.msg_iov = pieces, .msg_iovlen = 2};
@@ -271,17 +272,17 @@ static void send_lengths(int s)
 	for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
 		pieces[1].iov_len = lengths[i];
 		say("%zx:", lengths[i]);
-		RES(write(s, bytes, lengths[i]));
-		RES(writev(s, pieces, 2));
-		RES(sendmsg(s, &msg, 0));
+		SAY_RESULT(write(s, bytes, lengths[i]));
+		SAY_RESULT(writev(s, pieces, 2));
+		SAY_RESULT(sendmsg(s, &msg, 0));
 	}
-	RES(send(s, (void *)-4096, 10, 0));
-	RES(send(s, (void *)-4096, SSIZE_MAX, 0));
-	RES(write(s, (void *)-4096, 10));
-	RES(write(s, (void *)-4096, SSIZE_MAX));
+	SAY_RESULT(send(s, (void *)-4096, 10, 0));
+	SAY_RESULT(send(s, (void *)-4096, SSIZE_MAX, 0));
+	SAY_RESULT(write(s, (void *)-4096, 10));
+	SAY_RESULT(write(s, (void *)-4096, SSIZE_MAX));
 }
 
-static void receive_lengths(int s, void (*more)(int s))
+static void say_receives_of_bad_lengths(int s, void (*more)(int s))
 {
 	struct iovec pieces[] = {{bytes, 10}, {bytes, 0}};
 	struct msghdr msg = {.msg_iov = pieces, .msg_iovlen = 2};
@@ -289,26 +290,26 @@ static void receive_lengths(int s, void (*more)(int s))
 	for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
 		pieces[1].iov_len = lengths[i];
 		say("%zx:", lengths[i]);
-		RES(read(s, bytes, lengths[i]));
-		RES(readv(s, pieces, 2));
-		RES(recvmsg(s, &msg, 0));
+		SAY_RESULT(read(s, bytes, lengths[i]));
+		SAY_RESULT(readv(s, pieces, 2));
+		SAY_RESULT(recvmsg(s, &msg, 0));
 		more(s);
-		RES(recv(s, bytes, lengths[i], 0));
+		SAY_RESULT(recv(s, bytes, lengths[i], 0));
 		more(s);
-		RES(readv(s, pieces + 1, 1));
-		RES(recv(s, bytes, sizeof(bytes), 0));
+		SAY_RESULT(readv(s, pieces + 1, 1));
+		SAY_RESULT(recv(s, bytes, sizeof(bytes), 0));
 	}
-	RES(recv(s, (void *)-4096, SSIZE_MAX, 0));
-	RES(read(s, (void *)-4096, SSIZE_MAX));
+	SAY_RESULT(recv(s, (void *)-4096, SSIZE_MAX, 0));
+	SAY_RESULT(read(s, (void *)-4096, SSIZE_MAX));
 }
 
-static void bytes_come(int s)
+static void make_stream_bytes_arrive(int s)
 {
-	far_writes(1, 30, 1, 1);
+	far_peer_writes(1, 30, 1, 1);
 	is_readable(s, 1000);
 }
 
-static void datagram_comes(int s)
+static void make_datagram_arrive(int s)
 {
 	peer_send(far(), 2, here, port_of(s), 30, 1);
 	is_readable(s, 1000);
@@ -316,12 +317,12 @@ static void datagram_comes(int s)
 
 CASE(bad_args_lengths_of_a_connection, "lengths beyond the address space: EFAULT, or as much as a call takes")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
 	fcntl(s, F_SETFL, O_NONBLOCK);
-	receive_lengths(s, bytes_come);
-	send_lengths(s);
-	far_state(1);
+	say_receives_of_bad_lengths(s, make_stream_bytes_arrive);
+	say_sends_of_bad_lengths(s);
+	say_far_peer_state(1);
 	say("%s", send(s, bytes, SSIZE_MAX, 0) > 0 ? "some" : "nothing");
 	close(s);
 }
@@ -329,16 +330,16 @@ CASE(bad_args_lengths_of_a_connection, "lengths beyond the address space: EFAULT
 CASE(bad_args_lengths_of_datagrams,
      "lengths beyond the address space on a UDP socket: EFAULT, EMSGSIZE, or what has come")
 {
-	int p = peer_open(far(), 2, there, 0), s = udp_to(there, p);
+	int p = peer_open(far(), 2, there, 0), s = udp_socket_connected_to(there, p);
 
 	expect_offloaded(s);
 	fcntl(s, F_SETFL, O_NONBLOCK);
-	receive_lengths(s, datagram_comes);
-	send_lengths(s);
+	say_receives_of_bad_lengths(s, make_datagram_arrive);
+	say_sends_of_bad_lengths(s);
 	for (size_t i = 0; i < sizeof(lengths) / sizeof(*lengths); i++) {
 		struct iovec piece = {bytes, lengths[i]};
 
-		RES(send(s, bytes, lengths[i], 0));
-		RES(writev(s, &piece, 1));
+		SAY_RESULT(send(s, bytes, lengths[i], 0));
+		SAY_RESULT(writev(s, &piece, 1));
 	}
 }

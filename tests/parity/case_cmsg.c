@@ -14,10 +14,10 @@
 
 static int cmsg_ready_socket(const char *ip)
 {
-	int s = udp_at(ip, 0);
+	int s = udp_socket_bound_to(ip, 0);
 
-	name_port_of(s, "us");
-	name_port(peer_open(far(), 0, there, 0), "peer");
+	register_port_name_of_fd(s, "us");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	return s;
 }
@@ -83,7 +83,7 @@ static void say_cmsg(struct cmsghdr *c)
 }
 
 /* One message with its control messages. */
-static void take_control(int s, int flags, size_t room)
+static void say_received_with_control(int s, int flags, size_t room)
 {
 	char buf[2048], control[512];
 	struct sockaddr_in from;
@@ -116,24 +116,24 @@ CASE(cmsg_of_received, "IP_PKTINFO, IP_RECVTTL, IP_RECVTOS, IP_ORIGDSTADDR: one 
 
 	peer(far(), "opt 0 0 %d 99", IP_TTL);
 	peer(far(), "opt 0 0 %d 40", IP_TOS);
-	bypass_begin();
+	kernel_bypass_check_begin();
 	for (int round = 0; round < 2; round++)
 		for (int i = 0; i < 4; i++) {
 			set_int(s, IPPROTO_IP, names[i], 1);
 			peer_send(far(), 0, here, port, 50, i);
-			take_control(s, 0, 512);
+			say_received_with_control(s, 0, 512);
 			if (round == 0)
 				set_int(s, IPPROTO_IP, names[i], 0);
 		}
 	peer_send(far(), 0, here, port, 50, 9);
-	take_control(s, MSG_PEEK, 512);
-	take_control(s, 0, 512);
-	bypass_end(9, 0);
-	name_port(peer_open(far(), 1, there_second, 0), "second");
+	say_received_with_control(s, MSG_PEEK, 512);
+	say_received_with_control(s, 0, 512);
+	kernel_bypass_check_end(9, 0);
+	register_port_name(peer_open(far(), 1, there_second, 0), "second");
 	peer_send(far(), 1, here_second, port, 50, 10);
-	take_control(s, 0, 512);
+	say_received_with_control(s, 0, 512);
 	peer_send(far(), 0, here, port, 5000, 11);
-	take_control(s, 0, 512);
+	say_received_with_control(s, 0, 512);
 }
 
 CASE(cmsg_truncated, "control messages that do not fit: MSG_CTRUNC, and what is left of them")
@@ -145,7 +145,7 @@ CASE(cmsg_truncated, "control messages that do not fit: MSG_CTRUNC, and what is 
 	set_int(s, IPPROTO_IP, IP_RECVTOS, 1);
 	for (size_t room = 0; room <= 80; room += 4) {
 		peer_send(far(), 0, here, port, 50, 1);
-		take_control(s, 0, room);
+		say_received_with_control(s, 0, room);
 	}
 }
 
@@ -155,38 +155,38 @@ CASE(cmsg_timestamps, "SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING: alone, tog
 	    software = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE,
 	    hardware = SOF_TIMESTAMPING_RX_HARDWARE | SOF_TIMESTAMPING_RAW_HARDWARE;
 
-	bypass_begin();
+	kernel_bypass_check_begin();
 	set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1);
 	peer_send(far(), 0, here, port, 50, 1);
-	take_control(s, 0, 512);
+	say_received_with_control(s, 0, 512);
 	set_int(s, SOL_SOCKET, SO_TIMESTAMPNS, 1);
 	peer_send(far(), 0, here, port, 50, 2);
-	take_control(s, 0, 512);
+	say_received_with_control(s, 0, 512);
 	set_int(s, SOL_SOCKET, SO_TIMESTAMP, 0);
 	set_int(s, SOL_SOCKET, SO_TIMESTAMPNS, 0);
 	peer_send(far(), 0, here, port, 50, 3);
-	take_control(s, 0, 512);
-	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, software));
+	say_received_with_control(s, 0, 512);
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, software));
 	pause_ms(50); /* the kernel switches stamps on when it has time for it */
 	peer_send(far(), 0, here, port, 50, 4);
-	take_control(s, 0, 512);
+	say_received_with_control(s, 0, 512);
 	set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1);
 	peer_send(far(), 0, here, port, 50, 5);
-	take_control(s, 0, 512);
-	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, 0));
+	say_received_with_control(s, 0, 512);
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, 0));
 	set_int(s, SOL_SOCKET, SO_TIMESTAMP, 0);
 	peer_send(far(), 0, here, port, 50, 6);
-	take_control(s, 0, 512);
+	say_received_with_control(s, 0, 512);
 	/* The interface has no hardware that stamps. */
-	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, hardware));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, hardware));
 	peer_send(far(), 0, here, port, 50, 7);
-	take_control(s, 0, 512);
-	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, hardware | software | SOF_TIMESTAMPING_OPT_PKTINFO));
+	say_received_with_control(s, 0, 512);
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, hardware | software | SOF_TIMESTAMPING_OPT_PKTINFO));
 	pause_ms(50);
 	peer_send(far(), 0, here, port, 50, 8);
-	take_control(s, 0, 512);
-	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, 0x7fffffff));
-	bypass_end(8, 0);
+	say_received_with_control(s, 0, 512);
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, 0x7fffffff));
+	kernel_bypass_check_end(8, 0);
 }
 
 CASE(cmsg_stamps_are_ordered, "timestamps do not run backwards, and lie between sending and reading")
@@ -209,9 +209,9 @@ CASE(cmsg_stamps_are_ordered, "timestamps do not run backwards, and lie between 
 		}
 		clock_gettime(CLOCK_REALTIME, &now);
 		stamp = (struct timespec *)CMSG_DATA(CMSG_FIRSTHDR(&msg));
-#define BEFORE(a, b) ((a).tv_sec < (b).tv_sec || ((a).tv_sec == (b).tv_sec && (a).tv_nsec < (b).tv_nsec))
-		backwards += BEFORE(*stamp, last);
-		outside += BEFORE(*stamp, begin) || BEFORE(now, *stamp);
+#define TIME_IS_BEFORE(a, b) ((a).tv_sec < (b).tv_sec || ((a).tv_sec == (b).tv_sec && (a).tv_nsec < (b).tv_nsec))
+		backwards += TIME_IS_BEFORE(*stamp, last);
+		outside += TIME_IS_BEFORE(*stamp, begin) || TIME_IS_BEFORE(now, *stamp);
 		last = *stamp;
 	}
 	/* Somebody may set the clock. */
@@ -224,17 +224,17 @@ CASE(cmsg_last_stamp, "SIOCGSTAMP and SIOCGSTAMPNS tell when the last datagram c
 	struct timeval tv = {0};
 	struct timespec ts = {0};
 
-	RES(ioctl(s, SIOCGSTAMP, &tv));
+	SAY_RESULT(ioctl(s, SIOCGSTAMP, &tv));
 	peer_send(far(), 0, here, port, 50, 1);
 	take(s, 2000, 0);
-	RES(ioctl(s, SIOCGSTAMP, &tv));
+	SAY_RESULT(ioctl(s, SIOCGSTAMP, &tv));
 	peer_send(far(), 0, here, port, 50, 1);
 	take(s, 2000, 0);
-	RES(ioctl(s, SIOCGSTAMP, &tv));
+	SAY_RESULT(ioctl(s, SIOCGSTAMP, &tv));
 	say("%s", stamp_text(tv.tv_sec, tv.tv_usec, 1000000));
-	RES(ioctl(s, SIOCGSTAMPNS, &ts));
+	SAY_RESULT(ioctl(s, SIOCGSTAMPNS, &ts));
 	say("%s", stamp_text(ts.tv_sec, ts.tv_nsec, 1000000000));
-	RES(ioctl(s, SIOCGSTAMP, bad_pointer()));
+	SAY_RESULT(ioctl(s, SIOCGSTAMP, bad_pointer()));
 }
 
 /* Sends one byte with one control message. */
@@ -253,12 +253,12 @@ static void cmsg_send_with(int s, int level, int type, const void *data, size_t 
 	memcpy(CMSG_DATA(c), data, len);
 	rc = result("sendmsg", sendmsg(s, &msg, 0));
 	if (rc > 0)
-		peer_take(far(), 0, 2000);
+		say_peer_received(far(), 0, 2000);
 }
 
 CASE(cmsg_of_sent, "control messages of send: TTL, TOS, source, device, unknown and broken ones")
 {
-	int port = peer_open(far(), 0, there, 0), s = udp_to(there, port), value = 33;
+	int port = peer_open(far(), 0, there, 0), s = udp_socket_connected_to(there, port), value = 33;
 	struct in_pktinfo info = {.ipi_ifindex = 0};
 	struct cmsghdr broken = {.cmsg_len = 4};
 	struct iovec iov = {.iov_base = "x", .iov_len = 1};
@@ -266,7 +266,7 @@ CASE(cmsg_of_sent, "control messages of send: TTL, TOS, source, device, unknown 
 	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &broken, .msg_controllen = sizeof(broken)};
 	unsigned char small = 12;
 
-	name_port_of(s, "us");
+	register_port_name_of_fd(s, "us");
 	expect_offloaded(s);
 	cmsg_send_with(s, IPPROTO_IP, IP_TTL, &value, sizeof(value));
 	cmsg_send_with(s, IPPROTO_IP, IP_TOS, &value, sizeof(value));
@@ -282,9 +282,9 @@ CASE(cmsg_of_sent, "control messages of send: TTL, TOS, source, device, unknown 
 	cmsg_send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
 	cmsg_send_with(s, IPPROTO_IP, 250, &value, sizeof(value));
 	cmsg_send_with(s, 999, 1, &value, sizeof(value));
-	RES(sendmsg(s, &msg, 0));
-	RES(send(s, "y", 1, 0));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(sendmsg(s, &msg, 0));
+	SAY_RESULT(send(s, "y", 1, 0));
+	say_peer_received(far(), 0, 2000);
 }
 
 /* Where it sends to, and the control messages of what it sends, one behind the other. */
@@ -294,7 +294,7 @@ struct control_send {
 	size_t used;
 };
 
-static void put_cmsg(struct control_send *send, int type, const void *data, size_t len)
+static void control_send_put_cmsg(struct control_send *send, int type, const void *data, size_t len)
 {
 	struct cmsghdr *c = (struct cmsghdr *)(send->bytes + send->used);
 
@@ -303,17 +303,17 @@ static void put_cmsg(struct control_send *send, int type, const void *data, size
 	send->used += CMSG_SPACE(len);
 }
 
-static void put_int(struct control_send *send, int type, int value)
+static void control_send_put_int(struct control_send *send, int type, int value)
 {
-	put_cmsg(send, type, &value, sizeof(value));
+	control_send_put_cmsg(send, type, &value, sizeof(value));
 }
 
-static void put_pktinfo(struct control_send *send, const char *source, const char *device)
+static void control_send_put_pktinfo(struct control_send *send, const char *source, const char *device)
 {
 	struct in_pktinfo info = {.ipi_spec_dst = address_of(source, 0).sin_addr,
 	                          .ipi_ifindex = device != NULL ? (int)if_nametoindex(device) : 0};
 
-	put_cmsg(send, IP_PKTINFO, &info, sizeof(info));
+	control_send_put_cmsg(send, IP_PKTINFO, &info, sizeof(info));
 }
 
 static ssize_t send_control(int s, struct control_send *send, int flags)
@@ -330,11 +330,11 @@ static ssize_t send_control(int s, struct control_send *send, int flags)
 }
 
 /* The first one asks for the route; more than one would make in the same millisecond go by the kernel. */
-static void warm_control(int s, struct control_send *send, int slot)
+static void send_control_to_learn_route(int s, struct control_send *send, int slot)
 {
 	pause_ms(5);
-	RES(send_control(s, send, 0));
-	peer_take(far(), slot, 2000);
+	SAY_RESULT(send_control(s, send, 0));
+	say_peer_received(far(), slot, 2000);
 	pause_ms(5);
 }
 
@@ -342,107 +342,107 @@ CASE(cmsg_of_sent_bypass, "IP_PKTINFO, IP_TTL and IP_TOS of single datagrams, ar
 {
 	struct control_send plain = {.to = address_of(there, peer_open(far(), 0, there, 0))}, source = plain,
 	                    other = plain, all = plain, device = plain, second = {0};
-	int s = udp_at("0.0.0.0", 0);
+	int s = udp_socket_bound_to("0.0.0.0", 0);
 
 	second.to = address_of(there_second, peer_open(far(), 1, there_second, 0));
-	name_port_of(s, "us");
+	register_port_name_of_fd(s, "us");
 	expect_offloaded(s);
-	put_int(&plain, IP_TTL, 9);
-	put_pktinfo(&source, here, NULL);
-	put_pktinfo(&other, here_second, NULL);
-	put_pktinfo(&all, here_second, if_first);
-	put_int(&all, IP_TTL, 7);
-	put_cmsg(&all, IP_TOS, "\x28", 1);
-	put_pktinfo(&device, "0.0.0.0", if_first);
-	put_int(&device, IP_TOS, 72);
-	put_pktinfo(&second, here_second, if_second);
+	control_send_put_int(&plain, IP_TTL, 9);
+	control_send_put_pktinfo(&source, here, NULL);
+	control_send_put_pktinfo(&other, here_second, NULL);
+	control_send_put_pktinfo(&all, here_second, if_first);
+	control_send_put_int(&all, IP_TTL, 7);
+	control_send_put_cmsg(&all, IP_TOS, "\x28", 1);
+	control_send_put_pktinfo(&device, "0.0.0.0", if_first);
+	control_send_put_int(&device, IP_TOS, 72);
+	control_send_put_pktinfo(&second, here_second, if_second);
 	for (struct control_send **one = (struct control_send *[]){&plain, &source, &other, &all, &device, NULL};
 	     *one != NULL; one++)
-		warm_control(s, *one, 0);
-	warm_control(s, &second, 1);
-	bypass_begin();
+		send_control_to_learn_route(s, *one, 0);
+	send_control_to_learn_route(s, &second, 1);
+	kernel_bypass_check_begin();
 	for (int i = 0; i < 3; i++) {
 		for (struct control_send **one =
 		             (struct control_send *[]){&plain, &source, &other, &all, &device, NULL};
 		     *one != NULL; one++) {
-			RES(send_control(s, *one, MSG_DONTWAIT));
-			peer_take(far(), 0, 2000);
+			SAY_RESULT(send_control(s, *one, MSG_DONTWAIT));
+			say_peer_received(far(), 0, 2000);
 		}
-		RES(send_control(s, &second, 0));
-		peer_take(far(), 1, 2000);
+		SAY_RESULT(send_control(s, &second, 0));
+		say_peer_received(far(), 1, 2000);
 	}
-	bypass_end(0, 18);
+	kernel_bypass_check_end(0, 18);
 }
 
 CASE(cmsg_of_sent_connected, "a connected socket's control messages: the route is looked up anew, with what they say")
 {
-	int port = peer_open(far(), 0, there, 0), s = udp_to(there, port);
+	int port = peer_open(far(), 0, there, 0), s = udp_socket_connected_to(there, port);
 	struct control_send none = {.used = 8}, nowhere = {0}, elsewhere = {0}, away = {0}, loopback = {0}, group = {0};
 
-	name_port_of(s, "us");
+	register_port_name_of_fd(s, "us");
 	expect_offloaded(s);
-	warm_control(s, &none, 0);
-	put_pktinfo(&elsewhere, here_second, NULL);
-	warm_control(s, &elsewhere, 0);
+	send_control_to_learn_route(s, &none, 0);
+	control_send_put_pktinfo(&elsewhere, here_second, NULL);
+	send_control_to_learn_route(s, &elsewhere, 0);
 	elsewhere.to = address_of(there_too, peer_open(far(), 2, there_too, 0));
-	warm_control(s, &elsewhere, 2);
-	put_pktinfo(&nowhere, "10.99.0.1", NULL);
-	RES(send_control(s, &nowhere, 0));
-	put_pktinfo(&away, "0.0.0.0", if_second);
+	send_control_to_learn_route(s, &elsewhere, 2);
+	control_send_put_pktinfo(&nowhere, "10.99.0.1", NULL);
+	SAY_RESULT(send_control(s, &nowhere, 0));
+	control_send_put_pktinfo(&away, "0.0.0.0", if_second);
 	away.to = address_of("192.0.2.9", 7100);
-	RES(send_control(s, &away, 0));
-	put_pktinfo(&loopback, "127.0.0.1", NULL);
-	RES(send_control(s, &loopback, 0));
-	put_pktinfo(&group, "224.9.9.9", NULL);
-	RES(send_control(s, &group, 0));
+	SAY_RESULT(send_control(s, &away, 0));
+	control_send_put_pktinfo(&loopback, "127.0.0.1", NULL);
+	SAY_RESULT(send_control(s, &loopback, 0));
+	control_send_put_pktinfo(&group, "224.9.9.9", NULL);
+	SAY_RESULT(send_control(s, &group, 0));
 	group.used = 0;
-	put_pktinfo(&group, "255.255.255.255", NULL);
-	RES(send_control(s, &group, 0));
-	RES(send(s, "y", 1, 0));
-	peer_take(far(), 0, 2000);
+	control_send_put_pktinfo(&group, "255.255.255.255", NULL);
+	SAY_RESULT(send_control(s, &group, 0));
+	SAY_RESULT(send(s, "y", 1, 0));
+	say_peer_received(far(), 0, 2000);
 }
 
 CASE(cmsg_of_sent_group, "a group is sent to with the TTL, TOS, source and interface of control messages")
 {
-	int s = udp_at("0.0.0.0", 0);
+	int s = udp_socket_bound_to("0.0.0.0", 0);
 	struct control_send first = {.to = address_of("224.9.9.9", 7031)}, second = first;
 
-	name_port_of(s, "us");
+	register_port_name_of_fd(s, "us");
 	peer_open(far(), 0, "0.0.0.0", 7031);
 	peer(far(), "join 0 224.9.9.9 %s", there);
 	peer(far(), "join 0 224.9.9.9 %s", there_second);
-	put_int(&first, IP_TTL, 4);
-	put_pktinfo(&second, "0.0.0.0", if_second);
-	put_int(&second, IP_TOS, 8);
+	control_send_put_int(&first, IP_TTL, 4);
+	control_send_put_pktinfo(&second, "0.0.0.0", if_second);
+	control_send_put_int(&second, IP_TOS, 8);
 	set_int(s, IPPROTO_IP, IP_MULTICAST_TTL, 0);
 	expect_offloaded(s);
-	warm_control(s, &first, 0);
+	send_control_to_learn_route(s, &first, 0);
 	set_int(s, IPPROTO_IP, IP_MULTICAST_TTL, 2);
-	warm_control(s, &second, 0);
-	bypass_begin();
+	send_control_to_learn_route(s, &second, 0);
+	kernel_bypass_check_begin();
 	for (int i = 0; i < 3; i++) {
-		RES(send_control(s, &first, 0));
-		peer_take(far(), 0, 2000);
-		RES(send_control(s, &second, 0));
-		peer_take(far(), 0, 2000);
+		SAY_RESULT(send_control(s, &first, 0));
+		say_peer_received(far(), 0, 2000);
+		SAY_RESULT(send_control(s, &second, 0));
+		say_peer_received(far(), 0, 2000);
 	}
-	bypass_end(0, 6);
+	kernel_bypass_check_end(0, 6);
 }
 
 CASE(cmsg_of_sent_stamps, "SOF_TIMESTAMPING_TX_SOFTWARE: the stamp of what was sent, on the error queue")
 {
-	int port = peer_open(far(), 0, there, 0), s = udp_to(there, port);
+	int port = peer_open(far(), 0, there, 0), s = udp_socket_connected_to(there, port);
 
-	name_port_of(s, "us");
-	name_port(port, "peer");
-	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING,
-	            SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE | SOF_TIMESTAMPING_OPT_TSONLY |
-	                    SOF_TIMESTAMPING_OPT_ID));
+	register_port_name_of_fd(s, "us");
+	register_port_name(port, "peer");
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMPING,
+	                   SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE | SOF_TIMESTAMPING_OPT_TSONLY |
+	                           SOF_TIMESTAMPING_OPT_ID));
 	for (int i = 0; i < 3; i++) {
-		RES(send(s, "hello", 5, 0));
-		peer_take(far(), 0, 2000);
+		SAY_RESULT(send(s, "hello", 5, 0));
+		say_peer_received(far(), 0, 2000);
 		pause_ms(10);
-		take_control(s, MSG_ERRQUEUE, 512);
+		say_received_with_control(s, MSG_ERRQUEUE, 512);
 	}
-	take_control(s, MSG_ERRQUEUE, 512);
+	say_received_with_control(s, MSG_ERRQUEUE, 512);
 }

@@ -27,31 +27,31 @@ static int six(int type)
 	int fd = socket(AF_INET6, type, 0);
 
 	if (fd < 0)
-		give_up("socket");
+		die_with_message("socket");
 	return fd;
 }
 
-static struct sockaddr_in6 six_of(const char *ip, int port)
+static struct sockaddr_in6 mapped_sockaddr_in6(const char *ip, int port)
 {
 	struct sockaddr_in6 address = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
 	char mapped[INET6_ADDRSTRLEN];
 
 	snprintf(mapped, sizeof(mapped), "%s%s", strchr(ip, ':') != NULL ? "" : "::ffff:", ip);
 	if (inet_pton(AF_INET6, mapped, &address.sin6_addr) != 1)
-		give_up("%s is no address", mapped);
+		die_with_message("%s is no address", mapped);
 	return address;
 }
 
-static int bind_six(int fd, const char *ip, int port)
+static int bind_to_mapped(int fd, const char *ip, int port)
 {
-	struct sockaddr_in6 address = six_of(ip, port);
+	struct sockaddr_in6 address = mapped_sockaddr_in6(ip, port);
 
 	return bind(fd, (struct sockaddr *)&address, sizeof(address));
 }
 
-static int connect_six(int fd, const char *ip, int port)
+static int connect_to_mapped(int fd, const char *ip, int port)
 {
-	struct sockaddr_in6 address = six_of(ip, port);
+	struct sockaddr_in6 address = mapped_sockaddr_in6(ip, port);
 
 	return connect(fd, (struct sockaddr *)&address, sizeof(address));
 }
@@ -63,9 +63,9 @@ static int disconnect(int fd)
 	return connect(fd, &none, sizeof(none));
 }
 
-static long send_six(int fd, const char *ip, int port, size_t len)
+static long send_to_mapped(int fd, const char *ip, int port, size_t len)
 {
-	struct sockaddr_in6 to = six_of(ip, port);
+	struct sockaddr_in6 to = mapped_sockaddr_in6(ip, port);
 	char bytes[2000];
 
 	fill(bytes, len, 7);
@@ -80,33 +80,33 @@ static int get_int(int fd, int level, int name)
 	return getsockopt(fd, level, name, &value, &len) == 0 ? value : -1;
 }
 
-static int six_at(int type, const char *ip, int port)
+static int ipv6_socket_bound_to(int type, const char *ip, int port)
 {
 	int fd = six(type);
 
 	set_int(fd, SOL_SOCKET, SO_REUSEADDR, type == SOCK_STREAM);
-	if (bind_six(fd, ip, port) != 0)
-		give_up("bind to [%s]:%d", ip, port);
-	name_port_of(fd, "us");
+	if (bind_to_mapped(fd, ip, port) != 0)
+		die_with_message("bind to [%s]:%d", ip, port);
+	register_port_name_of_fd(fd, "us");
 	return fd;
 }
 
 static int dual_listener_at(const char *ip, int port)
 {
-	int fd = six_at(SOCK_STREAM, ip, port);
+	int fd = ipv6_socket_bound_to(SOCK_STREAM, ip, port);
 
 	if (listen(fd, 16) != 0)
-		give_up("listen");
+		die_with_message("listen");
 	return fd;
 }
 
 /* IPv6 is off, so that nothing of it moves the counters; here ::1 is to be had. */
-static void loopback6(bool on)
+static void set_ipv6_on_loopback(bool on)
 {
-	run_here(on ? "echo 0 >/proc/sys/net/ipv6/conf/lo/disable_ipv6"
-	            : "echo 1 >/proc/sys/net/ipv6/conf/lo/disable_ipv6");
+	run_shell_command_here(on ? "echo 0 >/proc/sys/net/ipv6/conf/lo/disable_ipv6"
+	                          : "echo 1 >/proc/sys/net/ipv6/conf/lo/disable_ipv6");
 	for (int i = 0; on && i < 100; i++) {
-		int fd = six(SOCK_DGRAM), there_is = bind_six(fd, "::1", 0);
+		int fd = six(SOCK_DGRAM), there_is = bind_to_mapped(fd, "::1", 0);
 
 		close(fd);
 		if (there_is == 0)
@@ -115,11 +115,11 @@ static void loopback6(bool on)
 	}
 }
 
-static int dual_far_dials(int slot, const char *ip, int port)
+static int dual_far_peer_dials(int slot, const char *ip, int port)
 {
 	int its = atoi(peer(far(), "dial %d %s %d", slot, ip, port));
 
-	name_port(its, slot == 1 ? "its" : "its second");
+	register_port_name(its, slot == 1 ? "its" : "its second");
 	return its;
 }
 
@@ -146,29 +146,29 @@ CASE(dual_tcp_listener,
 	int l = dual_listener_at("::", 7101), set = epoll_create1(0), client, fd;
 	struct epoll_event event = {.events = EPOLLIN, .data.fd = l};
 
-	loopback6(true);
+	set_ipv6_on_loopback(true);
 	expect_offloaded(l);
 	say_name("listener", l);
-	RES(epoll_ctl(set, EPOLL_CTL_ADD, l, &event));
-	RES(epoll_wait(set, &event, 1, 0));
-	segments_begin();
-	dual_far_dials(1, here, 7101);
-	RES(epoll_wait(set, &event, 1, 2000));
+	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_ADD, l, &event));
+	SAY_RESULT(epoll_wait(set, &event, 1, 0));
+	kernel_segments_check_begin();
+	dual_far_peer_dials(1, here, 7101);
+	SAY_RESULT(epoll_wait(set, &event, 1, 2000));
 	fd = say_accepted(l, 0);
 	expect_offloaded(fd);
 	say_name("name", fd);
 	say_peer("peer", fd);
-	far_writes(1, 1000, 1, 1);
+	far_peer_writes(1, 1000, 1, 1);
 	say_read(fd, 1000, MSG_WAITALL);
 	say_write(fd, 2000, 2, 0);
-	far_reads(1, 2000, 2, 1);
-	segments_end();
+	say_far_peer_reads(1, 2000, 2, 1);
+	kernel_segments_check_end();
 	close(fd);
 	client = six(SOCK_STREAM);
-	RES(connect_six(client, "::1", 7101));
+	SAY_RESULT(connect_to_mapped(client, "::1", 7101));
 	expect_os(client, VMA_SOCK_IPV6);
-	name_port_of(client, "six");
-	RES(epoll_wait(set, &event, 1, 2000));
+	register_port_name_of_fd(client, "six");
+	SAY_RESULT(epoll_wait(set, &event, 1, 2000));
 	fd = say_accepted(l, SOCK_CLOEXEC | SOCK_NONBLOCK);
 	say("close-on-exec %d, non-blocking %d", fcntl(fd, F_GETFD), (fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
 	say_name("name", fd);
@@ -180,74 +180,74 @@ CASE(dual_tcp_listener,
 	close(client);
 	/* Both wait, and none is forgotten. */
 	client = six(SOCK_STREAM);
-	RES(connect_six(client, "::1", 7101));
-	dual_far_dials(2, here, 7101);
+	SAY_RESULT(connect_to_mapped(client, "::1", 7101));
+	dual_far_peer_dials(2, here, 7101);
 	for (int i = 0; i < 2; i++) {
-		RES(epoll_wait(set, &event, 1, 2000));
+		SAY_RESULT(epoll_wait(set, &event, 1, 2000));
 		close(accept(l, NULL, NULL));
 	}
-	RES(epoll_wait(set, &event, 1, 50));
+	SAY_RESULT(epoll_wait(set, &event, 1, 50));
 	client = six(SOCK_STREAM);
-	RES(connect_six(client, "127.0.0.1", 7101));
-	name_port_of(client, "local");
+	SAY_RESULT(connect_to_mapped(client, "127.0.0.1", 7101));
+	register_port_name_of_fd(client, "local");
 	fd = say_accepted(l, 0);
 	say_peer("of this host", fd);
-	loopback6(false);
+	set_ipv6_on_loopback(false);
 }
 
 CASE(dual_tcp_mapped_listener, "a listener on a mapped address is one of IPv4 alone")
 {
 	int l = dual_listener_at(here, 7102), client = six(SOCK_STREAM), fd;
 
-	loopback6(true);
+	set_ipv6_on_loopback(true);
 	expect_offloaded(l);
 	say_name("listener", l);
-	RES(connect_six(client, "::1", 7102));
-	segments_begin();
-	dual_far_dials(1, here, 7102);
+	SAY_RESULT(connect_to_mapped(client, "::1", 7102));
+	kernel_segments_check_begin();
+	dual_far_peer_dials(1, here, 7102);
 	fd = say_accepted(l, 0);
 	expect_offloaded(fd);
 	say_name("name", fd);
-	segments_end();
-	loopback6(false);
+	kernel_segments_check_end();
+	set_ipv6_on_loopback(false);
 }
 
 CASE(dual_tcp_v6only, "IPV6_V6ONLY: no IPv4, and only before bind")
 {
 	int l = six(SOCK_STREAM), other, client;
 
-	loopback6(true);
+	set_ipv6_on_loopback(true);
 	say("default %d", get_int(l, IPPROTO_IPV6, IPV6_V6ONLY));
-	RES(set_int(l, IPPROTO_IPV6, IPV6_V6ONLY, 1));
-	RES(bind_six(l, "::", 7103));
-	RES(set_int(l, IPPROTO_IPV6, IPV6_V6ONLY, 0));
-	RES(listen(l, 5));
+	SAY_RESULT(set_int(l, IPPROTO_IPV6, IPV6_V6ONLY, 1));
+	SAY_RESULT(bind_to_mapped(l, "::", 7103));
+	SAY_RESULT(set_int(l, IPPROTO_IPV6, IPV6_V6ONLY, 0));
+	SAY_RESULT(listen(l, 5));
 	expect_os(l, VMA_SOCK_IPV6);
 	say("V6ONLY %d", get_int(l, IPPROTO_IPV6, IPV6_V6ONLY));
 	client = six(SOCK_STREAM);
-	RES(connect_six(client, "127.0.0.1", 7103));
+	SAY_RESULT(connect_to_mapped(client, "127.0.0.1", 7103));
 	client = six(SOCK_STREAM); /* the other one is the kernel's IPv4 from now on */
-	RES(connect_six(client, "::1", 7103));
+	SAY_RESULT(connect_to_mapped(client, "::1", 7103));
 	/* The port is free for IPv4. */
 	other = tcp_socket();
 	client = six(SOCK_STREAM);
-	RES(set_int(client, IPPROTO_IPV6, IPV6_V6ONLY, 1));
-	RES(connect_six(client, there, 9));
-	RES(connect_six(client, here, 9));
+	SAY_RESULT(set_int(client, IPPROTO_IPV6, IPV6_V6ONLY, 1));
+	SAY_RESULT(connect_to_mapped(client, there, 9));
+	SAY_RESULT(connect_to_mapped(client, here, 9));
 	say_name("nothing has begun", client);
-	RES(set_int(client, IPPROTO_IPV6, IPV6_V6ONLY, 0));
-	RES(connect_six(client, there, 9));
+	SAY_RESULT(set_int(client, IPPROTO_IPV6, IPV6_V6ONLY, 0));
+	SAY_RESULT(connect_to_mapped(client, there, 9));
 	close(other);
 	/* Off again before bind: as if it had never been on. */
 	other = six(SOCK_STREAM);
-	RES(set_int(other, IPPROTO_IPV6, IPV6_V6ONLY, 1));
-	RES(set_int(other, IPPROTO_IPV6, IPV6_V6ONLY, 0));
-	RES(bind_six(other, "::", 7104));
-	RES(listen(other, 5));
+	SAY_RESULT(set_int(other, IPPROTO_IPV6, IPV6_V6ONLY, 1));
+	SAY_RESULT(set_int(other, IPPROTO_IPV6, IPV6_V6ONLY, 0));
+	SAY_RESULT(bind_to_mapped(other, "::", 7104));
+	SAY_RESULT(listen(other, 5));
 	expect_offloaded(other);
-	dual_far_dials(1, here, 7104);
+	dual_far_peer_dials(1, here, 7104);
 	expect_offloaded(say_accepted(other, 0));
-	loopback6(false);
+	set_ipv6_on_loopback(false);
 }
 
 CASE(dual_tcp_connect, "connect to a mapped address: around the kernel, with names of AF_INET6")
@@ -256,36 +256,36 @@ CASE(dual_tcp_connect, "connect to a mapped address: around the kernel, with nam
 	struct sockaddr_storage name = {0};
 	socklen_t len = sizeof(name);
 
-	name_port(port, "its");
+	register_port_name(port, "its");
 	say_name("new", fd);
-	segments_begin();
-	RES(connect_six(fd, there, port));
+	kernel_segments_check_begin();
+	SAY_RESULT(connect_to_mapped(fd, there, port));
 	expect_offloaded(fd);
 	peer(far(), "accept 0 1 2000");
-	name_port_of(fd, "mine");
+	register_port_name_of_fd(fd, "mine");
 	say_name("name", fd);
 	say_peer("peer", fd);
 	say("SO_DOMAIN %d, SO_PROTOCOL %d, V6ONLY %d", get_int(fd, SOL_SOCKET, SO_DOMAIN),
 	    get_int(fd, SOL_SOCKET, SO_PROTOCOL), get_int(fd, IPPROTO_IPV6, IPV6_V6ONLY));
-	RES(getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &name, &len));
+	SAY_RESULT(getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &name, &len));
 	len = sizeof(struct sockaddr_in6);
-	RES(getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &name, &len));
+	SAY_RESULT(getsockopt(fd, SOL_SOCKET, SO_PEERNAME, &name, &len));
 	say("SO_PEERNAME %s (%u)", address_text(&name, len), (unsigned)len);
 	for (socklen_t room = 0; room <= 40; room += 8) {
 		memset(&name, 0xee, sizeof(name));
 		len = room;
-		RES(getpeername(fd, (struct sockaddr *)&name, &len));
+		SAY_RESULT(getpeername(fd, (struct sockaddr *)&name, &len));
 		say("room %u: %u, the byte behind %s", (unsigned)room, (unsigned)len,
 		    ((uint8_t *)&name)[room < 28 ? room : 28] == 0xee ? "untouched" : "written");
 	}
 	say_write(fd, 5000, 1, 0);
-	far_reads(1, 5000, 1, 1);
-	far_writes(1, 700, 2, 1);
+	say_far_peer_reads(1, 5000, 1, 1);
+	far_peer_writes(1, 700, 2, 1);
 	say_read(fd, 700, MSG_WAITALL);
-	segments_end();
-	RES(bind_six(fd, "::", 0));
-	RES(connect_six(fd, there, port));
-	RES(disconnect(fd));
+	kernel_segments_check_end();
+	SAY_RESULT(bind_to_mapped(fd, "::", 0));
+	SAY_RESULT(connect_to_mapped(fd, there, port));
+	SAY_RESULT(disconnect(fd));
 	say_name("dissolved", fd);
 	say_peer("dissolved", fd);
 }
@@ -295,35 +295,35 @@ CASE(dual_tcp_connect_bound, "connect after bind: to ::, to a mapped address, to
 	int port = atoi(peer(far(), "listen 0 %s 0", there));
 	static const char *const at[] = {"::", "10.9.0.1", "0.0.0.0", "::1"};
 
-	loopback6(true);
-	name_port(port, "its");
+	set_ipv6_on_loopback(true);
+	register_port_name(port, "its");
 	for (unsigned i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
 		int fd = six(SOCK_STREAM);
 
 		say("bound to %s", at[i]);
-		RES(bind_six(fd, at[i], 0));
-		name_port_of(fd, "mine");
+		SAY_RESULT(bind_to_mapped(fd, at[i], 0));
+		register_port_name_of_fd(fd, "mine");
 		say_name("name", fd);
-		RES(connect_six(fd, there, port));
+		SAY_RESULT(connect_to_mapped(fd, there, port));
 		say_name("name", fd);
 		say_peer("peer", fd);
 		if (i < 3)
 			expect_offloaded(fd);
 		close(fd);
 		fd = six(SOCK_STREAM);
-		RES(bind_six(fd, at[i], 0));
-		RES(connect_six(fd, "::1", 9));
+		SAY_RESULT(bind_to_mapped(fd, at[i], 0));
+		SAY_RESULT(connect_to_mapped(fd, "::1", 9));
 		say_so_error(fd);
 		say("V6ONLY %d", get_int(fd, IPPROTO_IPV6, IPV6_V6ONLY));
 		close(fd);
 	}
-	loopback6(false);
+	set_ipv6_on_loopback(false);
 }
 
 CASE(dual_tcp_wrong_names, "bind and connect: what is refused, and with what errno")
 {
 	struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(9)};
-	struct sockaddr_in6 mapped = six_of(there, 9);
+	struct sockaddr_in6 mapped = mapped_sockaddr_in6(there, 9);
 	static const socklen_t lengths[] = {0, 1, 2, 16, 23, 24, 27, 28, 100};
 	int fd;
 
@@ -335,32 +335,32 @@ CASE(dual_tcp_wrong_names, "bind and connect: what is refused, and with what err
 
 		memcpy(&room, &mapped, sizeof(mapped));
 		say("%u bytes", (unsigned)lengths[i]);
-		RES(connect(fd, (struct sockaddr *)&room, lengths[i]));
+		SAY_RESULT(connect(fd, (struct sockaddr *)&room, lengths[i]));
 		close(fd);
 		fd = six(SOCK_STREAM);
-		((struct sockaddr_in6 *)&room)->sin6_addr = six_of(here, 0).sin6_addr;
-		RES(bind(fd, (struct sockaddr *)&room, lengths[i]));
+		((struct sockaddr_in6 *)&room)->sin6_addr = mapped_sockaddr_in6(here, 0).sin6_addr;
+		SAY_RESULT(bind(fd, (struct sockaddr *)&room, lengths[i]));
 		close(fd);
 	}
 	fd = six(SOCK_STREAM);
-	RES(connect(fd, (struct sockaddr *)&four, sizeof(four)));
-	RES(connect(fd, (struct sockaddr *)&four, 28));
-	RES(bind(fd, (struct sockaddr *)&four, sizeof(four)));
-	RES(bind(fd, (struct sockaddr *)&four, 28));
+	SAY_RESULT(connect(fd, (struct sockaddr *)&four, sizeof(four)));
+	SAY_RESULT(connect(fd, (struct sockaddr *)&four, 28));
+	SAY_RESULT(bind(fd, (struct sockaddr *)&four, sizeof(four)));
+	SAY_RESULT(bind(fd, (struct sockaddr *)&four, 28));
 	fd = socket(AF_INET, SOCK_STREAM, 0);
-	RES(connect(fd, (struct sockaddr *)&mapped, sizeof(mapped)));
-	RES(bind(fd, (struct sockaddr *)&mapped, sizeof(mapped)));
-	mapped = six_of("0.0.0.0", 9);
-	RES(connect(six(SOCK_STREAM), (struct sockaddr *)&mapped, sizeof(mapped)));
-	RES(connect_six(six(SOCK_STREAM), "::", 9));
-	RES(connect_six(six(SOCK_STREAM), "255.255.255.255", 9));
-	RES(connect_six(six(SOCK_STREAM), GROUP, 9));
-	RES(connect_six(six(SOCK_STREAM), "10.77.0.1", 9));
-	RES(connect_six(six(SOCK_STREAM), "2001:db8::1", 9));
-	RES(connect_six(six(SOCK_STREAM), there, 9));
-	RES(bind_six(six(SOCK_STREAM), "10.77.0.1", 0));
-	RES(bind_six(six(SOCK_STREAM), "2001:db8::1", 0));
-	RES(bind_six(six(SOCK_STREAM), GROUP, 0));
+	SAY_RESULT(connect(fd, (struct sockaddr *)&mapped, sizeof(mapped)));
+	SAY_RESULT(bind(fd, (struct sockaddr *)&mapped, sizeof(mapped)));
+	mapped = mapped_sockaddr_in6("0.0.0.0", 9);
+	SAY_RESULT(connect(six(SOCK_STREAM), (struct sockaddr *)&mapped, sizeof(mapped)));
+	SAY_RESULT(connect_to_mapped(six(SOCK_STREAM), "::", 9));
+	SAY_RESULT(connect_to_mapped(six(SOCK_STREAM), "255.255.255.255", 9));
+	SAY_RESULT(connect_to_mapped(six(SOCK_STREAM), GROUP, 9));
+	SAY_RESULT(connect_to_mapped(six(SOCK_STREAM), "10.77.0.1", 9));
+	SAY_RESULT(connect_to_mapped(six(SOCK_STREAM), "2001:db8::1", 9));
+	SAY_RESULT(connect_to_mapped(six(SOCK_STREAM), there, 9));
+	SAY_RESULT(bind_to_mapped(six(SOCK_STREAM), "10.77.0.1", 0));
+	SAY_RESULT(bind_to_mapped(six(SOCK_STREAM), "2001:db8::1", 0));
+	SAY_RESULT(bind_to_mapped(six(SOCK_STREAM), GROUP, 0));
 }
 
 CASE(dual_ports, "whose port it is: ::, 0.0.0.0, mapped addresses and V6ONLY, of UDP and TCP")
@@ -374,11 +374,11 @@ CASE(dual_ports, "whose port it is: ::, 0.0.0.0, mapped addresses and V6ONLY, of
 				int a = six(types[t]), b = six(types[t]);
 
 				set_int(a, IPPROTO_IPV6, IPV6_V6ONLY, i == 2);
-				OKAY(bind_six(a, first[i], 7105));
+				SAY_OK_OR_ERROR(bind_to_mapped(a, first[i], 7105));
 				if (types[t] == SOCK_STREAM)
-					OKAY(listen(a, 1));
+					SAY_OK_OR_ERROR(listen(a, 1));
 				say("%s%s, then %s", first[i], i == 2 ? " V6ONLY" : "", second[k]);
-				RES(bind_six(b, second[k], 7105));
+				SAY_RESULT(bind_to_mapped(b, second[k], 7105));
 				close(a);
 				close(b);
 			}
@@ -410,28 +410,28 @@ static void say_path_mtu(int fd)
 	struct ip6_mtuinfo info = {.ip6m_mtu = 77};
 	socklen_t len = sizeof(info) - 1;
 
-	RES(getsockopt(fd, IPPROTO_IPV6, IPV6_PATHMTU, &info, &len));
+	SAY_RESULT(getsockopt(fd, IPPROTO_IPV6, IPV6_PATHMTU, &info, &len));
 	len = sizeof(info) + 1;
-	RES(getsockopt(fd, IPPROTO_IPV6, IPV6_PATHMTU, &info, &len));
+	SAY_RESULT(getsockopt(fd, IPPROTO_IPV6, IPV6_PATHMTU, &info, &len));
 	say("  IPV6_PATHMTU %u, family %d, %u bytes", info.ip6m_mtu, info.ip6m_addr.sin6_family, (unsigned)len);
 }
 
 static void set_options(int fd)
 {
-	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, 33));
-	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, 256));
-	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, 0x20));
-	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, 300));
-	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1));
-	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1));
-	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO));
-	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_MTU, 1280));
-	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_MTU, 1));
-	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1));
-	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET6));
-	OKAY(set_int(fd, IPPROTO_IPV6, 9999, 1));
-	OKAY(set_int(fd, IPPROTO_IP, IP_TTL, 44));
-	OKAY(set_int(fd, IPPROTO_IP, IP_TOS, 0x10));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, 33));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, 256));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, 0x20));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, 300));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_RECVHOPLIMIT, 1));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_MTU, 1280));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_MTU, 1));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET6));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, 9999, 1));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IP, IP_TTL, 44));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IP, IP_TOS, 0x10));
 }
 
 CASE(dual_tcp_options, "options of IPv6 and IPv4 on a connection to a mapped address")
@@ -441,20 +441,20 @@ CASE(dual_tcp_options, "options of IPv6 and IPv4 on a connection to a mapped add
 	say("new");
 	dual_say_options(fd, false);
 	say_path_mtu(fd);
-	RES(connect_six(fd, there, port));
+	SAY_RESULT(connect_to_mapped(fd, there, port));
 	expect_offloaded(fd);
 	say("connected");
 	dual_say_options(fd, false);
 	say_path_mtu(fd);
-	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, 0x20));
-	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, 33));
-	OKAY(set_int(fd, IPPROTO_IP, IP_TTL, 44));
-	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1));
-	OKAY(set_int(fd, IPPROTO_IPV6, 9999, 1));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, 0x20));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_UNICAST_HOPS, 33));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IP, IP_TTL, 44));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, 9999, 1));
 	/* IPV6_TCLASS makes the kernel forget its route, and with it the MTU, until something is sent. */
 	peer(far(), "accept 0 1 2000");
 	say_write(fd, 100, 1, 0);
-	far_reads(1, 100, 1, 1);
+	say_far_peer_reads(1, 100, 1, 1);
 	say("set");
 	dual_say_options(fd, false);
 	expect_offloaded(fd);
@@ -465,9 +465,9 @@ CASE(dual_tcp_inherits, "what a listener on :: has set is its connections'")
 	int l = dual_listener_at("::", 7106), fd;
 
 	set_options(l);
-	RES(set_int(l, IPPROTO_TCP, TCP_NODELAY, 1));
+	SAY_RESULT(set_int(l, IPPROTO_TCP, TCP_NODELAY, 1));
 	expect_offloaded(l);
-	dual_far_dials(1, here, 7106);
+	dual_far_peer_dials(1, here, 7106);
 	fd = say_accepted(l, 0);
 	expect_offloaded(fd);
 	dual_say_options(fd, false);
@@ -478,19 +478,19 @@ CASE(dual_tcp_addrform, "IPV6_ADDRFORM makes an AF_INET socket of a connection")
 {
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), fd = six(SOCK_STREAM);
 
-	name_port(port, "its");
-	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
-	RES(connect_six(fd, there, port));
+	register_port_name(port, "its");
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
+	SAY_RESULT(connect_to_mapped(fd, there, port));
 	peer(far(), "accept 0 1 2000");
 	expect_offloaded(fd);
-	name_port_of(fd, "mine");
+	register_port_name_of_fd(fd, "mine");
 	say_write(fd, 500, 1, 0);
-	OKAY(set_int(fd, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
+	SAY_OK_OR_ERROR(set_int(fd, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
 	say("SO_DOMAIN %d", get_int(fd, SOL_SOCKET, SO_DOMAIN));
 	say_name("name", fd);
 	say_peer("peer", fd);
-	far_reads(1, 500, 1, 1);
-	far_writes(1, 600, 2, 1);
+	say_far_peer_reads(1, 500, 1, 1);
+	far_peer_writes(1, 600, 2, 1);
 	say_read(fd, 600, MSG_WAITALL);
 }
 
@@ -509,7 +509,7 @@ static void dual_say_control(struct msghdr *msg)
 	}
 }
 
-static void take_with_control(int fd, int flags)
+static void say_received_with_control6(int fd, int flags)
 {
 	char bytes[2000], control[512];
 	struct sockaddr_storage from = {0};
@@ -535,75 +535,75 @@ static void take_with_control(int fd, int flags)
 
 CASE(dual_udp_both, "a socket on :: receives IPv4 around the kernel and IPv6 by it, in one recvfrom and one poll")
 {
-	int s = six_at(SOCK_DGRAM, "::", 7111), client = six(SOCK_DGRAM), set = epoll_create1(0);
+	int s = ipv6_socket_bound_to(SOCK_DGRAM, "::", 7111), client = six(SOCK_DGRAM), set = epoll_create1(0);
 	struct epoll_event event = {.events = EPOLLIN, .data.fd = s};
 
-	loopback6(true);
+	set_ipv6_on_loopback(true);
 	expect_offloaded(s);
 	say_name("name", s);
-	name_port(peer_open(far(), 0, there, 7112), "peer");
-	RES(bind_six(client, "::1", 7113));
+	register_port_name(peer_open(far(), 0, there, 7112), "peer");
+	SAY_RESULT(bind_to_mapped(client, "::1", 7113));
 	expect_os(client, VMA_SOCK_IPV6);
-	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
-	RES(epoll_wait(set, &event, 1, 0));
-	warm_up(s, there, 7112);
-	bypass_begin();
+	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
+	SAY_RESULT(epoll_wait(set, &event, 1, 0));
+	warm_up_until_offloaded_send(s, there, 7112);
+	kernel_bypass_check_begin();
 	peer_send(far(), 0, here, 7111, 100, 1);
-	RES(epoll_wait(set, &event, 1, 2000));
+	SAY_RESULT(epoll_wait(set, &event, 1, 2000));
 	take(s, 0, 0);
-	RES(send_six(s, there, 7112, 50));
-	peer_take(far(), 0, 2000);
-	bypass_end(1, 1);
-	RES(send_six(client, "::1", 7111, 60));
-	RES(epoll_wait(set, &event, 1, 2000));
+	SAY_RESULT(send_to_mapped(s, there, 7112, 50));
+	say_peer_received(far(), 0, 2000);
+	kernel_bypass_check_end(1, 1);
+	SAY_RESULT(send_to_mapped(client, "::1", 7111, 60));
+	SAY_RESULT(epoll_wait(set, &event, 1, 2000));
 	take(s, 2000, 0);
-	RES(send_six(s, "::1", 7113, 70));
+	SAY_RESULT(send_to_mapped(s, "::1", 7113, 70));
 	take(client, 2000, 0);
 	peer_send(far(), 0, here, 7111, 100, 2);
-	RES(send_six(client, "::1", 7111, 61));
-	let_arrive(20);
+	SAY_RESULT(send_to_mapped(client, "::1", 7111, 61));
+	wait_until_sent_packets_arrived(20);
 	for (int i = 0; i < 2; i++)
-		RES(recv(s, (char[200]){0}, 200, MSG_DONTWAIT) > 0);
+		SAY_RESULT(recv(s, (char[200]){0}, 200, MSG_DONTWAIT) > 0);
 	take(s, 0, 0);
-	RES(send_six(client, "127.0.0.1", 7111, 62));
-	RES(send_six(s, "::", 7111, 63));
+	SAY_RESULT(send_to_mapped(client, "127.0.0.1", 7111, 62));
+	SAY_RESULT(send_to_mapped(s, "::", 7111, 63));
 	take(s, 2000, 0);
-	loopback6(false);
+	set_ipv6_on_loopback(false);
 }
 
 CASE(dual_udp_names, "sendto: AF_INET and mapped names, short ones, those of nobody; from a fresh socket")
 {
 	struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(7114)};
-	struct sockaddr_in6 mapped = six_of(there, 7114);
+	struct sockaddr_in6 mapped = mapped_sockaddr_in6(there, 7114);
 	static const socklen_t lengths[] = {0, 1, 2, 8, 16, 23, 24, 28};
 	int s = six(SOCK_DGRAM), plain = socket(AF_INET, SOCK_DGRAM, 0);
 
 	inet_pton(AF_INET, there, &four.sin_addr);
 	peer_open(far(), 0, there, 7114);
 	say_name("new", s);
-	RES(sendto(s, "x", 1, 0, (struct sockaddr *)&mapped, sizeof(mapped)));
-	name_port_of(s, "us");
+	SAY_RESULT(sendto(s, "x", 1, 0, (struct sockaddr *)&mapped, sizeof(mapped)));
+	register_port_name_of_fd(s, "us");
 	say_name("sent", s);
 	expect_offloaded(s);
-	peer_take(far(), 0, 2000);
-	RES(sendto(s, "xy", 2, 0, (struct sockaddr *)&four, sizeof(four)));
-	peer_take(far(), 0, 2000);
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(sendto(s, "xy", 2, 0, (struct sockaddr *)&four, sizeof(four)));
+	say_peer_received(far(), 0, 2000);
 	for (unsigned i = 0; i < sizeof(lengths) / sizeof(lengths[0]); i++) {
 		say("%u bytes", (unsigned)lengths[i]);
-		RES(sendto(s, "x", 1, 0, (struct sockaddr *)&mapped, lengths[i]));
+		SAY_RESULT(sendto(s, "x", 1, 0, (struct sockaddr *)&mapped, lengths[i]));
 	}
 	mapped.sin6_scope_id = 77;
-	RES(sendto(s, "x", 1, 0, (struct sockaddr *)&mapped, sizeof(mapped)));
+	SAY_RESULT(sendto(s, "x", 1, 0, (struct sockaddr *)&mapped, sizeof(mapped)));
 	mapped.sin6_flowinfo = htonl(5);
-	RES(sendto(s, "x", 1, 0, (struct sockaddr *)&mapped, sizeof(mapped)));
-	RES(send_six(s, there, 0, 1));
-	RES(send_six(s, "0.0.0.0", 9, 1));
-	RES(send_six(s, "10.77.0.1", 9, 1));
-	RES(send_six(s, "10.9.0.255", 9, 1));
-	RES(send_six(s, "2001:db8::1", 9, 1));
-	RES(send(s, "x", 1, 0));
-	mapped = six_of(there, 7114);
-	RES(sendto(plain, "x", 1, 0, (struct sockaddr *)&mapped, sizeof(mapped)));
+	SAY_RESULT(sendto(s, "x", 1, 0, (struct sockaddr *)&mapped, sizeof(mapped)));
+	SAY_RESULT(send_to_mapped(s, there, 0, 1));
+	SAY_RESULT(send_to_mapped(s, "0.0.0.0", 9, 1));
+	SAY_RESULT(send_to_mapped(s, "10.77.0.1", 9, 1));
+	SAY_RESULT(send_to_mapped(s, "10.9.0.255", 9, 1));
+	SAY_RESULT(send_to_mapped(s, "2001:db8::1", 9, 1));
+	SAY_RESULT(send(s, "x", 1, 0));
+	mapped = mapped_sockaddr_in6(there, 7114);
+	SAY_RESULT(sendto(plain, "x", 1, 0, (struct sockaddr *)&mapped, sizeof(mapped)));
 }
 
 CASE(dual_udp_connect, "connect to mapped addresses and to IPv6, dissolve, and again")
@@ -611,89 +611,89 @@ CASE(dual_udp_connect, "connect to mapped addresses and to IPv6, dissolve, and a
 	struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons(7115)};
 	int s = six(SOCK_DGRAM), client;
 
-	loopback6(true);
-	name_port(peer_open(far(), 0, there, 7115), "peer");
-	RES(connect_six(s, there, 7115));
+	set_ipv6_on_loopback(true);
+	register_port_name(peer_open(far(), 0, there, 7115), "peer");
+	SAY_RESULT(connect_to_mapped(s, there, 7115));
 	expect_offloaded(s);
-	name_port_of(s, "us");
+	register_port_name_of_fd(s, "us");
 	say_name("name", s);
 	say_peer("peer", s);
-	RES(send(s, "abc", 3, 0));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(send(s, "abc", 3, 0));
+	say_peer_received(far(), 0, 2000);
 	peer_send(far(), 0, here, port_of(s), 20, 1);
 	take(s, 2000, 0);
-	RES(send_six(s, "::1", 9, 5));
-	RES(connect_six(s, "::1", 9));
+	SAY_RESULT(send_to_mapped(s, "::1", 9, 5));
+	SAY_RESULT(connect_to_mapped(s, "::1", 9));
 	say_name("to IPv6", s);
 	say_peer("to IPv6", s);
-	RES(disconnect(s));
+	SAY_RESULT(disconnect(s));
 	say_name("dissolved", s);
-	RES(connect_six(s, "::1", 7116));
+	SAY_RESULT(connect_to_mapped(s, "::1", 7116));
 	expect_os(s, VMA_SOCK_IPV6);
-	name_port_of(s, "again");
+	register_port_name_of_fd(s, "again");
 	say_name("IPv6", s);
 	say_peer("IPv6", s);
-	client = six_at(SOCK_DGRAM, "::1", 7116);
-	RES(send(s, "abcd", 4, 0));
+	client = ipv6_socket_bound_to(SOCK_DGRAM, "::1", 7116);
+	SAY_RESULT(send(s, "abcd", 4, 0));
 	take(client, 2000, 0);
-	RES(send_six(s, there, 7115, 5));
-	RES(connect_six(s, there, 7115));
-	RES(disconnect(s));
-	RES(connect_six(s, there, 7115));
+	SAY_RESULT(send_to_mapped(s, there, 7115, 5));
+	SAY_RESULT(connect_to_mapped(s, there, 7115));
+	SAY_RESULT(disconnect(s));
+	SAY_RESULT(connect_to_mapped(s, there, 7115));
 	expect_offloaded(s);
-	name_port_of(s, "third");
+	register_port_name_of_fd(s, "third");
 	say_name("mapped again", s);
-	RES(send(s, "abcde", 5, 0));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(send(s, "abcde", 5, 0));
+	say_peer_received(far(), 0, 2000);
 	inet_pton(AF_INET, there, &four.sin_addr);
 	s = six(SOCK_DGRAM);
-	RES(connect(s, (struct sockaddr *)&four, sizeof(four)));
+	SAY_RESULT(connect(s, (struct sockaddr *)&four, sizeof(four)));
 	expect_offloaded(s);
-	name_port_of(s, "four");
+	register_port_name_of_fd(s, "four");
 	say_name("by AF_INET", s);
 	say_peer("by AF_INET", s);
-	loopback6(false);
+	set_ipv6_on_loopback(false);
 }
 
 CASE(dual_udp_bound, "bound to an address of one kind, sending to the other; V6ONLY")
 {
 	int s = six(SOCK_DGRAM);
 
-	loopback6(true);
+	set_ipv6_on_loopback(true);
 	peer_open(far(), 0, there, 7117);
-	RES(bind_six(s, "::1", 7118));
+	SAY_RESULT(bind_to_mapped(s, "::1", 7118));
 	expect_os(s, VMA_SOCK_IPV6);
-	RES(send_six(s, there, 7117, 5));
-	RES(connect_six(s, there, 7117));
+	SAY_RESULT(send_to_mapped(s, there, 7117, 5));
+	SAY_RESULT(connect_to_mapped(s, there, 7117));
 	close(s);
 	s = six(SOCK_DGRAM);
-	RES(bind_six(s, here, 7118));
+	SAY_RESULT(bind_to_mapped(s, here, 7118));
 	expect_offloaded(s);
-	RES(send_six(s, "::1", 7117, 5));
-	RES(connect_six(s, "::1", 7117));
-	RES(send_six(s, there, 7117, 6));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(send_to_mapped(s, "::1", 7117, 5));
+	SAY_RESULT(connect_to_mapped(s, "::1", 7117));
+	SAY_RESULT(send_to_mapped(s, there, 7117, 6));
+	say_peer_received(far(), 0, 2000);
 	close(s);
 	s = six(SOCK_DGRAM);
-	RES(set_int(s, IPPROTO_IPV6, IPV6_V6ONLY, 1));
-	RES(send_six(s, there, 7117, 5));
-	RES(connect_six(s, there, 7117));
-	RES(bind_six(s, here, 7118));
+	SAY_RESULT(set_int(s, IPPROTO_IPV6, IPV6_V6ONLY, 1));
+	SAY_RESULT(send_to_mapped(s, there, 7117, 5));
+	SAY_RESULT(connect_to_mapped(s, there, 7117));
+	SAY_RESULT(bind_to_mapped(s, here, 7118));
 	say_name("after all", s);
 	close(s);
 	s = six(SOCK_DGRAM);
-	RES(set_int(s, IPPROTO_IPV6, IPV6_V6ONLY, 1));
-	RES(bind_six(s, "::", 7119));
+	SAY_RESULT(set_int(s, IPPROTO_IPV6, IPV6_V6ONLY, 1));
+	SAY_RESULT(bind_to_mapped(s, "::", 7119));
 	expect_os(s, VMA_SOCK_IPV6);
 	peer_send(far(), 0, here, 7119, 20, 1);
-	let_arrive(20);
+	wait_until_sent_packets_arrived(20);
 	take(s, 0, 0);
-	loopback6(false);
+	set_ipv6_on_loopback(false);
 }
 
 CASE(dual_udp_messages, "control messages of what comes by IPv4 to an AF_INET6 socket")
 {
-	int s = six_at(SOCK_DGRAM, "::", 7121);
+	int s = ipv6_socket_bound_to(SOCK_DGRAM, "::", 7121);
 	static const struct {
 		int level, name;
 	} options[] = {{IPPROTO_IPV6, IPV6_RECVPKTINFO}, {IPPROTO_IPV6, IPV6_RECVHOPLIMIT},
@@ -706,22 +706,22 @@ CASE(dual_udp_messages, "control messages of what comes by IPv4 to an AF_INET6 s
 	expect_offloaded(s);
 	for (unsigned i = 0; i < sizeof(options) / sizeof(options[0]); i++) {
 		say("level %d name %d", options[i].level, options[i].name);
-		OKAY(set_int(s, options[i].level, options[i].name, 1));
-		bypass_begin();
+		SAY_OK_OR_ERROR(set_int(s, options[i].level, options[i].name, 1));
+		kernel_bypass_check_begin();
 		peer_send(far(), 0, here, 7121, 20, 1);
-		take_with_control(s, 0);
-		bypass_end(1, 0);
+		say_received_with_control6(s, 0);
+		kernel_bypass_check_end(1, 0);
 	}
 	for (unsigned i = 1; i < sizeof(options) / sizeof(options[0]); i++)
-		OKAY(set_int(s, options[i].level, options[i].name, 0));
+		SAY_OK_OR_ERROR(set_int(s, options[i].level, options[i].name, 0));
 	expect_offloaded(s);
 	peer_send(far(), 0, here_second, 7121, 20, 2);
-	take_with_control(s, 0);
+	say_received_with_control6(s, 0);
 }
 
 static void dual_send_with(int s, int level, int type, const void *data, size_t len)
 {
-	struct sockaddr_in6 to = six_of(there, 7124);
+	struct sockaddr_in6 to = mapped_sockaddr_in6(there, 7124);
 	struct iovec iov = {.iov_base = (char[]){"with"}, .iov_len = 4};
 	_Alignas(struct cmsghdr) char control[64] = {0};
 	struct msghdr msg = {.msg_name = &to,
@@ -737,36 +737,36 @@ static void dual_send_with(int s, int level, int type, const void *data, size_t 
 	c->cmsg_len = CMSG_LEN(len);
 	memcpy(CMSG_DATA(c), data, len);
 	say("level %d type %d", level, type);
-	if (RES(sendmsg(s, &msg, 0)) >= 0)
-		peer_take(far(), 0, 2000);
+	if (SAY_RESULT(sendmsg(s, &msg, 0)) >= 0)
+		say_peer_received(far(), 0, 2000);
 }
 
 CASE(dual_udp_sends_with, "control messages of what an AF_INET6 socket sends by IPv4")
 {
-	int s = six_at(SOCK_DGRAM, "::", 7123), number = 9;
-	struct in6_pktinfo info6 = {.ipi6_addr = six_of(here, 0).sin6_addr};
+	int s = ipv6_socket_bound_to(SOCK_DGRAM, "::", 7123), number = 9;
+	struct in6_pktinfo info6 = {.ipi6_addr = mapped_sockaddr_in6(here, 0).sin6_addr};
 	struct in_pktinfo info = {.ipi_ifindex = (int)if_nametoindex(if_first)};
 
 	peer_open(far(), 0, there, 7124);
 	expect_offloaded(s);
-	warm_up(s, there, 7124);
+	warm_up_until_offloaded_send(s, there, 7124);
 	for (int i = 0; i < 2; i++) {
 		info6.ipi6_ifindex = i == 0 ? 0 : if_nametoindex(if_first);
 		dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
 		pause_ms(30); /* the way is looked up */
-		bypass_begin();
+		kernel_bypass_check_begin();
 		dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
-		bypass_end(0, 1);
+		kernel_bypass_check_end(0, 1);
 	}
 	info6.ipi6_ifindex = 9999;
 	dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
-	info6 = (struct in6_pktinfo){.ipi6_addr = six_of(here_second, 0).sin6_addr};
+	info6 = (struct in6_pktinfo){.ipi6_addr = mapped_sockaddr_in6(here_second, 0).sin6_addr};
 	dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
-	info6.ipi6_addr = six_of("10.77.0.1", 0).sin6_addr;
+	info6.ipi6_addr = mapped_sockaddr_in6("10.77.0.1", 0).sin6_addr;
 	dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
-	info6.ipi6_addr = six_of("2001:db8::1", 0).sin6_addr;
+	info6.ipi6_addr = mapped_sockaddr_in6("2001:db8::1", 0).sin6_addr;
 	dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
-	info6.ipi6_addr = six_of("::", 0).sin6_addr;
+	info6.ipi6_addr = mapped_sockaddr_in6("::", 0).sin6_addr;
 	dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, sizeof(info6));
 	dual_send_with(s, IPPROTO_IPV6, IPV6_PKTINFO, &info6, 8);
 	dual_send_with(s, IPPROTO_IP, IP_PKTINFO, &info, sizeof(info));
@@ -780,7 +780,7 @@ CASE(dual_udp_sends_with, "control messages of what an AF_INET6 socket sends by 
 
 CASE(dual_udp_options, "options of IPv6 and IPv4 on UDP sockets, and what leaves")
 {
-	int s = six_at(SOCK_DGRAM, "::", 7125);
+	int s = ipv6_socket_bound_to(SOCK_DGRAM, "::", 7125);
 
 	peer_open(far(), 0, there, 7126);
 	say("new");
@@ -788,39 +788,39 @@ CASE(dual_udp_options, "options of IPv6 and IPv4 on UDP sockets, and what leaves
 	set_options(s);
 	say("set");
 	dual_say_options(s, true);
-	RES(send_six(s, there, 7126, 10));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(send_to_mapped(s, there, 7126, 10));
+	say_peer_received(far(), 0, 2000);
 	expect_offloaded(s);
-	RES(connect_six(s, there, 7126));
+	SAY_RESULT(connect_to_mapped(s, there, 7126));
 	say("connected");
 	dual_say_options(s, true);
-	RES(send(s, "abc", 3, 0));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(send(s, "abc", 3, 0));
+	say_peer_received(far(), 0, 2000);
 }
 
 CASE(dual_udp_addrform, "IPV6_ADDRFORM makes an AF_INET socket of a connected one")
 {
 	int s = six(SOCK_DGRAM);
 
-	name_port(peer_open(far(), 0, there, 7127), "peer");
-	OKAY(set_int(s, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
-	RES(connect_six(s, there, 7127));
+	register_port_name(peer_open(far(), 0, there, 7127), "peer");
+	SAY_OK_OR_ERROR(set_int(s, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
+	SAY_RESULT(connect_to_mapped(s, there, 7127));
 	expect_offloaded(s);
-	name_port_of(s, "us");
+	register_port_name_of_fd(s, "us");
 	peer_send(far(), 0, here, port_of(s), 20, 1);
 	is_readable(s, 2000);
-	OKAY(set_int(s, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
+	SAY_OK_OR_ERROR(set_int(s, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
 	say("SO_DOMAIN %d", get_int(s, SOL_SOCKET, SO_DOMAIN));
 	say_name("name", s);
 	say_peer("peer", s);
 	take(s, 2000, 0);
 	peer_send(far(), 0, here, port_of(s), 20, 2);
 	take(s, 2000, 0);
-	RES(send(s, "abc", 3, 0));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(send(s, "abc", 3, 0));
+	say_peer_received(far(), 0, 2000);
 	expect_offloaded(s);
-	OKAY(set_int(s, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
-	OKAY(set_int(s, IPPROTO_IPV6, IPV6_TCLASS, 0));
+	SAY_OK_OR_ERROR(set_int(s, IPPROTO_IPV6, IPV6_ADDRFORM, AF_INET));
+	SAY_OK_OR_ERROR(set_int(s, IPPROTO_IPV6, IPV6_TCLASS, 0));
 }
 
 CASE(dual_udp_refused, "a refusal: the error, and the error queue by IP_RECVERR and IPV6_RECVERR")
@@ -832,28 +832,28 @@ CASE(dual_udp_refused, "a refusal: the error, and the error queue by IP_RECVERR 
 
 		say("level %d", levels[i]);
 		if (levels[i] != 0)
-			RES(set_int(s, levels[i], levels[i] == IPPROTO_IP ? IP_RECVERR : IPV6_RECVERR, 1));
-		RES(connect_six(s, there, 7128));
-		RES(send(s, "abc", 3, 0));
+			SAY_RESULT(set_int(s, levels[i], levels[i] == IPPROTO_IP ? IP_RECVERR : IPV6_RECVERR, 1));
+		SAY_RESULT(connect_to_mapped(s, there, 7128));
+		SAY_RESULT(send(s, "abc", 3, 0));
 		say_state("refused", s, POLLIN, 2000);
-		take_with_control(s, MSG_ERRQUEUE);
-		take_with_control(s, 0);
+		say_received_with_control6(s, MSG_ERRQUEUE);
+		say_received_with_control6(s, 0);
 		say_so_error(s);
 		close(s);
 	}
 }
 
 /* 64 datagrams, each from a port of its own, so that the kernel's choice falls on several. */
-static void send_from_many(int port)
+static void send_from_64_ports(int port)
 {
 	for (int i = 0; i < 64; i++) {
 		peer_open(far(), i, there, 0);
 		peer_send(far(), i, here, port, 40, i);
 	}
-	let_arrive(50);
+	wait_until_sent_packets_arrived(50);
 }
 
-static int dual_count(int s)
+static int dual_count_queued_datagrams(int s)
 {
 	char bytes[64];
 	int n = 0;
@@ -863,20 +863,20 @@ static int dual_count(int s)
 	return n;
 }
 
-static const char *share_text(int n)
+static const char *share_of_64_text(int n)
 {
 	return n == 0 ? "none" : n == 64 ? "all" : "some";
 }
 
-static void say_shares_with(int s, struct peer *other, int port)
+static void say_shares_of_both_processes(int s, struct peer *other, int port)
 {
 	int mine, others = 0;
 
-	send_from_many(port);
-	mine = dual_count(s);
+	send_from_64_ports(port);
+	mine = dual_count_queued_datagrams(s);
 	while (strncmp(peer(other, "recv 0 20"), "got", 3) == 0)
 		others++;
-	say("here %s, there %s, %d lost", share_text(mine), share_text(others), 64 - mine - others);
+	say("here %s, there %s, %d lost", share_of_64_text(mine), share_of_64_text(others), 64 - mine - others);
 }
 
 CASE(dual_shared_in_process, "of two sockets on one port that are equal otherwise, the one of AF_INET has IPv4")
@@ -891,18 +891,19 @@ CASE(dual_shared_in_process, "of two sockets on one port that are equal otherwis
 		set_int(s4, SOL_SOCKET, options[i % 2], 1);
 		set_int(second, SOL_SOCKET, options[i % 2], 1);
 		if (i < 2)
-			RES(bind_six(s6, "::", 7143));
-		RES(bind(s4, (struct sockaddr *)&any, sizeof(any)));
+			SAY_RESULT(bind_to_mapped(s6, "::", 7143));
+		SAY_RESULT(bind(s4, (struct sockaddr *)&any, sizeof(any)));
 		if (i >= 2)
-			RES(bind_six(s6, "::", 7143));
-		RES(bind_six(second, "::", 7143));
+			SAY_RESULT(bind_to_mapped(s6, "::", 7143));
+		SAY_RESULT(bind_to_mapped(second, "::", 7143));
 		expect_offloaded(s6);
-		send_from_many(7143);
-		say("AF_INET %s, AF_INET6 %s", share_text(dual_count(s4)),
-		    share_text(dual_count(s6) + dual_count(second)));
+		send_from_64_ports(7143);
+		say("AF_INET %s, AF_INET6 %s", share_of_64_text(dual_count_queued_datagrams(s4)),
+		    share_of_64_text(dual_count_queued_datagrams(s6) + dual_count_queued_datagrams(second)));
 		close(s4);
-		send_from_many(7143);
-		say("the first %s, the second %s", share_text(dual_count(s6)), share_text(dual_count(second)));
+		send_from_64_ports(7143);
+		say("the first %s, the second %s", share_of_64_text(dual_count_queued_datagrams(s6)),
+		    share_of_64_text(dual_count_queued_datagrams(second)));
 		close(s6);
 		close(second);
 	}
@@ -929,17 +930,18 @@ CASE(dual_tcp_shared_in_process,
 	for (int i = 0; i < 4; i++) {
 		fd[i] = i < 3 ? six(SOCK_STREAM) : socket(AF_INET, SOCK_STREAM, 0);
 		set_int(fd[i], SOL_SOCKET, SO_REUSEPORT, 1);
-		RES(i < 3 ? bind_six(fd[i], sixes[i], 7144) : bind(fd[i], (struct sockaddr *)&any, sizeof(any)));
-		RES(listen(fd[i], 64));
+		SAY_RESULT(i < 3 ? bind_to_mapped(fd[i], sixes[i], 7144)
+		                 : bind(fd[i], (struct sockaddr *)&any, sizeof(any)));
+		SAY_RESULT(listen(fd[i], 64));
 		expect_offloaded(fd[i]);
-		RES(fcntl(fd[i], F_SETFL, O_NONBLOCK));
+		SAY_RESULT(fcntl(fd[i], F_SETFL, O_NONBLOCK));
 	}
 	for (int left = 4; left > 1; left--) {
 		int n[4] = {0};
 
 		for (int i = 0; i < 32; i++)
 			peer(far(), "dial %d %s 7144", i, here);
-		let_arrive(20);
+		wait_until_sent_packets_arrived(20);
 		for (int i = 0; i < 4; i++)
 			n[i] = fd[i] >= 0 ? dual_accept_all(fd[i]) : 0;
 		say("the two on :: %s, with the address %s, AF_INET %s",
@@ -966,21 +968,22 @@ CASE(dual_shared_with_plain,
 		int s = socket(families[i], SOCK_DGRAM, 0), port = 7141 + i;
 		struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
 
-		RES(set_int(s, SOL_SOCKET, SO_REUSEPORT, 1));
-		RES(families[i] == AF_INET6 ? bind_six(s, "::", port) : bind(s, (struct sockaddr *)&any, sizeof(any)));
+		SAY_RESULT(set_int(s, SOL_SOCKET, SO_REUSEPORT, 1));
+		SAY_RESULT(families[i] == AF_INET6 ? bind_to_mapped(s, "::", port)
+		                                   : bind(s, (struct sockaddr *)&any, sizeof(any)));
 		expect_offloaded(s);
 		peer(near(), "both 0 %d %d 1", port, SO_REUSEPORT);
 		pause_ms(1200);
-		say_shares_with(s, near(), port);
+		say_shares_of_both_processes(s, near(), port);
 		expect_offloaded(s);
 		peer(near(), "close 0");
 		peer(near(), "both 0 %d %d 0", port, SO_REUSEPORT);
 		expect_os(s, VMA_SOCK_PORT_SHARED); /* vmad sees the other socket within some looks */
-		say_shares_with(s, near(), port);
+		say_shares_of_both_processes(s, near(), port);
 		peer(near(), "close 0");
 		expect_offloaded(s);
-		send_from_many(port);
-		say("alone again %s", share_text(dual_count(s)));
+		send_from_64_ports(port);
+		say("alone again %s", share_of_64_text(dual_count_queued_datagrams(s)));
 		close(s);
 	}
 }
@@ -994,7 +997,7 @@ static int join_group(int fd, int level, const char *group, int family)
 	struct sockaddr_in *in = (struct sockaddr_in *)&request.gr_group;
 
 	if (family == AF_INET6) {
-		*in6 = six_of(group, 0);
+		*in6 = mapped_sockaddr_in6(group, 0);
 	} else {
 		in->sin_family = AF_INET;
 		inet_pton(AF_INET, group, &in->sin_addr);
@@ -1004,52 +1007,52 @@ static int join_group(int fd, int level, const char *group, int family)
 
 CASE(dual_groups, "IPv4 groups of an AF_INET6 socket: how they are joined, what comes, what is looped")
 {
-	int s = six_at(SOCK_DGRAM, "::", 7131), all = six_at(SOCK_DGRAM, "::", 7132), plain;
+	int s = ipv6_socket_bound_to(SOCK_DGRAM, "::", 7131), all = ipv6_socket_bound_to(SOCK_DGRAM, "::", 7132), plain;
 	struct ip_mreqn request = {.imr_ifindex = (int)if_nametoindex(if_first)};
-	struct ipv6_mreq request6 = {.ipv6mr_multiaddr = six_of(GROUP, 0).sin6_addr,
+	struct ipv6_mreq request6 = {.ipv6mr_multiaddr = mapped_sockaddr_in6(GROUP, 0).sin6_addr,
 	                             .ipv6mr_interface = if_nametoindex(if_first)};
 
 	peer_open(far(), 0, there, 7133);
 	peer(far(), "mcif 0 %s", there);
-	RES(setsockopt(s, IPPROTO_IPV6, IPV6_JOIN_GROUP, &request6, sizeof(request6)));
-	RES(join_group(s, IPPROTO_IPV6, GROUP, AF_INET6));
-	RES(join_group(s, IPPROTO_IPV6, GROUP, AF_INET));
-	RES(join_group(s, IPPROTO_IP, GROUP, AF_INET6));
-	RES(join_group(s, IPPROTO_IP, GROUP, AF_INET));
+	SAY_RESULT(setsockopt(s, IPPROTO_IPV6, IPV6_JOIN_GROUP, &request6, sizeof(request6)));
+	SAY_RESULT(join_group(s, IPPROTO_IPV6, GROUP, AF_INET6));
+	SAY_RESULT(join_group(s, IPPROTO_IPV6, GROUP, AF_INET));
+	SAY_RESULT(join_group(s, IPPROTO_IP, GROUP, AF_INET6));
+	SAY_RESULT(join_group(s, IPPROTO_IP, GROUP, AF_INET));
 	expect_offloaded(s);
-	let_arrive(60);
-	bypass_begin();
+	wait_until_sent_packets_arrived(60);
+	kernel_bypass_check_begin();
 	peer_send(far(), 0, GROUP, 7131, 30, 1);
 	take(s, 2000, 0);
-	bypass_end(1, 0);
+	kernel_bypass_check_end(1, 0);
 	peer_send(far(), 0, GROUP, 7132, 30, 2);
-	let_arrive(20);
+	wait_until_sent_packets_arrived(20);
 	say("what others have joined: IP_MULTICAST_ALL is %d", get_int(all, IPPROTO_IP, IP_MULTICAST_ALL));
 	take(all, 0, 0);
-	RES(set_int(all, IPPROTO_IP, IP_MULTICAST_ALL, 1));
+	SAY_RESULT(set_int(all, IPPROTO_IP, IP_MULTICAST_ALL, 1));
 	peer_send(far(), 0, GROUP, 7132, 30, 3);
-	let_arrive(20);
+	wait_until_sent_packets_arrived(20);
 	take(all, 0, 0);
 	inet_pton(AF_INET, GROUP, &request.imr_multiaddr);
-	RES(setsockopt(all, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof(request)));
-	RES(setsockopt(s, IPPROTO_IP, IP_DROP_MEMBERSHIP, &request, sizeof(request)));
-	let_arrive(60);
+	SAY_RESULT(setsockopt(all, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof(request)));
+	SAY_RESULT(setsockopt(s, IPPROTO_IP, IP_DROP_MEMBERSHIP, &request, sizeof(request)));
+	wait_until_sent_packets_arrived(60);
 	peer_send(far(), 0, GROUP, 7131, 30, 4);
-	let_arrive(20);
+	wait_until_sent_packets_arrived(20);
 	take(s, 0, 0);
-	RES(set_int(s, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
+	SAY_RESULT(set_int(s, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
 	say("loop: IP %d, IPV6 %d", get_int(s, IPPROTO_IP, IP_MULTICAST_LOOP),
 	    get_int(s, IPPROTO_IPV6, IPV6_MULTICAST_LOOP));
-	RES(setsockopt(s, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof(request)));
-	RES(send_six(s, GROUP, 7132, 11));
-	let_arrive(20);
+	SAY_RESULT(setsockopt(s, IPPROTO_IP, IP_MULTICAST_IF, &request, sizeof(request)));
+	SAY_RESULT(send_to_mapped(s, GROUP, 7132, 11));
+	wait_until_sent_packets_arrived(20);
 	take(all, 0, 0);
-	RES(set_int(s, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 0));
-	RES(send_six(s, GROUP, 7132, 12));
-	let_arrive(20);
+	SAY_RESULT(set_int(s, IPPROTO_IPV6, IPV6_MULTICAST_LOOP, 0));
+	SAY_RESULT(send_to_mapped(s, GROUP, 7132, 12));
+	wait_until_sent_packets_arrived(20);
 	take(all, 0, 0);
 	plain = six(SOCK_DGRAM);
-	RES(connect_six(plain, GROUP, 7132));
+	SAY_RESULT(connect_to_mapped(plain, GROUP, 7132));
 	say_peer("to a group", plain);
-	RES(bind_six(six(SOCK_DGRAM), GROUP, 7134));
+	SAY_RESULT(bind_to_mapped(six(SOCK_DGRAM), GROUP, 7134));
 }

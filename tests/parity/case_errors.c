@@ -36,7 +36,7 @@ static void wait_for_error(int s)
 	poll(&p, 1, 2000);
 }
 
-static void take_error(int s)
+static void say_message_of_error_queue(int s)
 {
 	char buf[256], control[512];
 	struct sockaddr_in to;
@@ -55,7 +55,7 @@ static void take_error(int s)
 		say("error queue: %s", error_name(errno));
 		return;
 	}
-	say("error queue: %zd bytes, seed %d, to %s, flags %x", len, seed_of(buf, (size_t)len),
+	say("error queue: %zd bytes, seed %d, to %s, flags %x", len, seed_of_payload(buf, (size_t)len),
 	    address_text(&to, msg.msg_namelen), (unsigned)msg.msg_flags);
 	c = CMSG_FIRSTHDR(&msg);
 	if (c == NULL || c->cmsg_type != IP_RECVERR) {
@@ -69,137 +69,137 @@ static void take_error(int s)
 
 CASE(refused_recv, "a connected socket learns from recv that its peer's port is closed, once for each")
 {
-	int s = udp_to(there, 7099);
+	int s = udp_socket_connected_to(there, 7099);
 	char byte;
 
 	expect_offloaded(s);
-	RES(send(s, "x", 1, 0));
-	RES(recv(s, &byte, 1, 0));
-	RES(recv(s, &byte, 1, MSG_DONTWAIT));
-	RES(send(s, "x", 1, 0));
+	SAY_RESULT(send(s, "x", 1, 0));
+	SAY_RESULT(recv(s, &byte, 1, 0));
+	SAY_RESULT(recv(s, &byte, 1, MSG_DONTWAIT));
+	SAY_RESULT(send(s, "x", 1, 0));
 	wait_for_error(s);
-	RES(recv(s, &byte, 1, MSG_DONTWAIT));
+	SAY_RESULT(recv(s, &byte, 1, MSG_DONTWAIT));
 	errors_say_events("afterwards", s, 0);
 	expect_offloaded(s);
 }
 
 CASE(refused_send, "a connected socket learns from its next send that the port is closed")
 {
-	int s = udp_to(there, 7099);
+	int s = udp_socket_connected_to(there, 7099);
 
 	expect_offloaded(s);
 	for (int i = 0; i < 3; i++) {
-		RES(send(s, "x", 1, 0));
+		SAY_RESULT(send(s, "x", 1, 0));
 		wait_for_error(s);
-		RES(send(s, "x", 1, 0));
+		SAY_RESULT(send(s, "x", 1, 0));
 	}
-	name_port(peer_open(far(), 0, there, 7099), "peer");
-	name_port_of(s, "us");
-	let_arrive(20);
+	register_port_name(peer_open(far(), 0, there, 7099), "peer");
+	register_port_name_of_fd(s, "us");
+	wait_until_sent_packets_arrived(20);
 	say_error(s);
-	RES(send(s, "y", 1, 0));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(send(s, "y", 1, 0));
+	say_peer_received(far(), 0, 2000);
 	peer_send(far(), 0, here, port_of(s), 10, 3);
 	take(s, 2000, 0);
 }
 
 CASE(refused_without_send, "a refusal is told although nothing but a short pause lies between the calls")
 {
-	int s = udp_to(there, 7099);
+	int s = udp_socket_connected_to(there, 7099);
 	char byte;
 
 	expect_offloaded(s);
-	RES(send(s, "x", 1, 0));
+	SAY_RESULT(send(s, "x", 1, 0));
 	pause_ms(100);
-	RES(recv(s, &byte, 1, MSG_DONTWAIT));
-	RES(send(s, "x", 1, 0));
+	SAY_RESULT(recv(s, &byte, 1, MSG_DONTWAIT));
+	SAY_RESULT(send(s, "x", 1, 0));
 	pause_ms(100);
-	RES(send(s, "x", 1, 0));
+	SAY_RESULT(send(s, "x", 1, 0));
 }
 
 CASE(refused_so_error, "SO_ERROR tells a refusal and forgets it")
 {
-	int s = udp_to(there, 7099);
+	int s = udp_socket_connected_to(there, 7099);
 	char byte;
 
 	expect_offloaded(s);
-	RES(send(s, "x", 1, 0));
+	SAY_RESULT(send(s, "x", 1, 0));
 	wait_for_error(s);
 	errors_say_events("refused", s, 0);
 	say_error(s);
 	say_error(s);
 	errors_say_events("told", s, 0);
-	RES(recv(s, &byte, 1, MSG_DONTWAIT));
+	SAY_RESULT(recv(s, &byte, 1, MSG_DONTWAIT));
 }
 
 CASE(refused_wakes_waiters, "poll, select and epoll wake up when a port refuses")
 {
-	int s = udp_to(there, 7099), set = epoll_create1(0);
+	int s = udp_socket_connected_to(there, 7099), set = epoll_create1(0);
 	struct epoll_event event = {.events = EPOLLIN}, got = {0};
 	struct timeval timeout = {.tv_sec = 2};
 	fd_set readable;
 	char byte;
 
 	expect_offloaded(s);
-	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
-	RES(send(s, "x", 1, 0));
-	RES(epoll_wait(set, &got, 1, 2000));
+	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
+	SAY_RESULT(send(s, "x", 1, 0));
+	SAY_RESULT(epoll_wait(set, &got, 1, 2000));
 	say("events %x", got.events);
-	RES(recv(s, &byte, 1, MSG_DONTWAIT));
-	RES(epoll_wait(set, &got, 1, 0));
-	RES(send(s, "x", 1, 0));
+	SAY_RESULT(recv(s, &byte, 1, MSG_DONTWAIT));
+	SAY_RESULT(epoll_wait(set, &got, 1, 0));
+	SAY_RESULT(send(s, "x", 1, 0));
 	FD_ZERO(&readable);
 	FD_SET(s, &readable);
-	RES(select(s + 1, &readable, NULL, NULL, &timeout));
-	RES(recv(s, &byte, 1, MSG_DONTWAIT));
-	RES(send(s, "x", 1, 0));
+	SAY_RESULT(select(s + 1, &readable, NULL, NULL, &timeout));
+	SAY_RESULT(recv(s, &byte, 1, MSG_DONTWAIT));
+	SAY_RESULT(send(s, "x", 1, 0));
 	errors_say_events("refused", s, 2000);
 }
 
 CASE(refused_unconnected, "an unconnected socket does not hear of refusals, unless it asks by IP_RECVERR")
 {
-	int s = udp_at(here, 0);
+	int s = udp_socket_bound_to(here, 0);
 	struct sockaddr_in to = address_of(there, 7099);
 	char bytes[32];
 
 	fill(bytes, sizeof(bytes), 5);
 	expect_offloaded(s);
-	RES(sendto(s, bytes, 32, 0, (struct sockaddr *)&to, sizeof(to)));
-	let_arrive(50);
+	SAY_RESULT(sendto(s, bytes, 32, 0, (struct sockaddr *)&to, sizeof(to)));
+	wait_until_sent_packets_arrived(50);
 	take(s, 0, 0);
-	RES(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
-	RES(sendto(s, bytes, 32, 0, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
+	SAY_RESULT(sendto(s, bytes, 32, 0, (struct sockaddr *)&to, sizeof(to)));
 	wait_for_error(s);
 	errors_say_events("refused", s, 0);
 	take(s, 0, 0);
-	take_error(s);
-	take_error(s);
+	say_message_of_error_queue(s);
+	say_message_of_error_queue(s);
 	errors_say_events("read", s, 0);
 }
 
 CASE(refused_error_queue, "IP_RECVERR: refusals with their datagrams, in order; recv and MSG_ERRQUEUE")
 {
-	int s = udp_to(there, 7099);
+	int s = udp_socket_connected_to(there, 7099);
 	char bytes[100];
 
-	RES(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
+	SAY_RESULT(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
 	expect_offloaded(s);
 	for (int i = 0; i < 2; i++) {
 		fill(bytes, sizeof(bytes), i);
-		RES(send(s, bytes, (size_t)(50 + i), 0));
-		let_arrive(50);
+		SAY_RESULT(send(s, bytes, (size_t)(50 + i), 0));
+		wait_until_sent_packets_arrived(50);
 	}
 	errors_say_events("refused", s, 2000);
-	take_error(s);
+	say_message_of_error_queue(s);
 	errors_say_events("one read", s, 0);
-	take_error(s);
-	take_error(s);
+	say_message_of_error_queue(s);
+	say_message_of_error_queue(s);
 	say_error(s);
-	RES(send(s, bytes, 50, 0));
+	SAY_RESULT(send(s, bytes, 50, 0));
 }
 
 /* A send that is wrong in itself, while an error may wait: what the kernel says of it. */
-static void send_wrongly(int s)
+static void say_wrong_sends(int s)
 {
 	static char many[70000];
 	union {
@@ -212,148 +212,148 @@ static void send_wrongly(int s)
 	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
 	struct mmsghdr row[2] = {{.msg_hdr = {.msg_iov = &iov, .msg_iovlen = 1}}, {.msg_hdr = msg}};
 
-	RES(send(s, many, sizeof(many), 0));
-	RES(send(s, many, 65508, 0));
-	RES(send(s, many, 1, MSG_OOB));
-	RES(send(s, many, sizeof(many), MSG_OOB));
-	RES(send(s, many, sizeof(many), MSG_DONTWAIT | MSG_CONFIRM));
-	RES(sendto(s, many, 1, 0, (struct sockaddr *)&to, 8));
+	SAY_RESULT(send(s, many, sizeof(many), 0));
+	SAY_RESULT(send(s, many, 65508, 0));
+	SAY_RESULT(send(s, many, 1, MSG_OOB));
+	SAY_RESULT(send(s, many, sizeof(many), MSG_OOB));
+	SAY_RESULT(send(s, many, sizeof(many), MSG_DONTWAIT | MSG_CONFIRM));
+	SAY_RESULT(sendto(s, many, 1, 0, (struct sockaddr *)&to, 8));
 	to.sin_port = 0;
-	RES(sendto(s, many, 1, 0, (struct sockaddr *)&to, sizeof(to)));
-	RES(sendto(s, many, 1, MSG_MORE, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(sendto(s, many, 1, 0, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(sendto(s, many, 1, MSG_MORE, (struct sockaddr *)&to, sizeof(to)));
 	to.sin_family = AF_INET6;
-	RES(sendto(s, many, 1, 0, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(sendto(s, many, 1, 0, (struct sockaddr *)&to, sizeof(to)));
 	to = address_of("10.9.0.255", 7099);
-	RES(sendto(s, many, 1, 0, (struct sockaddr *)&to, sizeof(to)));
-	RES(sendto(s, many, 1, 0, (struct sockaddr *)&nowhere, sizeof(nowhere)));
+	SAY_RESULT(sendto(s, many, 1, 0, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(sendto(s, many, 1, 0, (struct sockaddr *)&nowhere, sizeof(nowhere)));
 	control.align = (struct cmsghdr){.cmsg_len = CMSG_LEN(1), .cmsg_level = IPPROTO_IP, .cmsg_type = IP_PKTINFO};
-	RES(sendmsg(s, &msg, 0));
+	SAY_RESULT(sendmsg(s, &msg, 0));
 	control.align = (struct cmsghdr){.cmsg_len = 3, .cmsg_level = IPPROTO_IP, .cmsg_type = IP_TTL};
-	RES(sendmsg(s, &msg, 0));
-	RES(sendmmsg(s, row + 1, 1, 0));
+	SAY_RESULT(sendmsg(s, &msg, 0));
+	SAY_RESULT(sendmmsg(s, row + 1, 1, 0));
 	iov.iov_len = sizeof(many);
-	RES(sendmmsg(s, row, 2, 0));
+	SAY_RESULT(sendmmsg(s, row, 2, 0));
 }
 
 /* Sends to a closed port, and waits until the refusal is there. */
-static void be_refused(int s)
+static void send_until_refused(int s)
 {
 	struct sockaddr_in to = address_of(there, 7099);
 
-	RES(sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)));
 	wait_for_error(s);
 }
 
 CASE(refused_wrong_second_send, "the second send is wrong in itself: it says so, and the refusal of the first waits on")
 {
-	int s = udp_to(there, 7099);
+	int s = udp_socket_connected_to(there, 7099);
 
 	expect_offloaded(s);
-	be_refused(s);
-	send_wrongly(s);
+	send_until_refused(s);
+	say_wrong_sends(s);
 	errors_say_events("still there", s, 0);
-	RES(send(s, "x", 1, 0));
+	SAY_RESULT(send(s, "x", 1, 0));
 	wait_for_error(s);
-	RES(send(s, bad_pointer(), 1, 0));
+	SAY_RESULT(send(s, bad_pointer(), 1, 0));
 	say_error(s);
 }
 
 CASE(refused_wrong_send, "a send that is wrong in itself leaves the refusal that waits, and says what is wrong")
 {
 	char byte;
-	int s = udp_to(there, 7099);
+	int s = udp_socket_connected_to(there, 7099);
 
 	expect_offloaded(s);
 	for (int i = 0; i < 4; i++) {
-		be_refused(s);
+		send_until_refused(s);
 		say_error(s);
 	}
-	be_refused(s);
-	send_wrongly(s);
-	RES(send(s, "x", 1, 0));
-	be_refused(s);
-	send_wrongly(s);
-	RES(recv(s, &byte, 1, MSG_DONTWAIT));
-	be_refused(s);
-	RES(send(s, "x", 1, MSG_MORE));
-	RES(send(s, "x", 1, MSG_MORE));
-	RES(send(s, "x", 1, 0));
+	send_until_refused(s);
+	say_wrong_sends(s);
+	SAY_RESULT(send(s, "x", 1, 0));
+	send_until_refused(s);
+	say_wrong_sends(s);
+	SAY_RESULT(recv(s, &byte, 1, MSG_DONTWAIT));
+	send_until_refused(s);
+	SAY_RESULT(send(s, "x", 1, MSG_MORE));
+	SAY_RESULT(send(s, "x", 1, MSG_MORE));
+	SAY_RESULT(send(s, "x", 1, 0));
 	wait_for_error(s);
-	RES(send(s, "x", 1, MSG_CONFIRM));
-	be_refused(s);
-	RES(shutdown(s, SHUT_WR));
-	RES(send(s, "x", 1, MSG_NOSIGNAL));
-	RES(send(s, "x", 1, MSG_NOSIGNAL));
+	SAY_RESULT(send(s, "x", 1, MSG_CONFIRM));
+	send_until_refused(s);
+	SAY_RESULT(shutdown(s, SHUT_WR));
+	SAY_RESULT(send(s, "x", 1, MSG_NOSIGNAL));
+	SAY_RESULT(send(s, "x", 1, MSG_NOSIGNAL));
 }
 
 CASE(refused_wrong_unconnected, "the same of a socket that is not connected, and has IP_RECVERR")
 {
-	int s = udp_at(here, 0);
+	int s = udp_socket_bound_to(here, 0);
 
-	RES(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
+	SAY_RESULT(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
 	expect_offloaded(s);
-	be_refused(s);
-	send_wrongly(s);
-	RES(send(s, "x", 1, 0));
-	be_refused(s);
-	be_refused(s);
-	take_error(s);
-	take_error(s);
+	send_until_refused(s);
+	say_wrong_sends(s);
+	SAY_RESULT(send(s, "x", 1, 0));
+	send_until_refused(s);
+	send_until_refused(s);
+	say_message_of_error_queue(s);
+	say_message_of_error_queue(s);
 	say_error(s);
 }
 
 CASE(unreachable_host, "a neighbour that does not answer: the datagrams go, and EHOSTUNREACH comes with IP_RECVERR")
 {
-	int s = udp_to("10.9.0.77", 7100);
+	int s = udp_socket_connected_to("10.9.0.77", 7100);
 
 	expect_offloaded(s);
-	RES(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
-	RES(send(s, "x", 1, 0));
+	SAY_RESULT(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
+	SAY_RESULT(send(s, "x", 1, 0));
 	wait_for_error(s);
 	errors_say_events("unreachable", s, 1000);
 	take(s, 0, 0);
-	take_error(s);
+	say_message_of_error_queue(s);
 }
 
 CASE(shutdown_read, "shutdown(SHUT_RD): recv gives 0, poll says readable, datagrams still come")
 {
-	int s = udp_to(there, peer_open(far(), 0, there, 7098));
+	int s = udp_socket_connected_to(there, peer_open(far(), 0, there, 7098));
 	char byte;
 
-	name_port(7098, "peer");
+	register_port_name(7098, "peer");
 	expect_offloaded(s);
-	RES(shutdown(s, SHUT_RD));
+	SAY_RESULT(shutdown(s, SHUT_RD));
 	errors_say_events("shut", s, 0);
-	RES(recv(s, &byte, 1, 0));
-	RES(recv(s, &byte, 1, MSG_DONTWAIT));
+	SAY_RESULT(recv(s, &byte, 1, 0));
+	SAY_RESULT(recv(s, &byte, 1, MSG_DONTWAIT));
 	peer_send(far(), 0, here, port_of(s), 10, 1);
-	let_arrive(50);
+	wait_until_sent_packets_arrived(50);
 	take(s, 0, 0);
-	RES(recv(s, &byte, 1, MSG_DONTWAIT));
-	RES(send(s, "x", 1, 0));
-	RES(shutdown(s, SHUT_WR));
+	SAY_RESULT(recv(s, &byte, 1, MSG_DONTWAIT));
+	SAY_RESULT(send(s, "x", 1, 0));
+	SAY_RESULT(shutdown(s, SHUT_WR));
 	errors_say_events("both shut", s, 0);
 }
 
 CASE(shutdown_write, "shutdown(SHUT_WR): send is EPIPE without SIGPIPE, poll and select as the kernel's")
 {
-	int s = udp_to(there, peer_open(far(), 0, there, 7098));
+	int s = udp_socket_connected_to(there, peer_open(far(), 0, there, 7098));
 	struct timeval timeout = {.tv_usec = 50000};
 	struct sockaddr_in to = address_of(there, 7098);
 	fd_set writable;
 
-	name_port(7098, "peer");
+	register_port_name(7098, "peer");
 	expect_offloaded(s);
-	RES(shutdown(s, SHUT_WR));
+	SAY_RESULT(shutdown(s, SHUT_WR));
 	errors_say_events("shut", s, 0);
 	FD_ZERO(&writable);
 	FD_SET(s, &writable);
-	RES(select(s + 1, NULL, &writable, NULL, &timeout));
-	RES(send(s, "x", 1, MSG_NOSIGNAL));
-	RES(sendto(s, "x", 1, MSG_NOSIGNAL, (struct sockaddr *)&to, sizeof(to)));
-	RES(send(s, "x", 1, 0));
+	SAY_RESULT(select(s + 1, NULL, &writable, NULL, &timeout));
+	SAY_RESULT(send(s, "x", 1, MSG_NOSIGNAL));
+	SAY_RESULT(sendto(s, "x", 1, MSG_NOSIGNAL, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(send(s, "x", 1, 0));
 	peer_send(far(), 0, here, port_of(s), 10, 1);
 	take(s, 2000, 0);
-	RES(shutdown(s, SHUT_RDWR));
+	SAY_RESULT(shutdown(s, SHUT_RDWR));
 	errors_say_events("both shut", s, 0);
 }

@@ -23,7 +23,7 @@ enum { SUCCESSOR_FD = 70, SUCCESSOR_WAIT_MS = 5000 };
 
 static void successor_accept(int *s, int from)
 {
-	OKAY(*s = accept(from, NULL, NULL));
+	SAY_OK_OR_ERROR(*s = accept(from, NULL, NULL));
 }
 
 static void successor_epoll(int fd)
@@ -36,7 +36,7 @@ static void successor_epoll(int fd)
 	close(set);
 }
 
-static void do_word(char verb, int *s, int fd)
+static void successor_do_step(char verb, int *s, int fd)
 {
 	switch (verb) {
 	case 'a':
@@ -64,7 +64,7 @@ static void do_word(char verb, int *s, int fd)
 		take(*s, SUCCESSOR_WAIT_MS, 0);
 		break;
 	case 'c':
-		RES(close(*s));
+		SAY_RESULT(close(*s));
 		break;
 	case 'k': /* the kernel's, and the state says why */
 		expect_os(fd, VMA_SOCK_EXEC);
@@ -74,7 +74,7 @@ static void do_word(char verb, int *s, int fd)
 	}
 }
 
-static bool is_successor(void)
+static bool run_if_successor(void)
 {
 	const char *script = getenv("PARITY_SUCCESSOR"), *number = getenv("PARITY_SUCCESSOR_FD");
 	int s = -1;
@@ -82,13 +82,13 @@ static bool is_successor(void)
 	if (script == NULL || number == NULL)
 		return false;
 	for (; *script != '\0'; script++)
-		do_word(*script, &s, atoi(number));
+		successor_do_step(*script, &s, atoi(number));
 	return true;
 }
 
 /* ---- the parent ---- */
 
-static void become_successor(const char *name, const char *script, int fd, bool preloaded)
+static void exec_as_successor(const char *name, const char *script, int fd, bool preloaded)
 {
 	char number[16];
 
@@ -114,7 +114,7 @@ static pid_t successor_start(const char *name, const char *script, int fd, bool 
 		return pid;
 	if (!keep && dup2(fd, SUCCESSOR_FD) != SUCCESSOR_FD)
 		_exit(98);
-	become_successor(name, script, keep ? fd : SUCCESSOR_FD, preloaded);
+	exec_as_successor(name, script, keep ? fd : SUCCESSOR_FD, preloaded);
 	return -1;
 }
 
@@ -123,7 +123,7 @@ static void successor_end(pid_t pid)
 	int status = -1;
 
 	if (waitpid(pid, &status, 0) != pid)
-		give_up("waitpid");
+		die_with_message("waitpid");
 	say("the successor ended with %d", status);
 }
 
@@ -136,7 +136,7 @@ static int listener_in_use(void)
 	return at;
 }
 
-static void exec_dial(int slot, int at)
+static void exec_far_peer_dials(int slot, int at)
 {
 	peer(far(), "dial %d %s %d", slot, here, port_of(at));
 }
@@ -148,26 +148,26 @@ static void exec_await_successor(void)
 }
 
 /* The successor answers; what it prints comes first. */
-static void talk(int slot, pid_t successor)
+static void successor_talk(int slot, pid_t successor)
 {
-	far_writes(slot, 100, 1, 1);
+	far_peer_writes(slot, 100, 1, 1);
 	successor_end(successor);
-	far_reads(slot, 100, 2, 1);
+	say_far_peer_reads(slot, 100, 2, 1);
 }
 
 /* A connection that comes when the program runs is accepted there, by these steps. */
-static void accepts_there(const char *name, const char *steps)
+static void say_accepts_in_successor(const char *name, const char *steps)
 {
 	pid_t successor;
 	int at;
 
-	if (is_successor())
+	if (run_if_successor())
 		return;
 	at = listener_in_use();
 	successor = successor_start(name, steps, at, true, true);
 	exec_await_successor();
-	exec_dial(1, at);
-	talk(1, successor);
+	exec_far_peer_dials(1, at);
+	successor_talk(1, successor);
 	close(at);
 }
 
@@ -176,13 +176,13 @@ CASE(exec_listener, "a program accepts from the listener that its parent has pol
 	pid_t successor;
 	int at;
 
-	if (is_successor())
+	if (run_if_successor())
 		return;
 	at = listener_in_use();
 	successor = successor_start("exec_listener", "akrwc", at, true, false);
 	exec_await_successor();
-	exec_dial(1, at);
-	talk(1, successor);
+	exec_far_peer_dials(1, at);
+	successor_talk(1, successor);
 	say("readable: %d", is_readable(at, 50));
 	expect_os(at, VMA_SOCK_EXEC);
 	close(at);
@@ -190,17 +190,17 @@ CASE(exec_listener, "a program accepts from the listener that its parent has pol
 
 CASE(exec_listener_by_number, "the same where it has the parent's number")
 {
-	accepts_there("exec_listener_by_number", "arwc");
+	say_accepts_in_successor("exec_listener_by_number", "arwc");
 }
 
 CASE(exec_listener_poll, "poll tells the program of a connection, then accept takes it")
 {
-	accepts_there("exec_listener_poll", "parwc");
+	say_accepts_in_successor("exec_listener_poll", "parwc");
 }
 
 CASE(exec_listener_epoll, "the same of epoll")
 {
-	accepts_there("exec_listener_epoll", "earwc");
+	say_accepts_in_successor("exec_listener_epoll", "earwc");
 }
 
 CASE(exec_listener_waits, "a connection that has waited since before the program was started is accepted there")
@@ -208,18 +208,18 @@ CASE(exec_listener_waits, "a connection that has waited since before the program
 	pid_t successor;
 	int at;
 
-	if (is_successor())
+	if (run_if_successor())
 		return;
 	at = listener_in_use();
-	exec_dial(1, at);
+	exec_far_peer_dials(1, at);
 	say("readable: %d", is_readable(at, 2000));
 	successor = successor_start("exec_listener_waits", "parwc", at, true, false);
-	talk(1, successor);
+	successor_talk(1, successor);
 	say("readable: %d", is_readable(at, 50));
-	exec_dial(2, at);
+	exec_far_peer_dials(2, at);
 	say("readable: %d", is_readable(at, 2000));
 	successor = successor_start("exec_listener_waits", "arwc", at, true, false);
-	talk(2, successor);
+	successor_talk(2, successor);
 	close(at);
 }
 
@@ -228,13 +228,13 @@ CASE(exec_listener_plain, "a program without the library accepts from the listen
 	pid_t successor;
 	int at;
 
-	if (is_successor())
+	if (run_if_successor())
 		return;
 	at = listener_in_use();
 	successor = successor_start("exec_listener_plain", "arwc", at, false, false);
 	exec_await_successor();
-	exec_dial(1, at);
-	talk(1, successor);
+	exec_far_peer_dials(1, at);
+	successor_talk(1, successor);
 	close(at);
 }
 
@@ -243,16 +243,16 @@ CASE(exec_untouched, "a program that has the listener by its number, and does no
 	pid_t successor;
 	int at, s;
 
-	if (is_successor())
+	if (run_if_successor())
 		return;
 	at = listener_in_use();
 	successor = successor_start("exec_untouched", "nuc", at, true, true);
 	successor_end(successor);
 	expect_offloaded(at);
-	exec_dial(1, at);
-	OKAY(s = accept(at, NULL, NULL));
+	exec_far_peer_dials(1, at);
+	SAY_OK_OR_ERROR(s = accept(at, NULL, NULL));
 	expect_offloaded(s);
-	far_writes(1, 100, 1, 1);
+	far_peer_writes(1, 100, 1, 1);
 	say_read(s, 100, MSG_WAITALL);
 	close(s);
 	close(at);
@@ -263,17 +263,17 @@ CASE(exec_connection, "a connection goes on in the program, with what was not re
 	pid_t successor;
 	int s;
 
-	if (is_successor())
+	if (run_if_successor())
 		return;
-	s = tcp_in(NULL);
-	far_writes(1, 100, 1, 1);
-	let_arrive(20);
+	s = tcp_accepted_from_far_peer(NULL);
+	far_peer_writes(1, 100, 1, 1);
+	wait_until_sent_packets_arrived(20);
 	successor = successor_start("exec_connection", "urw", s, true, true);
 	successor_end(successor);
-	far_reads(1, 100, 2, 1);
+	say_far_peer_reads(1, 100, 2, 1);
 	expect_os(s, VMA_SOCK_EXEC);
 	say_write(s, 100, 3, 0);
-	far_reads(1, 100, 3, 1);
+	say_far_peer_reads(1, 100, 3, 1);
 	close(s);
 }
 
@@ -282,14 +282,14 @@ CASE(exec_connection_plain, "the same with a program without the library, for wh
 	pid_t successor;
 	int s;
 
-	if (is_successor())
+	if (run_if_successor())
 		return;
-	s = tcp_in(NULL);
-	far_writes(1, 100, 1, 1);
-	let_arrive(20);
+	s = tcp_accepted_from_far_peer(NULL);
+	far_peer_writes(1, 100, 1, 1);
+	wait_until_sent_packets_arrived(20);
 	successor = successor_start("exec_connection_plain", "urw", s, false, false);
 	successor_end(successor);
-	far_reads(1, 100, 2, 1);
+	say_far_peer_reads(1, 100, 2, 1);
 	close(s);
 }
 
@@ -298,16 +298,16 @@ CASE(exec_udp, "a UDP socket goes on in the program, with what was not read")
 	pid_t successor;
 	int s, port;
 
-	if (is_successor())
+	if (run_if_successor())
 		return;
-	s = udp_at(here, 0);
+	s = udp_socket_bound_to(here, 0);
 	expect_offloaded(s);
 	port = port_of(s);
-	name_port(peer_open(far(), 0, there, 0), "its");
+	register_port_name(peer_open(far(), 0, there, 0), "its");
 	peer_send(far(), 0, here, port, 100, 1);
 	take(s, 2000, 0);
 	peer_send(far(), 0, here, port, 100, 2);
-	let_arrive(20);
+	wait_until_sent_packets_arrived(20);
 	successor = successor_start("exec_udp", "utt", s, true, true);
 	exec_await_successor();
 	peer_send(far(), 0, here, port, 100, 3);
@@ -321,23 +321,23 @@ CASE(exec_of_oneself, "a listener, and a connection that waits, outlive the prog
 	int at, status = -1;
 	pid_t pid;
 
-	if (is_successor())
+	if (run_if_successor())
 		return;
 	fflush(stdout);
 	pid = fork();
 	if (pid == 0) {
 		at = listener_in_use();
-		exec_dial(1, at);
+		exec_far_peer_dials(1, at);
 		say("readable: %d", is_readable(at, 2000));
 		fflush(stdout);
 		for (int i = 0; i < 2; i++)
 			execl("/nowhere", "nowhere", (char *)NULL);
 		say("readable after an exec that failed: %d", is_readable(at, 2000));
-		exec_dial(2, at);
+		exec_far_peer_dials(2, at);
 		peer(far(), "later 300 write 1 100 1 1");
 		peer(far(), "later 300 write 2 100 1 1");
 		fflush(stdout);
-		become_successor("exec_of_oneself", "arwcparwc", at, true);
+		exec_as_successor("exec_of_oneself", "arwcparwc", at, true);
 	}
 	waitpid(pid, &status, 0);
 	say("it ended with %d", status);

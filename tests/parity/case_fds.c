@@ -13,15 +13,15 @@
 
 static int fds_ready_socket(void)
 {
-	int s = udp_at(here, 0);
+	int s = udp_socket_bound_to(here, 0);
 
-	name_port(peer_open(far(), 0, there, 0), "peer");
-	name_port_of(s, "us");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name_of_fd(s, "us");
 	expect_offloaded(s);
 	return s;
 }
 
-static void fds_one_comes(int s, int seed)
+static void fds_make_one_datagram_arrive(int s, int seed)
 {
 	peer_send(far(), 0, here, port_of(s), 20, seed);
 }
@@ -40,7 +40,7 @@ static void wait_for_child(pid_t pid)
 	int status = -1;
 
 	if (waitpid(pid, &status, 0) != pid)
-		give_up("waitpid");
+		die_with_message("waitpid");
 	say("the child ended with %s %d", WIFEXITED(status) ? "status" : "signal",
 	    WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
 }
@@ -49,54 +49,54 @@ CASE(dup_every_way, "dup, dup2, dup3 and F_DUPFD give the same socket, offloaded
 {
 	int s = fds_ready_socket(), copies[5];
 
-	OKAY(copies[0] = dup(s));
-	OKAY(copies[1] = dup2(s, 200));
-	OKAY(copies[2] = dup3(s, 201, O_CLOEXEC));
-	OKAY(copies[3] = fcntl(s, F_DUPFD, 300));
-	OKAY(copies[4] = fcntl(s, F_DUPFD_CLOEXEC, 301));
+	SAY_OK_OR_ERROR(copies[0] = dup(s));
+	SAY_OK_OR_ERROR(copies[1] = dup2(s, 200));
+	SAY_OK_OR_ERROR(copies[2] = dup3(s, 201, O_CLOEXEC));
+	SAY_OK_OR_ERROR(copies[3] = fcntl(s, F_DUPFD, 300));
+	SAY_OK_OR_ERROR(copies[4] = fcntl(s, F_DUPFD_CLOEXEC, 301));
 	say("%d %d %d %d", copies[1], copies[2], copies[3], copies[4]);
-	RES(fcntl(copies[2], F_GETFD));
-	RES(fcntl(copies[4], F_GETFD));
-	warm_up(s, there, atoi(peer(far(), "port 0")));
-	bypass_begin();
+	SAY_RESULT(fcntl(copies[2], F_GETFD));
+	SAY_RESULT(fcntl(copies[4], F_GETFD));
+	warm_up_until_offloaded_send(s, there, atoi(peer(far(), "port 0")));
+	kernel_bypass_check_begin();
 	for (int i = 0; i < 5; i++) {
 		expect_offloaded(copies[i]);
-		fds_one_comes(copies[i], i);
+		fds_make_one_datagram_arrive(copies[i], i);
 		take(copies[4 - i], 2000, 0);
-		RES(send_to_peer(copies[i], i));
-		peer_take(far(), 0, 2000);
+		SAY_RESULT(send_to_peer(copies[i], i));
+		say_peer_received(far(), 0, 2000);
 	}
-	RES(close(s));
+	SAY_RESULT(close(s));
 	for (int i = 0; i < 4; i++)
-		RES(close(copies[i]));
-	fds_one_comes(copies[4], 9);
+		SAY_RESULT(close(copies[i]));
+	fds_make_one_datagram_arrive(copies[4], 9);
 	take(copies[4], 2000, 0);
-	bypass_end(6, 5);
-	RES(dup2(copies[4], copies[4]));
-	RES(dup3(copies[4], copies[4], 0));
-	RES(dup(9999));
-	RES(dup2(9999, 1));
-	RES(dup2(copies[4], 99999));
-	RES(fcntl(copies[4], F_DUPFD, 99999999));
+	kernel_bypass_check_end(6, 5);
+	SAY_RESULT(dup2(copies[4], copies[4]));
+	SAY_RESULT(dup3(copies[4], copies[4], 0));
+	SAY_RESULT(dup(9999));
+	SAY_RESULT(dup2(9999, 1));
+	SAY_RESULT(dup2(copies[4], 99999));
+	SAY_RESULT(fcntl(copies[4], F_DUPFD, 99999999));
 }
 
 CASE(dup_over, "dup2 over a socket closes it; dup2 of a file over it, too")
 {
-	int s = fds_ready_socket(), other = udp_at(here, 7400), ends[2];
+	int s = fds_ready_socket(), other = udp_socket_bound_to(here, 7400), ends[2];
 
 	expect_offloaded(other);
-	RES(dup2(s, other) == other);
-	fds_one_comes(s, 1);
+	SAY_RESULT(dup2(s, other) == other);
+	fds_make_one_datagram_arrive(s, 1);
 	take(other, 2000, 0);
-	other = udp_at(here, 7400);
-	RES(pipe(ends));
-	RES(dup2(ends[0], other) == other);
-	RES(write(ends[1], "hello", 5));
-	RES(recv(other, ends, 4, 0));
+	other = udp_socket_bound_to(here, 7400);
+	SAY_RESULT(pipe(ends));
+	SAY_RESULT(dup2(ends[0], other) == other);
+	SAY_RESULT(write(ends[1], "hello", 5));
+	SAY_RESULT(recv(other, ends, 4, 0));
 	say("read %zd", read(other, ends, 5));
-	other = udp_at(here, 7400);
+	other = udp_socket_bound_to(here, 7400);
 	expect_offloaded(other);
-	RES(dup2(other, 90));
+	SAY_RESULT(dup2(other, 90));
 	expect_offloaded(90);
 }
 
@@ -106,13 +106,13 @@ CASE(dup_shares_flags, "duplicates share O_NONBLOCK and options, as the socket i
 	socklen_t len = sizeof(value);
 	char byte;
 
-	RES(fcntl(copy, F_SETFL, O_NONBLOCK));
-	RES(recv(s, &byte, 1, 0));
-	RES(set_int(copy, IPPROTO_IP, IP_TTL, 9));
-	RES(getsockopt(s, IPPROTO_IP, IP_TTL, &value, &len));
+	SAY_RESULT(fcntl(copy, F_SETFL, O_NONBLOCK));
+	SAY_RESULT(recv(s, &byte, 1, 0));
+	SAY_RESULT(set_int(copy, IPPROTO_IP, IP_TTL, 9));
+	SAY_RESULT(getsockopt(s, IPPROTO_IP, IP_TTL, &value, &len));
 	say("ttl %d", value);
-	RES(send_to_peer(s, 1));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(send_to_peer(s, 1));
+	say_peer_received(far(), 0, 2000);
 }
 
 CASE(fork_child_receives, "a forked child receives on the parent's socket, and so does the parent afterwards")
@@ -120,21 +120,21 @@ CASE(fork_child_receives, "a forked child receives on the parent's socket, and s
 	int s = fds_ready_socket();
 	pid_t pid;
 
-	fds_one_comes(s, 1);
+	fds_make_one_datagram_arrive(s, 1);
 	take(s, 2000, 0);
 	pid = fork();
 	if (pid == 0) {
 		for (int i = 2; i < 4; i++) {
-			peer_later(far(), 150, 0, here, port_of(s), 20, i);
+			peer_send_after_ms(far(), 150, 0, here, port_of(s), 20, i);
 			take(s, 3000, 0);
 		}
 		_exit(7);
 	}
 	wait_for_child(pid);
-	fds_one_comes(s, 4);
+	fds_make_one_datagram_arrive(s, 4);
 	take(s, 3000, 0);
 	expect_offloaded(s);
-	fds_one_comes(s, 5);
+	fds_make_one_datagram_arrive(s, 5);
 	take(s, 3000, 0);
 }
 
@@ -147,13 +147,13 @@ CASE(fork_children_leave, "what comes right after a child has ended is there for
 		pid = fork();
 		if (pid == 0) {
 			for (int i = 0; i < 2; i++) {
-				fds_one_comes(s, i);
+				fds_make_one_datagram_arrive(s, i);
 				take(s, 3000, 0);
 			}
 			_exit(7);
 		}
 		wait_for_child(pid);
-		fds_one_comes(s, 3);
+		fds_make_one_datagram_arrive(s, 3);
 		take(s, 3000, 0);
 	}
 }
@@ -165,7 +165,7 @@ CASE(fork_child_receives_at_once, "what comes right after the fork is there for 
 
 	if (pid == 0) {
 		for (int i = 0; i < 5; i++)
-			fds_one_comes(s, i);
+			fds_make_one_datagram_arrive(s, i);
 		for (int i = 0; i < 5; i++)
 			take(s, 1000, 0);
 		_exit(7);
@@ -180,20 +180,20 @@ CASE(fork_parent_receives, "while a forked child holds the socket, the parent st
 	pid_t pid;
 	char byte;
 
-	RES(pipe(ends));
+	SAY_RESULT(pipe(ends));
 	pid = fork();
 	if (pid == 0) {
 		close(ends[1]);
 		_exit(read(ends[0], &byte, 1) == 0 ? 0 : 1);
 	}
 	for (int i = 0; i < 5; i++) {
-		fds_one_comes(s, i);
+		fds_make_one_datagram_arrive(s, i);
 		take(s, 3000, 0);
 	}
 	close(ends[1]);
 	close(ends[0]);
 	wait_for_child(pid);
-	fds_one_comes(s, 9);
+	fds_make_one_datagram_arrive(s, 9);
 	take(s, 3000, 0);
 	take_all(s);
 }
@@ -222,14 +222,14 @@ CASE(fork_child_has_its_own, "a forked child opens sockets of its own, offloaded
 	pid_t pid = fork();
 
 	if (pid == 0) {
-		int own = udp_at(here, 7401);
+		int own = udp_socket_bound_to(here, 7401);
 
 		expect_offloaded(own);
 		peer(far(), "send 0 %s 7401 20 1", here);
 		take(own, 3000, 0);
 		pid = fork();
 		if (pid == 0) {
-			int third = udp_at(here, 7402);
+			int third = udp_socket_bound_to(here, 7402);
 
 			expect_offloaded(third);
 			peer(far(), "send 0 %s 7402 20 2", here);
@@ -259,12 +259,12 @@ CASE(fork_closed_by_child, "a child that closes the socket or exits takes nothin
 			_exit(0);
 		}
 		wait_for_child(pid);
-		fds_one_comes(s, i);
+		fds_make_one_datagram_arrive(s, i);
 		take(s, 3000, 0);
 		expect_offloaded(s);
 	}
-	RES(system("exit 5") >> 8);
-	fds_one_comes(s, 9);
+	SAY_RESULT(system("exit 5") >> 8);
+	fds_make_one_datagram_arrive(s, 9);
 	take(s, 3000, 0);
 }
 
@@ -279,11 +279,11 @@ CASE(fork_parent_closes, "a daemon: the parent exits, the child goes on with the
 			_exit(0);
 		pause_ms(50);
 		for (int i = 0; i < 3; i++) {
-			fds_one_comes(s, i);
+			fds_make_one_datagram_arrive(s, i);
 			take(s, 3000, 0);
 		}
-		RES(send_to_peer(s, 9));
-		peer_take(far(), 0, 2000);
+		SAY_RESULT(send_to_peer(s, 9));
+		say_peer_received(far(), 0, 2000);
 		_exit(0);
 	}
 	wait_for_child(pid);
@@ -294,13 +294,13 @@ CASE(fork_parent_closes, "a daemon: the parent exits, the child goes on with the
 /* What a program does that gets a socket by exec. */
 static void use_inherited(int s)
 {
-	name_port(peer_open(far(), 0, there, 0), "peer");
-	name_port_of(s, "us");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name_of_fd(s, "us");
 	say_name("inherited", s);
-	fds_one_comes(s, 1);
+	fds_make_one_datagram_arrive(s, 1);
 	take(s, 3000, 0);
-	RES(send_to_peer(s, 2));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(send_to_peer(s, 2));
+	say_peer_received(far(), 0, 2000);
 }
 
 /* `parity CASE` again, with PARITY_INHERITED. */
@@ -316,7 +316,7 @@ CASE(exec_inherits, "a program gets its socket by exec and uses it")
 		s = atoi(inherited);
 		pause_ms(100); /* what was the old program's ends in this time */
 		use_inherited(s);
-		RES(fcntl(s, F_SETFD, FD_CLOEXEC));
+		SAY_RESULT(fcntl(s, F_SETFD, FD_CLOEXEC));
 		execv(this_program, nothing);
 		_exit(9);
 	}
@@ -351,7 +351,7 @@ CASE(exec_in_child, "a child gets the socket by fork and exec, or posix_spawn; i
 				_exit(9);
 			}
 		} else {
-			RES(posix_spawn(&pid, this_program, NULL, NULL, args, environ));
+			SAY_RESULT(posix_spawn(&pid, this_program, NULL, NULL, args, environ));
 		}
 		close(s);
 		wait_for_child(pid);
@@ -365,7 +365,7 @@ CASE(exec_inherited_nothing, "a descriptor with FD_CLOEXEC is closed by exec")
 	if (inherited == NULL)
 		say("not by exec");
 	else
-		RES(fcntl(atoi(inherited), F_GETFD));
+		SAY_RESULT(fcntl(atoi(inherited), F_GETFD));
 }
 
 CASE(pass_by_message, "a socket that is passed by SCM_RIGHTS works where it arrives")
@@ -381,67 +381,67 @@ CASE(pass_by_message, "a socket that is passed by SCM_RIGHTS works where it arri
 	struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
 	char byte;
 
-	RES(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair));
+	SAY_RESULT(socketpair(AF_UNIX, SOCK_DGRAM, 0, pair));
 	c->cmsg_level = SOL_SOCKET;
 	c->cmsg_type = SCM_RIGHTS;
 	c->cmsg_len = CMSG_LEN(sizeof(int));
 	memcpy(CMSG_DATA(c), &s, sizeof(s));
-	RES(sendmsg(pair[0], &msg, 0));
+	SAY_RESULT(sendmsg(pair[0], &msg, 0));
 	iov.iov_base = &byte;
-	RES(recvmsg(pair[1], &msg, 0));
+	SAY_RESULT(recvmsg(pair[1], &msg, 0));
 	memcpy(&got, CMSG_DATA(CMSG_FIRSTHDR(&msg)), sizeof(got));
-	RES(send_to_peer(got, 1));
-	peer_take(far(), 0, 2000);
-	RES(close(s));
-	fds_one_comes(got, 2);
+	SAY_RESULT(send_to_peer(got, 1));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(close(s));
+	fds_make_one_datagram_arrive(got, 2);
 	take(got, 3000, 0);
 }
 
 CASE(close_ranges, "close_range and closefrom close sockets, and no more than they should")
 {
-	int s = udp_at(here, 7403), low = dup2(s, 50), high = dup2(s, 400);
+	int s = udp_socket_bound_to(here, 7403), low = dup2(s, 50), high = dup2(s, 400);
 	char byte;
 
-	name_port(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
 	close(s);
 	expect_offloaded(low);
-	RES(close_range(60, 70, 0));
-	RES(close_range(50, 399, 0));
-	RES(recv(low, &byte, 1, MSG_DONTWAIT));
+	SAY_RESULT(close_range(60, 70, 0));
+	SAY_RESULT(close_range(50, 399, 0));
+	SAY_RESULT(recv(low, &byte, 1, MSG_DONTWAIT));
 	peer(far(), "send 0 %s 7403 20 1", here);
 	take(high, 2000, 0);
-	RES(close_range(400, 300, 0));
+	SAY_RESULT(close_range(400, 300, 0));
 	closefrom(400);
-	RES(recv(high, &byte, 1, MSG_DONTWAIT));
-	s = udp_at(here, 7403);
+	SAY_RESULT(recv(high, &byte, 1, MSG_DONTWAIT));
+	s = udp_socket_bound_to(here, 7403);
 	expect_offloaded(s);
-	RES(close_range((unsigned)s, ~0U, CLOSE_RANGE_CLOEXEC));
-	RES(fcntl(s, F_GETFD));
+	SAY_RESULT(close_range((unsigned)s, ~0U, CLOSE_RANGE_CLOEXEC));
+	SAY_RESULT(fcntl(s, F_GETFD));
 }
 
 CASE(stdio_on_sockets, "fdopen, dprintf, fprintf, fgets and fclose on a socket")
 {
-	int port = peer_open(far(), 0, there, 0), s = udp_to(there, port), number;
+	int port = peer_open(far(), 0, there, 0), s = udp_socket_connected_to(there, port), number;
 	char line[64];
 	FILE *file;
 
-	name_port_of(s, "us");
-	name_port(port, "peer");
+	register_port_name_of_fd(s, "us");
+	register_port_name(port, "peer");
 	expect_offloaded(s);
-	RES(dprintf(s, "hello %d", 5));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(dprintf(s, "hello %d", 5));
+	say_peer_received(far(), 0, 2000);
 	file = fdopen(s, "r+");
 	say("%s", file != NULL ? "a stream" : "no stream");
 	if (file == NULL)
 		return;
-	RES(fprintf(file, "abc"));
-	RES(fflush(file));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(fprintf(file, "abc"));
+	SAY_RESULT(fflush(file));
+	say_peer_received(far(), 0, 2000);
 	peer(far(), "line 0 %s %d", here, port_of(s));
 	say("%s", fgets(line, sizeof(line), file) != NULL ? "a line" : "no line");
-	RES(fclose(file));
-	RES(fcntl(s, F_GETFD));
-	number = udp_at(here, 7404);
+	SAY_RESULT(fclose(file));
+	SAY_RESULT(fcntl(s, F_GETFD));
+	number = udp_socket_bound_to(here, 7404);
 	say("the same number: %d", number == s);
 	peer(far(), "send 0 %s 7404 20 1", here);
 	take(number, 2000, 0);
@@ -450,7 +450,7 @@ CASE(stdio_on_sockets, "fdopen, dprintf, fprintf, fgets and fclose on a socket")
 
 CASE(numbers_again, "a descriptor number is used 1,000 times, by sockets, files and pipes in turn")
 {
-	int wrong = 0, first = -1, other_socket = udp_at(here, 7406);
+	int wrong = 0, first = -1, other_socket = udp_socket_bound_to(here, 7406);
 
 	/* The first flow of an interface takes its time: this one stays. */
 	expect_offloaded(other_socket);
@@ -460,7 +460,7 @@ CASE(numbers_again, "a descriptor number is used 1,000 times, by sockets, files 
 		char byte = 0;
 
 		if (i % 3 == 0) {
-			fd = udp_at(here, 7405);
+			fd = udp_socket_bound_to(here, 7405);
 			wrong += recv(fd, &byte, 1, MSG_DONTWAIT) != -1 || errno != EAGAIN;
 		} else if (i % 3 == 1) {
 			fd = open("/dev/zero", O_RDWR);
@@ -486,7 +486,7 @@ CASE(many_sockets, "2,000 sockets, each with one descriptor; when they are out, 
 	struct rlimit limit = {.rlim_cur = 2100, .rlim_max = 2100};
 	int fds[2200], n = 0, lowest;
 
-	name_port(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
 	/* The library may use some, but not with each socket. */
 	setrlimit(RLIMIT_NOFILE, &limit);
 	while (n < 2000 && (fds[n] = socket(AF_INET, SOCK_DGRAM, 0)) >= 0) {
@@ -507,10 +507,10 @@ CASE(many_sockets, "2,000 sockets, each with one descriptor; when they are out, 
 	while (n < 2200 && (fds[n] = socket(AF_INET, SOCK_DGRAM, 0)) >= 0)
 		n++;
 	say("%s", n < 2200 ? error_name(errno) : "no end");
-	RES(dup(fds[0]));
+	SAY_RESULT(dup(fds[0]));
 	lowest = fds[1];
-	RES(close(fds[1]));
-	fds[1] = udp_at(here, 9001);
+	SAY_RESULT(close(fds[1]));
+	fds[1] = udp_socket_bound_to(here, 9001);
 	say("the number again: %d", fds[1] == lowest);
 	peer(far(), "send 0 %s 9001 20 1", here);
 	take(fds[1], 2000, 0);

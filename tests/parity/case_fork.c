@@ -12,17 +12,17 @@
 #include "parity.h"
 
 /* `n` datagrams are queued, offloaded. */
-static int with_queued(int n)
+static int socket_with_queued_datagrams(int n)
 {
-	int s = udp_at(here, 0);
+	int s = udp_socket_bound_to(here, 0);
 
-	name_port(peer_open(far(), 0, there, 0), "peer");
-	name_port_of(s, "us");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name_of_fd(s, "us");
 	expect_offloaded(s);
 	for (int i = 1; i <= n; i++)
 		peer_send(far(), 0, here, port_of(s), 20 * i, i);
 	if (!is_readable(s, 2000))
-		give_up("nothing came");
+		die_with_message("nothing came");
 	pause_ms(30);
 	take(s, 0, MSG_PEEK);
 	return s;
@@ -36,7 +36,7 @@ static pid_t fork_quietly(void)
 	fflush(stdout);
 	pid = fork();
 	if (pid < 0)
-		give_up("fork");
+		die_with_message("fork");
 	return pid;
 }
 
@@ -45,7 +45,7 @@ static void fork_await(pid_t pid)
 	int status = -1;
 
 	if (waitpid(pid, &status, 0) != pid)
-		give_up("waitpid");
+		die_with_message("waitpid");
 	say("the child ended with %s %d", WIFEXITED(status) ? "status" : "signal",
 	    WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
 }
@@ -61,15 +61,15 @@ static void say_next_len(int s)
 CASE(fork_shares_what_is_queued,
      "of what was queued at a fork the child reads the first, the parent the rest, nobody twice")
 {
-	int s = with_queued(6);
+	int s = socket_with_queued_datagrams(6);
 	pid_t pid = fork_quietly();
 
 	if (pid == 0) {
 		say_next_len(s);
 		take(s, 1000, MSG_PEEK);
 		take(s, 1000, 0);
-		take_some(s, 1000, 0, 7);
-		take_some(s, 1000, MSG_TRUNC, 7);
+		say_received_up_to(s, 1000, 0, 7);
+		say_received_up_to(s, 1000, MSG_TRUNC, 7);
 		fflush(stdout);
 		_exit(0);
 	}
@@ -86,7 +86,7 @@ CASE(fork_shares_what_is_queued,
 CASE(fork_twice_with_a_queue,
      "two forks, and the queue is there for the child of the child, and for the parent after it")
 {
-	int s = with_queued(3);
+	int s = socket_with_queued_datagrams(3);
 	pid_t pid = fork_quietly(), second;
 
 	if (pid == 0) {
@@ -118,13 +118,13 @@ static void say_ready(const char *how, int n)
 CASE(fork_queue_is_readable, "select, poll and epoll in a child tell of what was queued before it was made")
 {
 	struct epoll_event event = {.events = EPOLLIN};
-	int s = with_queued(1), set = epoll_create1(0);
+	int s = socket_with_queued_datagrams(1), set = epoll_create1(0);
 	struct timeval second = {.tv_sec = 1};
 	struct pollfd fd = {.fd = s, .events = POLLIN};
 	fd_set fds;
 	pid_t pid;
 
-	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
+	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
 	pid = fork_quietly();
 	if (pid == 0) {
 		say_ready("poll", poll(&fd, 1, 1000));
@@ -150,7 +150,7 @@ static int listening(int port)
 
 	set_int(s, SOL_SOCKET, SO_REUSEADDR, 1);
 	if (bind(s, (struct sockaddr *)&address, sizeof(address)) != 0)
-		give_up("bind");
+		die_with_message("bind");
 	return s;
 }
 
@@ -182,17 +182,17 @@ CASE(fork_per_client,
 		char byte;
 		pid_t pid;
 
-		name_port(peer_open(far(), i, there, 0), "client");
+		register_port_name(peer_open(far(), i, there, 0), "client");
 		peer_send(far(), i, here, 7410, 40, i);
-		RES(recvfrom(s, &byte, 1, MSG_PEEK, (struct sockaddr *)&client, &len));
+		SAY_RESULT(recvfrom(s, &byte, 1, MSG_PEEK, (struct sockaddr *)&client, &len));
 		pid = fork_quietly();
 		if (pid == 0)
 			_exit(fork_serve(s, &client));
 		close(s);
 		s = listening(7410);
-		peer_take(far(), i, 3000);
+		say_peer_received(far(), i, 3000);
 		peer_send(far(), i, here, 7410, 50, i);
-		peer_take(far(), i, 3000);
+		say_peer_received(far(), i, 3000);
 		fork_await(pid);
 	}
 	take_all(s);

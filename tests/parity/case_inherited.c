@@ -24,16 +24,16 @@ struct relative {
 };
 
 /* In the child `pid` is 0, and it waits for its turn. */
-static struct relative split(void)
+static struct relative fork_relative(void)
 {
 	int down[2], up[2];
 	struct relative r;
 
 	if (pipe(down) != 0 || pipe(up) != 0)
-		give_up("pipe");
+		die_with_message("pipe");
 	r.pid = fork();
 	if (r.pid < 0)
-		give_up("fork");
+		die_with_message("fork");
 	r.from = r.pid == 0 ? down[0] : up[0];
 	r.to = r.pid == 0 ? up[1] : down[1];
 	close(r.pid == 0 ? down[1] : up[1]);
@@ -41,30 +41,30 @@ static struct relative split(void)
 	return r;
 }
 
-static void wait_turn(const struct relative *r)
+static void relative_wait_for_turn(const struct relative *r)
 {
 	char byte;
 
 	if (read(r->from, &byte, 1) != 1)
-		give_up("the relative has gone");
+		die_with_message("the relative has gone");
 }
 
-static void give_turn(const struct relative *r)
+static void relative_hand_over_turn(const struct relative *r)
 {
 	if (write(r->to, "t", 1) != 1)
-		give_up("the relative has gone");
+		die_with_message("the relative has gone");
 }
 
 /* The other one does something meanwhile. */
-static void let(const struct relative *r)
+static void let_relative_run(const struct relative *r)
 {
-	give_turn(r);
-	wait_turn(r);
+	relative_hand_over_turn(r);
+	relative_wait_for_turn(r);
 }
 
-static void end_child(const struct relative *r)
+static void hand_over_turn_and_exit(const struct relative *r)
 {
-	give_turn(r);
+	relative_hand_over_turn(r);
 	_exit(0);
 }
 
@@ -73,7 +73,7 @@ static void inherited_await(const struct relative *r)
 	int status = -1;
 
 	if (waitpid(r->pid, &status, 0) != r->pid)
-		give_up("waitpid");
+		die_with_message("waitpid");
 	say("the child ended with %d", status);
 }
 
@@ -83,10 +83,10 @@ static void inherited_await(const struct relative *r)
 static int ours(int port, struct sockaddr_in *first, struct sockaddr_in *second)
 {
 	int ports[] = {peer_open(far(), 0, there, 0), peer_open(far(), 1, there, 0)};
-	int s = udp_at(here, port);
+	int s = udp_socket_bound_to(here, port);
 
-	name_port(ports[0], "first");
-	name_port(ports[1], "second");
+	register_port_name(ports[0], "first");
+	register_port_name(ports[1], "second");
 	*first = address_of(there, ports[0]);
 	*second = address_of(there, ports[1]);
 	expect_offloaded(s);
@@ -99,7 +99,7 @@ static int inherited_connected(int port)
 	int s = ours(port, &first, &second);
 
 	if (connect(s, (struct sockaddr *)&first, sizeof(first)) != 0)
-		give_up("connect");
+		die_with_message("connect");
 	expect_offloaded(s);
 	return s;
 }
@@ -131,38 +131,38 @@ CASE(inherited_connect,
 {
 	struct sockaddr_in first, second;
 	int s = ours(7420, &first, &second);
-	struct relative r = split();
+	struct relative r = fork_relative();
 
 	if (r.pid == 0) {
-		wait_turn(&r);
-		RES(join_peer(s, &first));
-		end_child(&r);
+		relative_wait_for_turn(&r);
+		SAY_RESULT(join_peer(s, &first));
+		hand_over_turn_and_exit(&r);
 	}
 	expect_offloaded(s);
 	peer_send(far(), 0, here, 7420, 100, 1);
 	take(s, 2000, 0);
 	peer_send(far(), 1, here, 7420, 100, 2);
 	take(s, 2000, 0);
-	RES(send(s, "x", 1, 0));
-	let(&r);
+	SAY_RESULT(send(s, "x", 1, 0));
+	let_relative_run(&r);
 	/* Nothing has called the socket here since. */
 	peer_send(far(), 1, here, 7420, 100, 3);
-	let_arrive(30);
+	wait_until_sent_packets_arrived(30);
 	peer_send(far(), 0, here, 7420, 100, 4);
 	take(s, 2000, 0);
 	take_all(s);
 	say_peer("the parent's peer", s);
-	RES(send(s, "x", 1, 0));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(send(s, "x", 1, 0));
+	say_peer_received(far(), 0, 2000);
 	inherited_await(&r);
 	expect_offloaded(s);
-	warm_up(s, NULL, 0);
-	bypass_begin();
-	RES(send(s, "y", 1, 0));
-	peer_take(far(), 0, 2000);
+	warm_up_until_offloaded_send(s, NULL, 0);
+	kernel_bypass_check_begin();
+	SAY_RESULT(send(s, "y", 1, 0));
+	say_peer_received(far(), 0, 2000);
 	peer_send(far(), 0, here, 7420, 100, 5);
 	take(s, 2000, 0);
-	bypass_end(1, 1);
+	kernel_bypass_check_end(1, 1);
 }
 
 CASE(inherited_reconnect,
@@ -172,18 +172,18 @@ CASE(inherited_reconnect,
 	int s = ours(7421, &first, &second);
 	struct relative r;
 
-	RES(join_peer(s, &first));
-	r = split();
+	SAY_RESULT(join_peer(s, &first));
+	r = fork_relative();
 	if (r.pid == 0) {
-		wait_turn(&r);
-		RES(join_peer(s, &second));
-		end_child(&r);
+		relative_wait_for_turn(&r);
+		SAY_RESULT(join_peer(s, &second));
+		hand_over_turn_and_exit(&r);
 	}
 	expect_offloaded(s);
-	warm_up(s, NULL, 0);
-	let(&r);
-	RES(send(s, "x", 1, 0));
-	peer_take(far(), 1, 2000);
+	warm_up_until_offloaded_send(s, NULL, 0);
+	let_relative_run(&r);
+	SAY_RESULT(send(s, "x", 1, 0));
+	say_peer_received(far(), 1, 2000);
 	peer_send(far(), 0, here, 7421, 100, 1);
 	peer_send(far(), 1, here, 7421, 100, 2);
 	take(s, 2000, 0);
@@ -196,21 +196,21 @@ CASE(inherited_dissolve, "a child dissolves an association: its parent hears fro
 	int s = inherited_connected(7422);
 	struct sockaddr nobody = {.sa_family = AF_UNSPEC};
 	struct sockaddr_in to = address_of(there, atoi(peer(far(), "port 1")));
-	struct relative r = split();
+	struct relative r = fork_relative();
 
 	if (r.pid == 0) {
-		wait_turn(&r);
-		RES(connect(s, &nobody, sizeof(nobody)));
-		end_child(&r);
+		relative_wait_for_turn(&r);
+		SAY_RESULT(connect(s, &nobody, sizeof(nobody)));
+		hand_over_turn_and_exit(&r);
 	}
 	expect_offloaded(s);
-	warm_up(s, NULL, 0);
-	let(&r);
+	warm_up_until_offloaded_send(s, NULL, 0);
+	let_relative_run(&r);
 	peer_send(far(), 1, here, 7422, 100, 1);
 	take(s, 2000, 0);
-	RES(send(s, "x", 1, 0));
-	RES(sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)));
-	peer_take(far(), 1, 2000);
+	SAY_RESULT(send(s, "x", 1, 0));
+	SAY_RESULT(sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)));
+	say_peer_received(far(), 1, 2000);
 	inherited_await(&r);
 }
 
@@ -218,24 +218,24 @@ CASE(inherited_parent_connects, "a parent connects the socket: its child, which 
 {
 	struct sockaddr_in first, second;
 	int s = ours(7423, &first, &second);
-	struct relative r = split();
+	struct relative r = fork_relative();
 
 	if (r.pid == 0) {
-		RES(sendto(s, "x", 1, 0, (struct sockaddr *)&second, sizeof(second)));
-		peer_take(far(), 1, 2000);
+		SAY_RESULT(sendto(s, "x", 1, 0, (struct sockaddr *)&second, sizeof(second)));
+		say_peer_received(far(), 1, 2000);
 		peer_send(far(), 1, here, 7423, 100, 1);
 		take(s, 2000, 0);
-		let(&r);
+		let_relative_run(&r);
 		peer_send(far(), 1, here, 7423, 100, 2);
-		let_arrive(30);
-		RES(send(s, "x", 1, 0));
-		peer_take(far(), 0, 2000);
+		wait_until_sent_packets_arrived(30);
+		SAY_RESULT(send(s, "x", 1, 0));
+		say_peer_received(far(), 0, 2000);
 		take_all(s);
-		end_child(&r);
+		hand_over_turn_and_exit(&r);
 	}
-	wait_turn(&r);
-	RES(join_peer(s, &first));
-	let(&r);
+	relative_wait_for_turn(&r);
+	SAY_RESULT(join_peer(s, &first));
+	let_relative_run(&r);
 	inherited_await(&r);
 }
 
@@ -243,67 +243,67 @@ CASE(inherited_grandchild, "a grandchild connects the socket of its parent's par
 {
 	struct sockaddr_in first, second;
 	int s = ours(7424, &first, &second);
-	struct relative r = split(), younger;
+	struct relative r = fork_relative(), younger;
 
 	if (r.pid == 0) {
-		wait_turn(&r);
-		younger = split();
+		relative_wait_for_turn(&r);
+		younger = fork_relative();
 		if (younger.pid == 0) {
-			wait_turn(&younger);
-			RES(join_peer(s, &first));
-			RES(set_int(s, IPPROTO_IP, IP_TTL, 44));
-			end_child(&younger);
+			relative_wait_for_turn(&younger);
+			SAY_RESULT(join_peer(s, &first));
+			SAY_RESULT(set_int(s, IPPROTO_IP, IP_TTL, 44));
+			hand_over_turn_and_exit(&younger);
 		}
-		let(&younger);
+		let_relative_run(&younger);
 		inherited_await(&younger);
-		let(&r);
-		RES(send(s, "x", 1, 0));
-		peer_take(far(), 0, 2000);
-		end_child(&r);
+		let_relative_run(&r);
+		SAY_RESULT(send(s, "x", 1, 0));
+		say_peer_received(far(), 0, 2000);
+		hand_over_turn_and_exit(&r);
 	}
 	expect_offloaded(s);
-	let(&r);
-	RES(send(s, "x", 1, 0));
-	peer_take(far(), 0, 2000);
+	let_relative_run(&r);
+	SAY_RESULT(send(s, "x", 1, 0));
+	say_peer_received(far(), 0, 2000);
 	peer_send(far(), 1, here, 7424, 100, 1);
 	peer_send(far(), 0, here, 7424, 100, 2);
 	take(s, 2000, 0);
 	take_all(s);
-	let(&r);
+	let_relative_run(&r);
 	inherited_await(&r);
 }
 
-struct cloned {
+struct udp_clone_argument {
 	int s;
 	struct sockaddr_in peer;
 };
 
 static int connect_cloned(void *arg)
 {
-	const struct cloned *cloned = arg;
+	const struct udp_clone_argument *udp_clone_argument = arg;
 
 	pause_ms(1500);
-	return join_peer(cloned->s, &cloned->peer) == 0 ? 0 : 1;
+	return join_peer(udp_clone_argument->s, &udp_clone_argument->peer) == 0 ? 0 : 1;
 }
 
 CASE(inherited_clone, "a child of clone, with memory of its own, connects its parent's socket")
 {
 	static _Alignas(16) char stack[262144];
 	struct sockaddr_in second;
-	struct cloned cloned;
+	struct udp_clone_argument udp_clone_argument;
 	struct relative r;
 
-	cloned.s = ours(7437, &cloned.peer, &second);
-	r.pid = clone(connect_cloned, stack + sizeof(stack), SIGCHLD, &cloned);
-	expect_offloaded(cloned.s);
+	udp_clone_argument.s = ours(7437, &udp_clone_argument.peer, &second);
+	r.pid = clone(connect_cloned, stack + sizeof(stack), SIGCHLD, &udp_clone_argument);
+	expect_offloaded(udp_clone_argument.s);
 	inherited_await(&r);
 	peer_send(far(), 1, here, 7437, 100, 1);
-	let_arrive(30);
+	wait_until_sent_packets_arrived(30);
 	peer_send(far(), 0, here, 7437, 100, 2);
-	take(cloned.s, 2000, 0);
-	take_all(cloned.s);
-	RES(send(cloned.s, "x", 1, 0));
-	peer_take(far(), 0, 2000);
+	take(udp_clone_argument.s, 2000, 0);
+	take_all(udp_clone_argument.s);
+	SAY_RESULT(send(udp_clone_argument.s, "x", 1, 0));
+	say_peer_received(far(), 0, 2000);
 }
 
 /* ---- how calls wait ---- */
@@ -313,19 +313,19 @@ CASE(inherited_nonblocking,
 {
 	struct sockaddr_in first, second;
 	int s = ours(7425, &first, &second), off = 0;
-	struct relative r = split();
+	struct relative r = fork_relative();
 
 	if (r.pid == 0) {
-		wait_turn(&r);
+		relative_wait_for_turn(&r);
 		say_recv("the child", s, 0);
-		RES(ioctl(s, FIONBIO, &off));
-		end_child(&r);
+		SAY_RESULT(ioctl(s, FIONBIO, &off));
+		hand_over_turn_and_exit(&r);
 	}
 	expect_offloaded(s);
-	RES(fcntl(s, F_SETFL, O_NONBLOCK));
+	SAY_RESULT(fcntl(s, F_SETFL, O_NONBLOCK));
 	/* Who waits all the same gets this. */
-	peer_later(far(), 1000, 0, here, 7425, 100, 1);
-	let(&r);
+	peer_send_after_ms(far(), 1000, 0, here, 7425, 100, 1);
+	let_relative_run(&r);
 	say_recv("the parent", s, 0);
 	inherited_await(&r);
 }
@@ -335,21 +335,21 @@ CASE(inherited_timeouts, "SO_RCVTIMEO is set by one process, and recv of the oth
 	struct sockaddr_in first, second;
 	int s = ours(7426, &first, &second);
 	uint64_t begun;
-	struct relative r = split();
+	struct relative r = fork_relative();
 
 	if (r.pid == 0) {
-		wait_turn(&r);
+		relative_wait_for_turn(&r);
 		begun = now_ms();
 		say_recv("the child", s, 0);
 		say_took_about("the child has waited", begun, 300);
-		RES(set_timeout(s, SO_RCVTIMEO, 150));
-		end_child(&r);
+		SAY_RESULT(set_timeout(s, SO_RCVTIMEO, 150));
+		hand_over_turn_and_exit(&r);
 	}
 	expect_offloaded(s);
-	RES(set_timeout(s, SO_RCVTIMEO, 300));
-	let(&r);
+	SAY_RESULT(set_timeout(s, SO_RCVTIMEO, 300));
+	let_relative_run(&r);
 	begun = now_ms();
-	peer_later(far(), 2000, 0, here, 7426, 100, 1);
+	peer_send_after_ms(far(), 2000, 0, here, 7426, 100, 1);
 	say_recv("the parent", s, 0);
 	say_took_about("the parent has waited", begun, 150);
 	inherited_await(&r);
@@ -359,26 +359,26 @@ CASE(inherited_shutdown_read, "a child shuts down reading: its parent's recv, wh
 {
 	int s = inherited_connected(7427);
 	struct pollfd fd = {.fd = s, .events = POLLIN | POLLRDHUP};
-	struct relative r = split();
+	struct relative r = fork_relative();
 
 	if (r.pid == 0) {
-		wait_turn(&r);
+		relative_wait_for_turn(&r);
 		pause_ms(200);
 		if (shutdown(s, SHUT_RD) != 0) /* prints nothing: it wakes its parent */
-			give_up("shutdown");
-		end_child(&r);
+			die_with_message("shutdown");
+		hand_over_turn_and_exit(&r);
 	}
 	expect_offloaded(s);
-	give_turn(&r);
+	relative_hand_over_turn(&r);
 	say_recv("the parent", s, 0);
-	wait_turn(&r);
+	relative_wait_for_turn(&r);
 	say_recv("the parent", s, 0);
 	say_recv("the parent", s, MSG_DONTWAIT);
-	RES(poll(&fd, 1, 0));
+	SAY_RESULT(poll(&fd, 1, 0));
 	say("events %x", (unsigned)fd.revents);
 	inherited_await(&r);
-	RES(send(s, "x", 1, 0));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(send(s, "x", 1, 0));
+	say_peer_received(far(), 0, 2000);
 }
 
 static void *receive_nothing(void *arg)
@@ -394,19 +394,19 @@ CASE(inherited_shutdown_threads, "a child shuts down reading while two threads o
 	int s = inherited_connected(7428);
 	long what[2] = {s, s};
 	pthread_t threads[2];
-	struct relative r = split();
+	struct relative r = fork_relative();
 
 	if (r.pid == 0) {
-		wait_turn(&r);
-		RES(shutdown(s, SHUT_RD));
-		end_child(&r);
+		relative_wait_for_turn(&r);
+		SAY_RESULT(shutdown(s, SHUT_RD));
+		hand_over_turn_and_exit(&r);
 	}
 	expect_offloaded(s);
 	for (int i = 0; i < 2; i++)
 		if (pthread_create(&threads[i], NULL, receive_nothing, &what[i]) != 0)
-			give_up("pthread_create");
+			die_with_message("pthread_create");
 	pause_ms(200);
-	let(&r);
+	let_relative_run(&r);
 	for (int i = 0; i < 2; i++)
 		pthread_join(threads[i], NULL);
 	say("%ld %ld", what[0], what[1]);
@@ -416,18 +416,18 @@ CASE(inherited_shutdown_threads, "a child shuts down reading while two threads o
 CASE(inherited_shutdown_write, "a child shuts down writing: sends of its parent fail, and its receives go on")
 {
 	int s = inherited_connected(7429);
-	struct relative r = split();
+	struct relative r = fork_relative();
 
 	if (r.pid == 0) {
-		wait_turn(&r);
-		RES(shutdown(s, SHUT_WR));
-		end_child(&r);
+		relative_wait_for_turn(&r);
+		SAY_RESULT(shutdown(s, SHUT_WR));
+		hand_over_turn_and_exit(&r);
 	}
 	expect_offloaded(s);
-	warm_up(s, NULL, 0);
-	let(&r);
-	RES(send(s, "x", 1, MSG_NOSIGNAL));
-	RES(send(s, "x", 1, MSG_NOSIGNAL));
+	warm_up_until_offloaded_send(s, NULL, 0);
+	let_relative_run(&r);
+	SAY_RESULT(send(s, "x", 1, MSG_NOSIGNAL));
+	SAY_RESULT(send(s, "x", 1, MSG_NOSIGNAL));
 	peer_send(far(), 0, here, 7429, 100, 1);
 	take(s, 2000, 0);
 	inherited_await(&r);
@@ -438,27 +438,27 @@ CASE(inherited_shutdown_write, "a child shuts down writing: sends of its parent 
 CASE(inherited_ttl_tos, "IP_TTL and IP_TOS are set by one process, and are on what the other one sends")
 {
 	int s = inherited_connected(7430);
-	struct relative r = split();
+	struct relative r = fork_relative();
 
 	if (r.pid == 0) {
-		wait_turn(&r);
-		RES(set_int(s, IPPROTO_IP, IP_TTL, 33));
-		RES(set_int(s, IPPROTO_IP, IP_TOS, 0x10));
-		let(&r);
-		RES(send(s, "x", 1, 0));
-		peer_take(far(), 0, 2000);
-		end_child(&r);
+		relative_wait_for_turn(&r);
+		SAY_RESULT(set_int(s, IPPROTO_IP, IP_TTL, 33));
+		SAY_RESULT(set_int(s, IPPROTO_IP, IP_TOS, 0x10));
+		let_relative_run(&r);
+		SAY_RESULT(send(s, "x", 1, 0));
+		say_peer_received(far(), 0, 2000);
+		hand_over_turn_and_exit(&r);
 	}
 	expect_offloaded(s);
-	warm_up(s, NULL, 0);
-	let(&r);
-	RES(send(s, "x", 1, 0));
-	peer_take(far(), 0, 2000);
-	RES(send(s, "x", 1, 0));
-	peer_take(far(), 0, 2000);
-	RES(set_int(s, IPPROTO_IP, IP_TTL, 17));
-	RES(set_int(s, IPPROTO_IP, IP_TOS, 0xb8));
-	let(&r);
+	warm_up_until_offloaded_send(s, NULL, 0);
+	let_relative_run(&r);
+	SAY_RESULT(send(s, "x", 1, 0));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(send(s, "x", 1, 0));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(set_int(s, IPPROTO_IP, IP_TTL, 17));
+	SAY_RESULT(set_int(s, IPPROTO_IP, IP_TOS, 0xb8));
+	let_relative_run(&r);
 	inherited_await(&r);
 }
 
@@ -472,7 +472,7 @@ static int inherited_send_to(int s, const char *ip, int port)
 CASE(inherited_multicast_sender,
      "multicast TTL, interface and loop, and SO_BROADCAST, set by a child: its parent's sends")
 {
-	int s = udp_at("0.0.0.0", 7431);
+	int s = udp_socket_bound_to("0.0.0.0", 7431);
 	struct in_addr second = address_of(here_second, 0).sin_addr;
 	struct relative r;
 
@@ -480,41 +480,41 @@ CASE(inherited_multicast_sender,
 		peer_open(far(), i, "0.0.0.0", 7432 + i);
 		peer(far(), "join %d %s %s", i, GROUP, i == 0 ? there : there_second);
 	}
-	RES(set_int(s, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
-	r = split();
+	SAY_RESULT(set_int(s, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
+	r = fork_relative();
 	if (r.pid == 0) {
-		wait_turn(&r);
-		RES(set_int(s, IPPROTO_IP, IP_MULTICAST_TTL, 9));
-		RES(set_int(s, SOL_SOCKET, SO_BROADCAST, 1));
-		let(&r);
-		RES(setsockopt(s, IPPROTO_IP, IP_MULTICAST_IF, &second, sizeof(second)));
-		let(&r);
-		RES(set_int(s, IPPROTO_IP, IP_MULTICAST_LOOP, 1));
-		end_child(&r);
+		relative_wait_for_turn(&r);
+		SAY_RESULT(set_int(s, IPPROTO_IP, IP_MULTICAST_TTL, 9));
+		SAY_RESULT(set_int(s, SOL_SOCKET, SO_BROADCAST, 1));
+		let_relative_run(&r);
+		SAY_RESULT(setsockopt(s, IPPROTO_IP, IP_MULTICAST_IF, &second, sizeof(second)));
+		let_relative_run(&r);
+		SAY_RESULT(set_int(s, IPPROTO_IP, IP_MULTICAST_LOOP, 1));
+		hand_over_turn_and_exit(&r);
 	}
 	expect_offloaded(s);
-	RES(inherited_send_to(s, "10.9.0.255", 7432));
+	SAY_RESULT(inherited_send_to(s, "10.9.0.255", 7432));
 	for (int i = 0; i < 3; i++) {
-		RES(inherited_send_to(s, GROUP, 7432));
-		peer_take(far(), 0, 2000);
+		SAY_RESULT(inherited_send_to(s, GROUP, 7432));
+		say_peer_received(far(), 0, 2000);
 	}
-	let(&r);
-	RES(inherited_send_to(s, "10.9.0.255", 7432));
-	peer_take(far(), 0, 2000);
-	RES(inherited_send_to(s, GROUP, 7432));
-	peer_take(far(), 0, 2000);
-	let(&r);
+	let_relative_run(&r);
+	SAY_RESULT(inherited_send_to(s, "10.9.0.255", 7432));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(inherited_send_to(s, GROUP, 7432));
+	say_peer_received(far(), 0, 2000);
+	let_relative_run(&r);
 	for (int i = 0; i < 3; i++) {
-		RES(inherited_send_to(s, GROUP, 7433));
-		peer_take(far(), 1, 2000);
+		SAY_RESULT(inherited_send_to(s, GROUP, 7433));
+		say_peer_received(far(), 1, 2000);
 	}
 	peer_open(near(), 0, "0.0.0.0", 7433);
 	peer(near(), "join 0 %s %s", GROUP, here_second);
-	RES(inherited_send_to(s, GROUP, 7433));
-	peer_take(near(), 0, 200);
-	let(&r);
-	RES(inherited_send_to(s, GROUP, 7433));
-	peer_take(near(), 0, 2000);
+	SAY_RESULT(inherited_send_to(s, GROUP, 7433));
+	say_peer_received(near(), 0, 200);
+	let_relative_run(&r);
+	SAY_RESULT(inherited_send_to(s, GROUP, 7433));
+	say_peer_received(near(), 0, 2000);
 	inherited_await(&r);
 }
 
@@ -525,8 +525,8 @@ static void say_messages(int s)
 	struct msghdr msg = {
 	        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof(control)};
 
-	RES(is_readable(s, 2000));
-	RES(recvmsg(s, &msg, MSG_DONTWAIT));
+	SAY_RESULT(is_readable(s, 2000));
+	SAY_RESULT(recvmsg(s, &msg, MSG_DONTWAIT));
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c != NULL; c = CMSG_NXTHDR(&msg, c))
 		say("level %d, type %d, %zu bytes", c->cmsg_level, c->cmsg_type, (size_t)c->cmsg_len);
 }
@@ -535,23 +535,23 @@ CASE(inherited_messages, "a child asks for control messages, and its parent gets
 {
 	struct sockaddr_in first, second;
 	int s = ours(7434, &first, &second);
-	struct relative r = split();
+	struct relative r = fork_relative();
 
 	if (r.pid == 0) {
-		wait_turn(&r);
-		RES(set_int(s, IPPROTO_IP, IP_RECVTTL, 1));
-		RES(set_int(s, IPPROTO_IP, IP_PKTINFO, 1));
-		let(&r);
-		RES(set_int(s, IPPROTO_IP, IP_RECVTTL, 0));
-		RES(set_int(s, IPPROTO_IP, IP_RECVTOS, 1));
-		end_child(&r);
+		relative_wait_for_turn(&r);
+		SAY_RESULT(set_int(s, IPPROTO_IP, IP_RECVTTL, 1));
+		SAY_RESULT(set_int(s, IPPROTO_IP, IP_PKTINFO, 1));
+		let_relative_run(&r);
+		SAY_RESULT(set_int(s, IPPROTO_IP, IP_RECVTTL, 0));
+		SAY_RESULT(set_int(s, IPPROTO_IP, IP_RECVTOS, 1));
+		hand_over_turn_and_exit(&r);
 	}
 	expect_offloaded(s);
 	peer_send(far(), 0, here, 7434, 100, 1);
-	RES(is_readable(s, 2000));
-	let(&r);
+	SAY_RESULT(is_readable(s, 2000));
+	let_relative_run(&r);
 	say_messages(s);
-	let(&r);
+	let_relative_run(&r);
 	peer_send(far(), 0, here, 7434, 100, 2);
 	say_messages(s);
 	inherited_await(&r);
@@ -560,20 +560,20 @@ CASE(inherited_messages, "a child asks for control messages, and its parent gets
 CASE(inherited_cork, "a child begins a datagram with MSG_MORE, and its parent ends it")
 {
 	int s = inherited_connected(7435);
-	struct relative r = split();
+	struct relative r = fork_relative();
 
 	if (r.pid == 0) {
-		wait_turn(&r);
-		RES(send(s, "abc", 3, MSG_MORE));
-		end_child(&r);
+		relative_wait_for_turn(&r);
+		SAY_RESULT(send(s, "abc", 3, MSG_MORE));
+		hand_over_turn_and_exit(&r);
 	}
 	expect_offloaded(s);
-	warm_up(s, NULL, 0);
-	let(&r);
-	RES(send(s, "de", 2, 0));
-	peer_take(far(), 0, 2000);
-	RES(send(s, "f", 1, 0));
-	peer_take(far(), 0, 2000);
+	warm_up_until_offloaded_send(s, NULL, 0);
+	let_relative_run(&r);
+	SAY_RESULT(send(s, "de", 2, 0));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(send(s, "f", 1, 0));
+	say_peer_received(far(), 0, 2000);
 	inherited_await(&r);
 }
 
@@ -583,19 +583,19 @@ CASE(inherited_late, "what comes long after a fork, and its parent does not read
 {
 	struct sockaddr_in first, second;
 	int s = ours(7436, &first, &second);
-	struct relative r = split();
+	struct relative r = fork_relative();
 
 	if (r.pid == 0) {
-		wait_turn(&r);
+		relative_wait_for_turn(&r);
 		for (int i = 0; i < 3; i++)
 			take(s, 2000, 0);
-		end_child(&r);
+		hand_over_turn_and_exit(&r);
 	}
 	expect_offloaded(s);
 	for (int i = 1; i <= 3; i++)
 		peer_send(far(), 0, here, 7436, 100 * i, i);
-	let_arrive(30);
-	let(&r);
+	wait_until_sent_packets_arrived(30);
+	let_relative_run(&r);
 	take_all(s);
 	inherited_await(&r);
 }

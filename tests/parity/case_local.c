@@ -16,66 +16,67 @@ static int local_send_to(int s, const char *ip, int port, int seed)
 
 CASE(local_in_process, "two sockets of one process reach each other by every address of the host")
 {
-	int any = udp_at("0.0.0.0", 7600), one = udp_at(here, 7601), loop = udp_at("127.0.0.1", 7602);
+	int any = udp_socket_bound_to("0.0.0.0", 7600), one = udp_socket_bound_to(here, 7601),
+	    loop = udp_socket_bound_to("127.0.0.1", 7602);
 
 	expect_offloaded(any);
 	expect_offloaded(one);
 	expect_os(loop, VMA_SOCK_LOCAL);
 	for (int round = 0; round < 3; round++) {
-		RES(local_send_to(one, here, 7600, 1));
+		SAY_RESULT(local_send_to(one, here, 7600, 1));
 		take(any, 2000, 0);
-		RES(local_send_to(any, here, 7601, 2));
+		SAY_RESULT(local_send_to(any, here, 7601, 2));
 		take(one, 2000, 0);
-		RES(local_send_to(loop, "127.0.0.1", 7600, 3));
+		SAY_RESULT(local_send_to(loop, "127.0.0.1", 7600, 3));
 		take(any, 2000, 0);
-		RES(local_send_to(any, "127.0.0.1", 7602, 4));
+		SAY_RESULT(local_send_to(any, "127.0.0.1", 7602, 4));
 		take(loop, 2000, 0);
-		RES(local_send_to(one, here_second, 7600, 5));
+		SAY_RESULT(local_send_to(one, here_second, 7600, 5));
 		take(any, 2000, 0);
-		RES(local_send_to(one, here, 7601, 6));
+		SAY_RESULT(local_send_to(one, here, 7601, 6));
 		take(one, 2000, 0);
 	}
-	RES(local_send_to(one, "127.0.0.1", 7601, 7));
+	SAY_RESULT(local_send_to(one, "127.0.0.1", 7601, 7));
 	take(one, 50, 0);
 }
 
-static void with_process(struct peer *other)
+static void say_traffic_with_process(struct peer *other)
 {
-	int s = udp_at(here, 7603), loop = udp_at("127.0.0.1", 7604), port;
+	int s = udp_socket_bound_to(here, 7603), loop = udp_socket_bound_to("127.0.0.1", 7604), port;
 
 	expect_offloaded(s);
 	port = peer_open(other, 0, here, 0);
-	name_port(port, "other");
-	name_port(peer_open(other, 1, "127.0.0.1", 0), "loop");
+	register_port_name(port, "other");
+	register_port_name(peer_open(other, 1, "127.0.0.1", 0), "loop");
 	for (int i = 0; i < 3; i++) {
-		RES(local_send_to(s, here, port, i));
-		peer_take(other, 0, 2000);
+		SAY_RESULT(local_send_to(s, here, port, i));
+		say_peer_received(other, 0, 2000);
 		peer_send(other, 0, here, 7603, 40, i);
 		take(s, 2000, 0);
 		peer_send(other, 1, "127.0.0.1", 7604, 40, i);
 		take(loop, 2000, 0);
 	}
 	close(s);
-	s = udp_to(here, port);
-	name_port_of(s, "connected");
-	RES(send(s, "x", 1, 0));
-	peer_take(other, 0, 2000);
+	s = udp_socket_connected_to(here, port);
+	register_port_name_of_fd(s, "connected");
+	SAY_RESULT(send(s, "x", 1, 0));
+	say_peer_received(other, 0, 2000);
 	peer_send(other, 0, here, port_of(s), 40, 9);
 	take(s, 2000, 0);
 	peer(other, "close 0");
-	RES(send(s, "x", 1, 0));
+	SAY_RESULT(send(s, "x", 1, 0));
 	pause_ms(20);
 	take(s, 0, 0);
 }
 
 CASE(local_plain_process, "a plain process on the same host")
 {
-	with_process(near());
+	say_traffic_with_process(near());
 }
 
 CASE(local_twin, "another preloaded process on the same host")
 {
-	with_process(twin());
+	say_traffic_with_process(twin());
 }
 
 CASE(local_refused, "a closed port of this host refuses at once")
@@ -85,45 +86,45 @@ CASE(local_refused, "a closed port of this host refuses at once")
 
 	ips[1] = here;
 	for (int i = 0; i < 2; i++) {
-		int s = udp_to(ips[i], 7699);
+		int s = udp_socket_connected_to(ips[i], 7699);
 
-		RES(send(s, "x", 1, 0));
-		RES(recv(s, &byte, 1, 0));
-		RES(send(s, "x", 1, 0));
-		RES(send(s, "x", 1, 0));
+		SAY_RESULT(send(s, "x", 1, 0));
+		SAY_RESULT(recv(s, &byte, 1, 0));
+		SAY_RESULT(send(s, "x", 1, 0));
+		SAY_RESULT(send(s, "x", 1, 0));
 	}
 }
 
 CASE(local_and_remote, "a socket bound to 0.0.0.0 hears the network, both interfaces, and this host")
 {
-	int s = udp_at("0.0.0.0", 7605), sender = udp_at("127.0.0.1", 0);
+	int s = udp_socket_bound_to("0.0.0.0", 7605), sender = udp_socket_bound_to("127.0.0.1", 0);
 
-	name_port_of(sender, "sender");
-	name_port(peer_open(far(), 0, there, 0), "first");
-	name_port(peer_open(far(), 1, there_second, 0), "second");
-	name_port(peer_open(twin(), 0, here, 0), "twin");
+	register_port_name_of_fd(sender, "sender");
+	register_port_name(peer_open(far(), 0, there, 0), "first");
+	register_port_name(peer_open(far(), 1, there_second, 0), "second");
+	register_port_name(peer_open(twin(), 0, here, 0), "twin");
 	expect_offloaded(s);
 	for (int i = 0; i < 4; i++) {
 		peer_send(far(), 0, here, 7605, 40, 1);
 		take(s, 2000, 0);
-		RES(local_send_to(sender, "127.0.0.1", 7605, 2));
+		SAY_RESULT(local_send_to(sender, "127.0.0.1", 7605, 2));
 		take(s, 2000, 0);
 		peer_send(far(), 1, here_second, 7605, 40, 3);
 		take(s, 2000, 0);
 		peer_send(twin(), 0, here, 7605, 40, 4);
 		take(s, 2000, 0);
 	}
-	bypass_begin();
+	kernel_bypass_check_begin();
 	peer_send(far(), 0, here, 7605, 40, 5);
 	take(s, 2000, 0);
 	peer_send(far(), 1, here_second, 7605, 40, 6);
 	take(s, 2000, 0);
-	bypass_end(2, 0);
+	kernel_bypass_check_end(2, 0);
 }
 
 CASE(local_nonblocking_loop, "what was sent to a socket on this host is there at the next non-blocking recv")
 {
-	int s = udp_at(here, 7606), sender = udp_at(here, 7607), got = 0;
+	int s = udp_socket_bound_to(here, 7606), sender = udp_socket_bound_to(here, 7607), got = 0;
 	char bytes[64];
 
 	expect_offloaded(s);

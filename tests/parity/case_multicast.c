@@ -45,13 +45,13 @@ static int shared_at(const char *ip, int port)
 
 	set_int(s, SOL_SOCKET, SO_REUSEADDR, 1);
 	if (bind(s, (struct sockaddr *)&address, sizeof(address)) != 0)
-		give_up("bind to %s:%d", ip, port);
+		die_with_message("bind to %s:%d", ip, port);
 	return s;
 }
 
-static void far_sender(int slot, const char *ip, const char *name)
+static void far_peer_open_mcast_sender(int slot, const char *ip, const char *name)
 {
-	name_port(peer_open(far(), slot, ip, 0), name);
+	register_port_name(peer_open(far(), slot, ip, 0), name);
 	peer(far(), "mcif %d %s", slot, strcmp(ip, there_second) == 0 ? there_second : there);
 }
 
@@ -63,7 +63,7 @@ static void multicast_takes(const char *what, int s)
 
 static void multicast_settle(void)
 {
-	let_arrive(30);
+	wait_until_sent_packets_arrived(30);
 }
 
 static int send_to_group(int s, const char *group, int port, int seed)
@@ -77,28 +77,28 @@ static int send_to_group(int s, const char *group, int port, int seed)
 
 CASE(multicast_join_leave, "a group's datagrams come while the socket is a member, around the kernel")
 {
-	int s = udp_at("0.0.0.0", 7200);
+	int s = udp_socket_bound_to("0.0.0.0", 7200);
 
-	far_sender(0, there, "peer");
+	far_peer_open_mcast_sender(0, there, "peer");
 	peer_send(far(), 0, GROUP, 7200, 40, 1);
 	multicast_settle();
 	multicast_takes("not joined yet", s);
-	RES(multicast_join(s, GROUP, here));
+	SAY_RESULT(multicast_join(s, GROUP, here));
 	expect_offloaded(s);
 	multicast_settle();
-	bypass_begin();
+	kernel_bypass_check_begin();
 	peer_send(far(), 0, GROUP, 7200, 40, 2);
 	take(s, 2000, 0);
 	peer_send(far(), 0, OTHER_GROUP, 7200, 40, 3);
 	peer_send(far(), 0, here, 7200, 40, 4);
 	take(s, 2000, 0);
-	bypass_end(2, 0);
-	RES(multicast_leave(s, GROUP, here));
+	kernel_bypass_check_end(2, 0);
+	SAY_RESULT(multicast_leave(s, GROUP, here));
 	multicast_settle();
 	peer_send(far(), 0, GROUP, 7200, 40, 5);
 	multicast_settle();
 	multicast_takes("left", s);
-	RES(multicast_join(s, GROUP, here));
+	SAY_RESULT(multicast_join(s, GROUP, here));
 	peer_send(far(), 0, GROUP, 7200, 40, 6);
 	take(s, 2000, 0);
 	close(s);
@@ -106,17 +106,17 @@ CASE(multicast_join_leave, "a group's datagrams come while the socket is a membe
 
 CASE(multicast_bound_to_group, "a socket bound to the group gets the group's datagrams and no unicast")
 {
-	int s = udp_at(GROUP, 7201);
+	int s = udp_socket_bound_to(GROUP, 7201);
 
-	far_sender(0, there, "peer");
-	RES(multicast_join(s, GROUP, here));
+	far_peer_open_mcast_sender(0, there, "peer");
+	SAY_RESULT(multicast_join(s, GROUP, here));
 	say_name("bound", s);
 	expect_offloaded(s);
 	multicast_settle();
-	bypass_begin();
+	kernel_bypass_check_begin();
 	peer_send(far(), 0, GROUP, 7201, 40, 1);
 	take(s, 2000, 0);
-	bypass_end(1, 0);
+	kernel_bypass_check_end(1, 0);
 	peer_send(far(), 0, here, 7201, 40, 2);
 	peer_send(far(), 0, OTHER_GROUP, 7201, 40, 3);
 	multicast_settle();
@@ -125,10 +125,10 @@ CASE(multicast_bound_to_group, "a socket bound to the group gets the group's dat
 
 CASE(multicast_not_joined, "bound to a group without membership: only what other memberships let in")
 {
-	int s = udp_at(GROUP, 7202);
+	int s = udp_socket_bound_to(GROUP, 7202);
 
 	expect_os(s, VMA_SOCK_NO_MEMBERSHIP);
-	far_sender(0, there, "peer");
+	far_peer_open_mcast_sender(0, there, "peer");
 	peer_send(far(), 0, GROUP, 7202, 40, 1);
 	multicast_settle();
 	multicast_takes("not joined", s);
@@ -136,30 +136,30 @@ CASE(multicast_not_joined, "bound to a group without membership: only what other
 
 CASE(multicast_errors, "membership calls: what is refused, and with what errno")
 {
-	int s = udp_at("0.0.0.0", 7203);
+	int s = udp_socket_bound_to("0.0.0.0", 7203);
 	struct ip_mreqn by_index = {.imr_multiaddr = address_of(GROUP, 0).sin_addr, .imr_ifindex = 9999};
 
-	RES(multicast_join(s, here, here));
-	RES(multicast_join(s, GROUP, "192.0.2.1"));
-	RES(multicast_leave(s, GROUP, here));
-	RES(multicast_join(s, GROUP, here));
-	RES(multicast_join(s, GROUP, here));
-	RES(multicast_leave(s, GROUP, here_second));
-	RES(multicast_leave(s, GROUP, here));
-	RES(multicast_leave(s, GROUP, here));
-	RES(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, &by_index, sizeof(by_index)));
+	SAY_RESULT(multicast_join(s, here, here));
+	SAY_RESULT(multicast_join(s, GROUP, "192.0.2.1"));
+	SAY_RESULT(multicast_leave(s, GROUP, here));
+	SAY_RESULT(multicast_join(s, GROUP, here));
+	SAY_RESULT(multicast_join(s, GROUP, here));
+	SAY_RESULT(multicast_leave(s, GROUP, here_second));
+	SAY_RESULT(multicast_leave(s, GROUP, here));
+	SAY_RESULT(multicast_leave(s, GROUP, here));
+	SAY_RESULT(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, &by_index, sizeof(by_index)));
 	by_index.imr_ifindex = (int)if_nametoindex(if_first);
-	RES(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, &by_index, sizeof(by_index)));
-	RES(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, &by_index, 4));
-	RES(setsockopt(s, IPPROTO_IP, IP_DROP_MEMBERSHIP, &by_index, sizeof(by_index)));
-	RES(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, here, here, there));
-	RES(source_option(s, IP_DROP_SOURCE_MEMBERSHIP, GROUP, here, there));
-	RES(source_option(s, IP_BLOCK_SOURCE, GROUP, here, there));
-	RES(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there));
-	RES(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there));
-	RES(source_option(s, IP_BLOCK_SOURCE, GROUP, here, there));
-	RES(multicast_join(s, GROUP, here));
-	RES(multicast_leave(s, GROUP, here));
+	SAY_RESULT(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, &by_index, sizeof(by_index)));
+	SAY_RESULT(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, &by_index, 4));
+	SAY_RESULT(setsockopt(s, IPPROTO_IP, IP_DROP_MEMBERSHIP, &by_index, sizeof(by_index)));
+	SAY_RESULT(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, here, here, there));
+	SAY_RESULT(source_option(s, IP_DROP_SOURCE_MEMBERSHIP, GROUP, here, there));
+	SAY_RESULT(source_option(s, IP_BLOCK_SOURCE, GROUP, here, there));
+	SAY_RESULT(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there));
+	SAY_RESULT(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there));
+	SAY_RESULT(source_option(s, IP_BLOCK_SOURCE, GROUP, here, there));
+	SAY_RESULT(multicast_join(s, GROUP, here));
+	SAY_RESULT(multicast_leave(s, GROUP, here));
 	for (int i = 0; i < 22; i++) {
 		char group[32];
 
@@ -172,30 +172,30 @@ CASE(multicast_errors, "membership calls: what is refused, and with what errno")
 
 CASE(multicast_sources, "source-specific groups: only the sources that were named, several of them")
 {
-	int s = udp_at("0.0.0.0", 7204);
+	int s = udp_socket_bound_to("0.0.0.0", 7204);
 
-	far_sender(0, there, "first");
-	far_sender(1, there_too, "third");
-	RES(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there));
+	far_peer_open_mcast_sender(0, there, "first");
+	far_peer_open_mcast_sender(1, there_too, "third");
+	SAY_RESULT(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there));
 	expect_offloaded(s);
 	multicast_settle();
 	peer_send(far(), 0, GROUP, 7204, 40, 1);
 	peer_send(far(), 1, GROUP, 7204, 40, 2);
 	multicast_settle();
 	multicast_takes("of the first", s);
-	RES(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there_too));
+	SAY_RESULT(source_option(s, IP_ADD_SOURCE_MEMBERSHIP, GROUP, here, there_too));
 	multicast_settle();
 	peer_send(far(), 0, GROUP, 7204, 40, 3);
 	peer_send(far(), 1, GROUP, 7204, 40, 4);
 	multicast_settle();
 	multicast_takes("of both", s);
-	RES(source_option(s, IP_DROP_SOURCE_MEMBERSHIP, GROUP, here, there));
+	SAY_RESULT(source_option(s, IP_DROP_SOURCE_MEMBERSHIP, GROUP, here, there));
 	multicast_settle();
 	peer_send(far(), 0, GROUP, 7204, 40, 5);
 	peer_send(far(), 1, GROUP, 7204, 40, 6);
 	multicast_settle();
 	multicast_takes("of the other", s);
-	RES(source_option(s, IP_DROP_SOURCE_MEMBERSHIP, GROUP, here, there_too));
+	SAY_RESULT(source_option(s, IP_DROP_SOURCE_MEMBERSHIP, GROUP, here, there_too));
 	multicast_settle();
 	peer_send(far(), 1, GROUP, 7204, 40, 7);
 	multicast_settle();
@@ -204,19 +204,19 @@ CASE(multicast_sources, "source-specific groups: only the sources that were name
 
 CASE(multicast_blocked_sources, "IP_BLOCK_SOURCE and IP_UNBLOCK_SOURCE of a group of any sources")
 {
-	int s = udp_at("0.0.0.0", 7205);
+	int s = udp_socket_bound_to("0.0.0.0", 7205);
 
-	far_sender(0, there, "first");
-	far_sender(1, there_too, "third");
-	RES(multicast_join(s, GROUP, here));
-	RES(source_option(s, IP_BLOCK_SOURCE, GROUP, here, there));
+	far_peer_open_mcast_sender(0, there, "first");
+	far_peer_open_mcast_sender(1, there_too, "third");
+	SAY_RESULT(multicast_join(s, GROUP, here));
+	SAY_RESULT(source_option(s, IP_BLOCK_SOURCE, GROUP, here, there));
 	expect_offloaded(s);
 	multicast_settle();
 	peer_send(far(), 0, GROUP, 7205, 40, 1);
 	peer_send(far(), 1, GROUP, 7205, 40, 2);
 	multicast_settle();
 	multicast_takes("blocked", s);
-	RES(source_option(s, IP_UNBLOCK_SOURCE, GROUP, here, there));
+	SAY_RESULT(source_option(s, IP_UNBLOCK_SOURCE, GROUP, here, there));
 	multicast_settle();
 	peer_send(far(), 0, GROUP, 7205, 40, 3);
 	multicast_settle();
@@ -225,7 +225,7 @@ CASE(multicast_blocked_sources, "IP_BLOCK_SOURCE and IP_UNBLOCK_SOURCE of a grou
 
 CASE(multicast_group_req, "the MCAST_ options: join, leave, sources, a whole filter")
 {
-	int s = udp_at("0.0.0.0", 7206);
+	int s = udp_socket_bound_to("0.0.0.0", 7206);
 	struct group_req group = {.gr_interface = if_nametoindex(if_first)};
 	struct group_source_req source = {.gsr_interface = if_nametoindex(if_first)};
 	struct sockaddr_in address = address_of(GROUP, 0);
@@ -234,24 +234,24 @@ CASE(multicast_group_req, "the MCAST_ options: join, leave, sources, a whole fil
 	memcpy(&source.gsr_group, &address, sizeof(address));
 	address = address_of(there_too, 0);
 	memcpy(&source.gsr_source, &address, sizeof(address));
-	far_sender(0, there, "first");
-	far_sender(1, there_too, "third");
-	RES(setsockopt(s, IPPROTO_IP, MCAST_JOIN_GROUP, &group, sizeof(group)));
+	far_peer_open_mcast_sender(0, there, "first");
+	far_peer_open_mcast_sender(1, there_too, "third");
+	SAY_RESULT(setsockopt(s, IPPROTO_IP, MCAST_JOIN_GROUP, &group, sizeof(group)));
 	expect_offloaded(s);
 	multicast_settle();
 	peer_send(far(), 0, GROUP, 7206, 40, 1);
 	multicast_settle();
 	multicast_takes("joined", s);
-	RES(setsockopt(s, IPPROTO_IP, MCAST_LEAVE_GROUP, &group, sizeof(group)));
-	RES(setsockopt(s, IPPROTO_IP, MCAST_JOIN_SOURCE_GROUP, &source, sizeof(source)));
+	SAY_RESULT(setsockopt(s, IPPROTO_IP, MCAST_LEAVE_GROUP, &group, sizeof(group)));
+	SAY_RESULT(setsockopt(s, IPPROTO_IP, MCAST_JOIN_SOURCE_GROUP, &source, sizeof(source)));
 	multicast_settle();
 	peer_send(far(), 0, GROUP, 7206, 40, 2);
 	peer_send(far(), 1, GROUP, 7206, 40, 3);
 	multicast_settle();
 	multicast_takes("source", s);
 	address = address_of(there, 0);
-	RES(setsourcefilter(s, if_nametoindex(if_first), (struct sockaddr *)&group.gr_group, sizeof(address),
-	                    MCAST_INCLUDE, 1, (struct sockaddr_storage *)&source.gsr_source));
+	SAY_RESULT(setsourcefilter(s, if_nametoindex(if_first), (struct sockaddr *)&group.gr_group, sizeof(address),
+	                           MCAST_INCLUDE, 1, (struct sockaddr_storage *)&source.gsr_source));
 	multicast_settle();
 	peer_send(far(), 1, GROUP, 7206, 40, 4);
 	multicast_settle();
@@ -262,28 +262,28 @@ CASE(multicast_two_members, "two sockets of one process in one group both get ev
 {
 	int one = shared_at("0.0.0.0", 7207), two = shared_at("0.0.0.0", 7207), other = shared_at("0.0.0.0", 7207);
 
-	far_sender(0, there, "peer");
-	RES(multicast_join(one, GROUP, here));
-	RES(multicast_join(two, GROUP, here));
-	RES(set_int(other, IPPROTO_IP, IP_MULTICAST_ALL, 0));
+	far_peer_open_mcast_sender(0, there, "peer");
+	SAY_RESULT(multicast_join(one, GROUP, here));
+	SAY_RESULT(multicast_join(two, GROUP, here));
+	SAY_RESULT(set_int(other, IPPROTO_IP, IP_MULTICAST_ALL, 0));
 	expect_offloaded(one);
 	expect_offloaded(two);
 	multicast_settle();
-	bypass_begin();
+	kernel_bypass_check_begin();
 	peer_send(far(), 0, GROUP, 7207, 40, 1);
 	multicast_settle();
 	multicast_takes("one", one);
 	multicast_takes("two", two);
-	bypass_end(2, 0);
+	kernel_bypass_check_end(2, 0);
 	multicast_takes("no member", other);
-	RES(multicast_leave(two, GROUP, here));
+	SAY_RESULT(multicast_leave(two, GROUP, here));
 	multicast_settle();
 	peer_send(far(), 0, GROUP, 7207, 40, 2);
 	multicast_settle();
 	multicast_takes("one", one);
 	multicast_takes("two has left", two);
-	RES(close(one));
-	RES(multicast_join(two, GROUP, here));
+	SAY_RESULT(close(one));
+	SAY_RESULT(multicast_join(two, GROUP, here));
 	multicast_settle();
 	peer_send(far(), 0, GROUP, 7207, 40, 3);
 	multicast_settle();
@@ -294,9 +294,9 @@ CASE(multicast_all, "IP_MULTICAST_ALL: what others have joined comes too, or doe
 {
 	int member = shared_at("0.0.0.0", 7208), all = shared_at("0.0.0.0", 7209), own = shared_at("0.0.0.0", 7209);
 
-	far_sender(0, there, "peer");
-	RES(multicast_join(member, GROUP, here));
-	RES(set_int(own, IPPROTO_IP, IP_MULTICAST_ALL, 0));
+	far_peer_open_mcast_sender(0, there, "peer");
+	SAY_RESULT(multicast_join(member, GROUP, here));
+	SAY_RESULT(set_int(own, IPPROTO_IP, IP_MULTICAST_ALL, 0));
 	multicast_settle();
 	peer_send(far(), 0, GROUP, 7209, 40, 1);
 	multicast_settle();
@@ -307,14 +307,14 @@ CASE(multicast_all, "IP_MULTICAST_ALL: what others have joined comes too, or doe
 
 CASE(multicast_interfaces, "membership is of an interface; IP_MULTICAST_IF chooses where to send")
 {
-	int s = udp_at("0.0.0.0", 7210), sender = udp_socket();
+	int s = udp_socket_bound_to("0.0.0.0", 7210), sender = udp_socket();
 	struct in_addr second = address_of(here_second, 0).sin_addr, got = {0};
 	struct ip_mreqn by_index = {.imr_ifindex = (int)if_nametoindex(if_first)};
 	socklen_t len = sizeof(got);
 
-	far_sender(0, there, "first");
-	far_sender(1, there_second, "second");
-	RES(multicast_join(s, GROUP, here_second));
+	far_peer_open_mcast_sender(0, there, "first");
+	far_peer_open_mcast_sender(1, there_second, "second");
+	SAY_RESULT(multicast_join(s, GROUP, here_second));
 	expect_offloaded(s);
 	multicast_settle();
 	peer_send(far(), 0, GROUP, 7210, 40, 1);
@@ -324,82 +324,82 @@ CASE(multicast_interfaces, "membership is of an interface; IP_MULTICAST_IF choos
 	peer_open(far(), 2, GROUP, 7211);
 	peer(far(), "join 2 %s %s", GROUP, there);
 	peer(far(), "join 2 %s %s", GROUP, there_second);
-	RES(send_to_group(sender, GROUP, 7211, 3));
-	name_port_of(sender, "us");
-	peer_take(far(), 2, 2000);
-	RES(setsockopt(sender, IPPROTO_IP, IP_MULTICAST_IF, &second, sizeof(second)));
-	RES(getsockopt(sender, IPPROTO_IP, IP_MULTICAST_IF, &got, &len));
+	SAY_RESULT(send_to_group(sender, GROUP, 7211, 3));
+	register_port_name_of_fd(sender, "us");
+	say_peer_received(far(), 2, 2000);
+	SAY_RESULT(setsockopt(sender, IPPROTO_IP, IP_MULTICAST_IF, &second, sizeof(second)));
+	SAY_RESULT(getsockopt(sender, IPPROTO_IP, IP_MULTICAST_IF, &got, &len));
 	say("%s", got.s_addr == second.s_addr ? "the second" : "another");
-	RES(set_int(sender, IPPROTO_IP, IP_MULTICAST_TTL, 7));
-	RES(send_to_group(sender, GROUP, 7211, 4));
-	peer_take(far(), 2, 2000);
-	RES(setsockopt(sender, IPPROTO_IP, IP_MULTICAST_IF, &by_index, sizeof(by_index)));
-	RES(send_to_group(sender, GROUP, 7211, 5));
-	peer_take(far(), 2, 2000);
+	SAY_RESULT(set_int(sender, IPPROTO_IP, IP_MULTICAST_TTL, 7));
+	SAY_RESULT(send_to_group(sender, GROUP, 7211, 4));
+	say_peer_received(far(), 2, 2000);
+	SAY_RESULT(setsockopt(sender, IPPROTO_IP, IP_MULTICAST_IF, &by_index, sizeof(by_index)));
+	SAY_RESULT(send_to_group(sender, GROUP, 7211, 5));
+	say_peer_received(far(), 2, 2000);
 	second = address_of("192.0.2.1", 0).sin_addr;
-	RES(setsockopt(sender, IPPROTO_IP, IP_MULTICAST_IF, &second, sizeof(second)));
+	SAY_RESULT(setsockopt(sender, IPPROTO_IP, IP_MULTICAST_IF, &second, sizeof(second)));
 	expect_offloaded(sender);
 }
 
 CASE(multicast_sent_around_the_kernel, "without members here, what is sent to a group bypasses the kernel")
 {
-	int s = udp_at(here, 0);
+	int s = udp_socket_bound_to(here, 0);
 
-	name_port_of(s, "us");
+	register_port_name_of_fd(s, "us");
 	peer_open(far(), 0, "0.0.0.0", 7212);
 	peer(far(), "join 0 %s %s", GROUP, there);
 	expect_offloaded(s);
-	RES(send_to_group(s, GROUP, 7212, 1));
-	peer_take(far(), 0, 2000);
-	bypass_begin();
+	SAY_RESULT(send_to_group(s, GROUP, 7212, 1));
+	say_peer_received(far(), 0, 2000);
+	kernel_bypass_check_begin();
 	for (int i = 0; i < 5; i++) {
-		RES(send_to_group(s, GROUP, 7212, i));
-		peer_take(far(), 0, 2000);
+		SAY_RESULT(send_to_group(s, GROUP, 7212, i));
+		say_peer_received(far(), 0, 2000);
 	}
-	bypass_end(0, 5);
+	kernel_bypass_check_end(0, 5);
 }
 
 CASE(multicast_loop_in_process, "IP_MULTICAST_LOOP: a process hears itself, once, or not; and the network hears it")
 {
-	int s = udp_at("0.0.0.0", 7213), sender = udp_at(here, 0);
+	int s = udp_socket_bound_to("0.0.0.0", 7213), sender = udp_socket_bound_to(here, 0);
 
-	name_port_of(sender, "us");
+	register_port_name_of_fd(sender, "us");
 	peer_open(far(), 0, "0.0.0.0", 7213);
 	peer(far(), "join 0 %s %s", GROUP, there);
-	RES(multicast_join(s, GROUP, here));
+	SAY_RESULT(multicast_join(s, GROUP, here));
 	expect_offloaded(s);
 	expect_offloaded(sender);
 	multicast_settle();
-	RES(send_to_group(sender, GROUP, 7213, 1));
+	SAY_RESULT(send_to_group(sender, GROUP, 7213, 1));
 	multicast_settle();
 	multicast_takes("looped", s);
-	peer_take(far(), 0, 2000);
-	RES(set_int(sender, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
-	RES(send_to_group(sender, GROUP, 7213, 2));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(set_int(sender, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
+	SAY_RESULT(send_to_group(sender, GROUP, 7213, 2));
 	multicast_settle();
 	multicast_takes("not looped", s);
-	peer_take(far(), 0, 2000);
-	RES(set_int(sender, IPPROTO_IP, IP_MULTICAST_LOOP, 1));
-	name_port_of(s, "both");
-	RES(send_to_group(s, GROUP, 7213, 3));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(set_int(sender, IPPROTO_IP, IP_MULTICAST_LOOP, 1));
+	register_port_name_of_fd(s, "both");
+	SAY_RESULT(send_to_group(s, GROUP, 7213, 3));
 	multicast_settle();
 	multicast_takes("to oneself", s);
-	peer_take(far(), 0, 2000);
+	say_peer_received(far(), 0, 2000);
 }
 
-static void loop_between(struct peer *other, int port)
+static void say_multicast_loop_with_process(struct peer *other, int port)
 {
-	int s = udp_at("0.0.0.0", port + 1), sender = udp_at(here, 0);
+	int s = udp_socket_bound_to("0.0.0.0", port + 1), sender = udp_socket_bound_to(here, 0);
 
-	name_port_of(sender, "us");
+	register_port_name_of_fd(sender, "us");
 	peer_open(other, 0, "0.0.0.0", port);
 	peer(other, "join 0 %s %s", GROUP, here);
 	multicast_settle();
-	RES(send_to_group(sender, GROUP, port, 1));
-	peer_take(other, 0, 2000);
-	peer_take(other, 0, 50);
-	RES(multicast_join(s, GROUP, here));
-	name_port(peer_open(other, 1, here, 0), "other");
+	SAY_RESULT(send_to_group(sender, GROUP, port, 1));
+	say_peer_received(other, 0, 2000);
+	say_peer_received(other, 0, 50);
+	SAY_RESULT(multicast_join(s, GROUP, here));
+	register_port_name(peer_open(other, 1, here, 0), "other");
 	peer(other, "mcif 1 %s", here);
 	multicast_settle();
 	peer_send(other, 1, GROUP, port + 1, 40, 2);
@@ -409,44 +409,45 @@ static void loop_between(struct peer *other, int port)
 	peer_send(other, 1, GROUP, port + 1, 40, 3);
 	multicast_settle();
 	multicast_takes("from the other, not looped", s);
-	RES(set_int(sender, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
-	RES(send_to_group(sender, GROUP, port, 4));
-	peer_take(other, 0, 50);
+	SAY_RESULT(set_int(sender, IPPROTO_IP, IP_MULTICAST_LOOP, 0));
+	SAY_RESULT(send_to_group(sender, GROUP, port, 4));
+	say_peer_received(other, 0, 50);
 }
 
 CASE(multicast_loop_to_plain, "multicast between this process and a plain one on the same host")
 {
-	loop_between(near(), 7214);
+	say_multicast_loop_with_process(near(), 7214);
 }
 
 CASE(multicast_loop_to_twin, "multicast between two preloaded processes on the same host")
 {
-	loop_between(twin(), 7216);
+	say_multicast_loop_with_process(twin(), 7216);
 }
 
 CASE(multicast_members_in_two_processes, "members of a group on one port in several processes all get a copy")
 {
 	int s = shared_at("0.0.0.0", 7218);
 
-	far_sender(0, there, "peer");
+	far_peer_open_mcast_sender(0, there, "peer");
 	peer(near(), "share 0 0.0.0.0 7218 %d", SO_REUSEADDR);
 	peer(near(), "join 0 %s %s", GROUP, here);
 	peer(twin(), "share 0 0.0.0.0 7218 %d", SO_REUSEADDR);
 	peer(twin(), "join 0 %s %s", GROUP, here);
-	RES(multicast_join(s, GROUP, here));
+	SAY_RESULT(multicast_join(s, GROUP, here));
 	pause_ms(1200);
 	peer_send(far(), 0, GROUP, 7218, 40, 1);
 	multicast_settle();
 	multicast_takes("here", s);
-	peer_take(near(), 0, 500);
-	peer_take(twin(), 0, 500);
+	say_peer_received(near(), 0, 500);
+	say_peer_received(twin(), 0, 500);
 }
 
 CASE(broadcast_received, "broadcasts come to sockets bound to 0.0.0.0 or to the broadcast address")
 {
-	int any = udp_at("0.0.0.0", 7220), bound = udp_at("10.9.0.255", 7221), unicast = udp_at(here, 7222);
+	int any = udp_socket_bound_to("0.0.0.0", 7220), bound = udp_socket_bound_to("10.9.0.255", 7221),
+	    unicast = udp_socket_bound_to(here, 7222);
 
-	name_port(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
 	peer(far(), "opt 0 %d %d 1", SOL_SOCKET, SO_BROADCAST);
 	expect_offloaded(any);
 	expect_offloaded(unicast);
@@ -471,17 +472,17 @@ CASE(broadcast_sent, "broadcasts leave, with SO_BROADCAST only, and come back to
 	int s = shared_at("0.0.0.0", 7223);
 	struct sockaddr_in to = address_of("10.9.0.255", 7223);
 
-	name_port(7223, "us");
+	register_port_name(7223, "us");
 	peer_open(far(), 0, "0.0.0.0", 7223);
 	peer(near(), "share 0 10.9.0.255 7223 %d", SO_REUSEADDR);
 	expect_offloaded(s);
-	RES(sendto(s, "hello", 5, 0, (struct sockaddr *)&to, sizeof(to)));
-	RES(set_int(s, SOL_SOCKET, SO_BROADCAST, 1));
-	RES(sendto(s, "hello", 5, 0, (struct sockaddr *)&to, sizeof(to)));
-	peer_take(far(), 0, 2000);
-	peer_take(near(), 0, 500);
+	SAY_RESULT(sendto(s, "hello", 5, 0, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_BROADCAST, 1));
+	SAY_RESULT(sendto(s, "hello", 5, 0, (struct sockaddr *)&to, sizeof(to)));
+	say_peer_received(far(), 0, 2000);
+	say_peer_received(near(), 0, 500);
 	multicast_settle();
 	multicast_takes("back", s);
-	RES(set_int(s, SOL_SOCKET, SO_BROADCAST, 0));
-	RES(sendto(s, "hello", 5, 0, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_BROADCAST, 0));
+	SAY_RESULT(sendto(s, "hello", 5, 0, (struct sockaddr *)&to, sizeof(to)));
 }

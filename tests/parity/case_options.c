@@ -20,7 +20,7 @@ struct option {
 #name, level, name                                                                                     \
 	}
 
-static void matrix(const struct option *options, size_t n)
+static void say_option_matrix(const struct option *options, size_t n)
 {
 	static const int values[] = {1, 0, 2, -1, 255, 256, 70000};
 
@@ -80,7 +80,7 @@ CASE(options_of_sockets, "SOL_SOCKET options: values, defaults, errors")
 	                                        {"unknown", SOL_SOCKET, 999},
 	                                        {"of no level", 999, 1}};
 
-	matrix(options, sizeof(options) / sizeof(options[0]));
+	say_option_matrix(options, sizeof(options) / sizeof(options[0]));
 }
 
 CASE(options_of_ip, "IPPROTO_IP and IPPROTO_UDP options: values, defaults, errors")
@@ -102,7 +102,7 @@ CASE(options_of_ip, "IPPROTO_IP and IPPROTO_UDP options: values, defaults, error
 	        OPTION(IPPROTO_UDP, UDP_GRO),         OPTION(IPPROTO_UDP, UDP_NO_CHECK6_TX),
 	        {"unknown", IPPROTO_UDP, 250}};
 
-	matrix(options, sizeof(options) / sizeof(options[0]));
+	say_option_matrix(options, sizeof(options) / sizeof(options[0]));
 }
 
 CASE(options_of_every_length, "options in buffers that are too short, too long, bad, or of no length")
@@ -113,7 +113,7 @@ CASE(options_of_every_length, "options in buffers that are too short, too long, 
 	        OPTION(IPPROTO_IP, IP_TTL),           OPTION(IPPROTO_IP, IP_TOS),
 	        OPTION(IPPROTO_IP, IP_MULTICAST_TTL), OPTION(IPPROTO_IP, IP_MULTICAST_LOOP),
 	        OPTION(IPPROTO_IP, IP_ADD_MEMBERSHIP)};
-	int s = udp_at(here, 0), one = 1;
+	int s = udp_socket_bound_to(here, 0), one = 1;
 	char bytes[64];
 	socklen_t len;
 
@@ -133,18 +133,18 @@ CASE(options_of_every_length, "options in buffers that are too short, too long, 
 			    set == 0 ? "ok" : error_name(set_errno), rc == 0 ? "ok" : error_name(errno), (unsigned)len,
 			    bytes[size] == 'x' ? "untouched" : "changed");
 		}
-	RES(setsockopt(s, SOL_SOCKET, SO_REUSEADDR, bad_pointer(), sizeof(one)));
-	RES(setsockopt(s, IPPROTO_IP, IP_TTL, bad_pointer(), sizeof(one)));
-	RES(setsockopt(s, IPPROTO_IP, IP_MULTICAST_TTL, bad_pointer(), 1));
-	RES(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, bad_pointer(), sizeof(struct ip_mreqn)));
-	RES(setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, bad_pointer(), sizeof(struct timeval)));
-	RES(setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, (socklen_t)-1));
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_REUSEADDR, bad_pointer(), sizeof(one)));
+	SAY_RESULT(setsockopt(s, IPPROTO_IP, IP_TTL, bad_pointer(), sizeof(one)));
+	SAY_RESULT(setsockopt(s, IPPROTO_IP, IP_MULTICAST_TTL, bad_pointer(), 1));
+	SAY_RESULT(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, bad_pointer(), sizeof(struct ip_mreqn)));
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, bad_pointer(), sizeof(struct timeval)));
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, (socklen_t)-1));
 	len = sizeof(one);
-	RES(getsockopt(s, SOL_SOCKET, SO_REUSEADDR, bad_pointer(), &len));
-	RES(getsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, bad_pointer()));
+	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_REUSEADDR, bad_pointer(), &len));
+	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, bad_pointer()));
 	len = (socklen_t)-1;
-	RES(getsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, &len));
-	RES(getsockopt(s, IPPROTO_IP, IP_TTL, &one, &len));
+	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, &len));
+	SAY_RESULT(getsockopt(s, IPPROTO_IP, IP_TTL, &one, &len));
 	expect_offloaded(s);
 }
 
@@ -155,59 +155,59 @@ CASE(options_keep_working, "a socket with many options set is still offloaded, a
 	        OPTION(SOL_SOCKET, SO_PRIORITY),  OPTION(SOL_SOCKET, SO_KEEPALIVE),    OPTION(SOL_SOCKET, SO_RCVLOWAT),
 	        OPTION(IPPROTO_IP, IP_PKTINFO),   OPTION(IPPROTO_IP, IP_RECVTTL),      OPTION(IPPROTO_IP, IP_RECVTOS),
 	        OPTION(IPPROTO_IP, IP_RECVERR),   OPTION(IPPROTO_IP, IP_MULTICAST_TTL)};
-	int s = udp_at(here, 0), port = peer_open(far(), 0, there, 0), buffer = 100000;
+	int s = udp_socket_bound_to(here, 0), port = peer_open(far(), 0, there, 0), buffer = 100000;
 	struct sockaddr_in to = address_of(there, port);
 
-	name_port(port, "peer");
-	name_port_of(s, "us");
+	register_port_name(port, "peer");
+	register_port_name_of_fd(s, "us");
 	for (size_t i = 0; i < sizeof(options) / sizeof(options[0]); i++)
 		say("%s: %d", options[i].text, set_int(s, options[i].level, options[i].name, 1));
-	RES(set_int(s, SOL_SOCKET, SO_RCVBUF, buffer));
-	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, buffer));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_RCVBUF, buffer));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_SNDBUF, buffer));
 	expect_offloaded(s);
-	warm_up(s, there, port);
-	bypass_begin();
+	warm_up_until_offloaded_send(s, there, port);
+	kernel_bypass_check_begin();
 	peer_send(far(), 0, here, port_of(s), 100, 1);
 	take(s, 2000, 0);
-	RES(sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)));
-	peer_take(far(), 0, 2000);
-	bypass_end(1, 1);
+	SAY_RESULT(sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)));
+	say_peer_received(far(), 0, 2000);
+	kernel_bypass_check_end(1, 1);
 }
 
 CASE(options_ttl_tos, "IP_TTL, IP_TOS and IP_MULTICAST_TTL are on what is sent")
 {
 	static const int ttls[] = {1, 17, 255, -1}, toses[] = {0x10, 0xb8, 0xff, 0};
-	int port = peer_open(far(), 0, there, 0), s = udp_to(there, port);
+	int port = peer_open(far(), 0, there, 0), s = udp_socket_connected_to(there, port);
 
-	name_port_of(s, "us");
+	register_port_name_of_fd(s, "us");
 	expect_offloaded(s);
-	warm_up(s, NULL, 0);
+	warm_up_until_offloaded_send(s, NULL, 0);
 	for (int i = 0; i < 4; i++) {
-		RES(set_int(s, IPPROTO_IP, IP_TTL, ttls[i]));
-		RES(set_int(s, IPPROTO_IP, IP_TOS, toses[i]));
+		SAY_RESULT(set_int(s, IPPROTO_IP, IP_TTL, ttls[i]));
+		SAY_RESULT(set_int(s, IPPROTO_IP, IP_TOS, toses[i]));
 		pause_ms(20);
-		bypass_begin();
-		RES(send(s, "x", 1, 0));
-		peer_take(far(), 0, 2000);
-		bypass_end(0, 1);
+		kernel_bypass_check_begin();
+		SAY_RESULT(send(s, "x", 1, 0));
+		say_peer_received(far(), 0, 2000);
+		kernel_bypass_check_end(0, 1);
 	}
 }
 
 CASE(options_priority_mark, "SO_PRIORITY, SO_MARK, SO_DONTROUTE, SO_NO_CHECK: datagrams still leave")
 {
-	int port = peer_open(far(), 0, there, 0), s = udp_to(there, port);
+	int port = peer_open(far(), 0, there, 0), s = udp_socket_connected_to(there, port);
 
-	name_port_of(s, "us");
-	RES(set_int(s, SOL_SOCKET, SO_PRIORITY, 5));
-	RES(set_int(s, SOL_SOCKET, SO_MARK, 77));
-	RES(send(s, "x", 1, 0));
-	peer_take(far(), 0, 2000);
-	RES(set_int(s, SOL_SOCKET, SO_DONTROUTE, 1));
-	RES(send(s, "x", 1, 0));
-	peer_take(far(), 0, 2000);
-	RES(set_int(s, SOL_SOCKET, SO_NO_CHECK, 1));
-	RES(send(s, "x", 1, 0));
-	peer_take(far(), 0, 2000);
+	register_port_name_of_fd(s, "us");
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_PRIORITY, 5));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_MARK, 77));
+	SAY_RESULT(send(s, "x", 1, 0));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_DONTROUTE, 1));
+	SAY_RESULT(send(s, "x", 1, 0));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_NO_CHECK, 1));
+	SAY_RESULT(send(s, "x", 1, 0));
+	say_peer_received(far(), 0, 2000);
 }
 
 CASE(options_bindtodevice, "SO_BINDTODEVICE: which device, and what then comes and goes")
@@ -217,30 +217,30 @@ CASE(options_bindtodevice, "SO_BINDTODEVICE: which device, and what then comes a
 	char name[64] = "";
 	socklen_t len = sizeof(name);
 
-	name_port(peer_open(far(), 0, there, 0), "peer");
-	name_port(peer_open(far(), 1, there_second, 0), "second");
-	RES(setsockopt(s, SOL_SOCKET, SO_BINDTODEVICE, "nonesuch", 9));
-	RES(setsockopt(s, SOL_SOCKET, SO_BINDTODEVICE, bad_pointer(), 9));
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_open(far(), 1, there_second, 0), "second");
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_BINDTODEVICE, "nonesuch", 9));
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_BINDTODEVICE, bad_pointer(), 9));
 	say("%d", setsockopt(s, SOL_SOCKET, SO_BINDTODEVICE, if_first, (socklen_t)strlen(if_first) + 1));
-	RES(getsockopt(s, SOL_SOCKET, SO_BINDTODEVICE, name, &len));
+	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_BINDTODEVICE, name, &len));
 	say("%s", strcmp(name, if_first) == 0 ? "the first" : "another");
 	to = address_of("0.0.0.0", 7030);
-	RES(bind(s, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(bind(s, (struct sockaddr *)&to, sizeof(to)));
 	expect_offloaded(s);
 	peer_send(far(), 1, here_second, 7030, 10, 1);
 	peer_send(far(), 0, here, 7030, 10, 2);
 	is_readable(s, 2000);
-	let_arrive(20);
+	wait_until_sent_packets_arrived(20);
 	take_all(s);
 	port = atoi(peer(far(), "port 0"));
 	to = address_of(there, port);
-	RES(sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)));
+	say_peer_received(far(), 0, 2000);
 	to = address_of(there_second, 7100);
-	RES(sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)));
-	RES(setsockopt(s, SOL_SOCKET, SO_BINDTODEVICE, "", 0));
+	SAY_RESULT(sendto(s, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_BINDTODEVICE, "", 0));
 	len = sizeof(name);
-	RES(getsockopt(s, SOL_SOCKET, SO_BINDTODEVICE, name, &len));
+	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_BINDTODEVICE, name, &len));
 	say("%u bytes", (unsigned)len);
 	peer_send(far(), 1, here_second, 7030, 10, 3);
 	take(s, 2000, 0);
@@ -248,28 +248,28 @@ CASE(options_bindtodevice, "SO_BINDTODEVICE: which device, and what then comes a
 
 CASE(options_nonblocking, "FIONBIO, O_NONBLOCK and SOCK_NONBLOCK are one flag")
 {
-	int s = udp_at(here, 0), on = 1, off = 0;
+	int s = udp_socket_bound_to(here, 0), on = 1, off = 0;
 	char byte;
 
 	expect_offloaded(s);
 	say("flags %x", fcntl(s, F_GETFL));
-	RES(ioctl(s, FIONBIO, &on));
+	SAY_RESULT(ioctl(s, FIONBIO, &on));
 	say("flags %x", fcntl(s, F_GETFL));
-	RES(recv(s, &byte, 1, 0));
-	RES(ioctl(s, FIONBIO, &off));
+	SAY_RESULT(recv(s, &byte, 1, 0));
+	SAY_RESULT(ioctl(s, FIONBIO, &off));
 	say("flags %x", fcntl(s, F_GETFL));
-	RES(ioctl(s, FIONBIO, bad_pointer()));
-	RES(fcntl(s, F_SETFL, O_NONBLOCK));
-	RES(read(s, &byte, 1));
-	RES(fcntl(s, F_SETFL, O_NONBLOCK | O_ASYNC));
+	SAY_RESULT(ioctl(s, FIONBIO, bad_pointer()));
+	SAY_RESULT(fcntl(s, F_SETFL, O_NONBLOCK));
+	SAY_RESULT(read(s, &byte, 1));
+	SAY_RESULT(fcntl(s, F_SETFL, O_NONBLOCK | O_ASYNC));
 	say("flags %x", fcntl(s, F_GETFL));
-	RES(fcntl(s, F_SETFL, 0));
+	SAY_RESULT(fcntl(s, F_SETFL, 0));
 	say("descriptor flags %d", fcntl(s, F_GETFD));
-	RES(fcntl(s, F_SETFD, FD_CLOEXEC));
+	SAY_RESULT(fcntl(s, F_SETFD, FD_CLOEXEC));
 	say("descriptor flags %d", fcntl(s, F_GETFD));
-	RES(fcntl(s, F_GETOWN));
-	RES(fcntl(s, 9999));
+	SAY_RESULT(fcntl(s, F_GETOWN));
+	SAY_RESULT(fcntl(s, 9999));
 	s = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0);
-	RES(recv(s, &byte, 1, 0));
+	SAY_RESULT(recv(s, &byte, 1, 0));
 	say("flags %x", fcntl(s, F_GETFL));
 }

@@ -17,10 +17,10 @@
 
 static int passed_on_connected_udp(void)
 {
-	int port = peer_open(far(), 0, there, 0), s = udp_to(there, port);
+	int port = peer_open(far(), 0, there, 0), s = udp_socket_connected_to(there, port);
 
-	name_port(port, "peer");
-	name_port_of(s, "us");
+	register_port_name(port, "peer");
+	register_port_name_of_fd(s, "us");
 	expect_offloaded(s);
 	return s;
 }
@@ -30,7 +30,7 @@ static void passed_on_await(pid_t pid)
 	int status = -1;
 
 	if (waitpid(pid, &status, 0) != pid)
-		give_up("waitpid");
+		die_with_message("waitpid");
 	say("the program ended with %d", status);
 }
 
@@ -38,11 +38,11 @@ static void passed_on_await(pid_t pid)
 static void talk_to_cat(pid_t pid)
 {
 	for (int i = 1; i <= 3; i++) {
-		far_writes(1, 1000, i, 1);
-		far_reads(1, 1000, i, 1);
+		far_peer_writes(1, 1000, i, 1);
+		say_far_peer_reads(1, 1000, i, 1);
 	}
-	far_shuts(1, SHUT_WR);
-	far_reads(1, 1, 0, 1);
+	far_peer_shuts_down(1, SHUT_WR);
+	say_far_peer_reads(1, 1, 0, 1);
 	passed_on_await(pid);
 }
 
@@ -50,34 +50,35 @@ static pid_t spawn(posix_spawn_file_actions_t *actions, const char *path, char *
 {
 	pid_t pid = -1;
 
-	RES(posix_spawn(&pid, path, actions, NULL, args, environ));
+	SAY_RESULT(posix_spawn(&pid, path, actions, NULL, args, environ));
 	posix_spawn_file_actions_destroy(actions);
 	return pid;
 }
 
-static char *const cat[] = {"cat", NULL}, *const copy_one[] = {"dd", "bs=4096", "count=1", "status=none", NULL},
+static char *const cat[] = {"cat", NULL},
+                   *const dd_one_block_argv[] = {"dd", "bs=4096", "count=1", "status=none", NULL},
                    *const hello[] = {"echo", "hello", NULL};
 
 /* ---- other programs ---- */
 
 CASE(pass_spawn, "posix_spawn of a program whose input and output is a connection")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	posix_spawn_file_actions_t actions;
 	pid_t pid;
 
 	posix_spawn_file_actions_init(&actions);
-	RES(posix_spawn_file_actions_adddup2(&actions, s, 0));
-	RES(posix_spawn_file_actions_adddup2(&actions, s, 1));
-	RES(posix_spawn_file_actions_adddup2(&actions, -1, 1));
+	SAY_RESULT(posix_spawn_file_actions_adddup2(&actions, s, 0));
+	SAY_RESULT(posix_spawn_file_actions_adddup2(&actions, s, 1));
+	SAY_RESULT(posix_spawn_file_actions_adddup2(&actions, -1, 1));
 	pid = spawn(&actions, "/bin/cat", cat);
-	RES(close(s));
+	SAY_RESULT(close(s));
 	talk_to_cat(pid);
 }
 
 CASE(pass_spawn_kept, "posix_spawn of a program that writes to a connection, in front of and after its parent")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	posix_spawn_file_actions_t actions;
 
 	say_write(s, 100, 1, 0);
@@ -87,13 +88,13 @@ CASE(pass_spawn_kept, "posix_spawn of a program that writes to a connection, in 
 	passed_on_await(spawn(&actions, "/bin/echo", hello));
 	expect_os(s, VMA_SOCK_PASSED_ON);
 	say_write(s, 100, 2, 0);
-	far_reads(1, 100, 1, 1);
-	far_reads(1, 6, 0, 1);
-	far_reads(1, 100, 2, 1);
-	far_writes(1, 100, 3, 1);
+	say_far_peer_reads(1, 100, 1, 1);
+	say_far_peer_reads(1, 6, 0, 1);
+	say_far_peer_reads(1, 100, 2, 1);
+	far_peer_writes(1, 100, 3, 1);
 	say_read(s, 100, MSG_WAITALL);
-	RES(close(s));
-	far_reads(1, 1, 0, 1);
+	SAY_RESULT(close(s));
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(pass_spawn_udp, "posix_spawn of a program whose input and output is a UDP socket, which its parent keeps")
@@ -105,10 +106,10 @@ CASE(pass_spawn_udp, "posix_spawn of a program whose input and output is a UDP s
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_adddup2(&actions, s, 0);
 	posix_spawn_file_actions_adddup2(&actions, s, 1);
-	pid = spawn(&actions, "/bin/dd", copy_one);
+	pid = spawn(&actions, "/bin/dd", dd_one_block_argv);
 	pause_ms(1500);
 	peer_send(far(), 0, here, port_of(s), 100, 4);
-	peer_take(far(), 0, 2000);
+	say_peer_received(far(), 0, 2000);
 	passed_on_await(pid);
 	expect_os(s, VMA_SOCK_PASSED_ON);
 }
@@ -133,15 +134,15 @@ CASE(pass_spawn_listener, "posix_spawn of a program that accepts from a listener
 	posix_spawn_file_actions_adddup2(&actions, l, 0);
 	pid = spawn(&actions, this_program, args);
 	peer(far(), "dial 1 %s %d", here, port_of(l));
-	RES(close(l));
-	far_writes(1, 100, 1, 1);
+	SAY_RESULT(close(l));
+	far_peer_writes(1, 100, 1, 1);
 	passed_on_await(pid);
-	far_reads(1, 100, 2, 1);
+	say_far_peer_reads(1, 100, 2, 1);
 }
 
 CASE(pass_vfork, "vfork, dup2 onto 0 and 1, exec, as Python's subprocess does")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	pid_t pid = vfork();
 
 	if (pid == 0) {
@@ -151,13 +152,13 @@ CASE(pass_vfork, "vfork, dup2 onto 0 and 1, exec, as Python's subprocess does")
 		execv("/bin/cat", cat);
 		_exit(9);
 	}
-	RES(close(s));
+	SAY_RESULT(close(s));
 	talk_to_cat(pid);
 }
 
 CASE(pass_vfork_closes_first, "a vfork child closes all but the connection before it passes that on, to any number")
 {
-	int s = tcp_out(), other = tcp_socket();
+	int s = tcp_connected_to_far_peer(), other = tcp_socket();
 	char *const args[] = {"sh", "-c", "exec cat <&7 >&7", NULL};
 	pid_t pid = vfork();
 
@@ -167,14 +168,14 @@ CASE(pass_vfork_closes_first, "a vfork child closes all but the connection befor
 		execv("/bin/sh", args);
 		_exit(9);
 	}
-	RES(close(s));
-	RES(fcntl(other, F_GETFD));
+	SAY_RESULT(close(s));
+	SAY_RESULT(fcntl(other, F_GETFD));
 	talk_to_cat(pid);
 }
 
 CASE(pass_vfork_cloexec, "a vfork child takes close-on-exec from a connection, and its program has it by its number")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	char line[64];
 	char *const args[] = {"sh", "-c", line, NULL};
 	pid_t pid;
@@ -189,8 +190,8 @@ CASE(pass_vfork_cloexec, "a vfork child takes close-on-exec from a connection, a
 		execv("/bin/sh", args);
 		_exit(9);
 	}
-	RES(fcntl(8, F_GETFD));
-	RES(close(8));
+	SAY_RESULT(fcntl(8, F_GETFD));
+	SAY_RESULT(close(8));
 	talk_to_cat(pid);
 }
 
@@ -201,7 +202,7 @@ static pid_t vfork_copy_one(int s)
 	if (pid == 0) {
 		dup2(s, 0);
 		dup2(s, 1);
-		execv("/bin/dd", copy_one);
+		execv("/bin/dd", dd_one_block_argv);
 		_exit(9);
 	}
 	return pid;
@@ -214,9 +215,9 @@ CASE(pass_vfork_udp, "vfork, dup2 of a UDP socket onto 0 and 1, exec; the parent
 		pid_t pid = vfork_copy_one(s);
 
 		if (!keeps)
-			RES(close(s));
+			SAY_RESULT(close(s));
 		peer_send(far(), 0, here, port, 100, 4);
-		peer_take(far(), 0, 2000);
+		say_peer_received(far(), 0, 2000);
 		passed_on_await(pid);
 		if (keeps) {
 			peer_send(far(), 0, here, port, 100, 5);
@@ -231,34 +232,34 @@ CASE(pass_vfork_udp, "vfork, dup2 of a UDP socket onto 0 and 1, exec; the parent
 CASE(pass_vfork_udp_unread, "datagrams that had come and were not read are the program's")
 {
 	int s = passed_on_connected_udp();
-	char *const copy_three[] = {"dd", "bs=4096", "count=3", "status=none", NULL};
+	char *const dd_three_blocks_argv[] = {"dd", "bs=4096", "count=3", "status=none", NULL};
 	pid_t pid;
 
 	for (int i = 1; i <= 4; i++)
 		peer_send(far(), 0, here, port_of(s), 300 * i, i);
-	let_arrive(50);
+	wait_until_sent_packets_arrived(50);
 	take(s, 2000, 0);
 	pid = vfork();
 	if (pid == 0) {
 		dup2(s, 0);
 		dup2(s, 1);
-		execv("/bin/dd", copy_three);
+		execv("/bin/dd", dd_three_blocks_argv);
 		_exit(9);
 	}
 	passed_on_await(pid);
 	for (int i = 2; i <= 4; i++)
-		peer_take(far(), 0, 2000);
+		say_peer_received(far(), 0, 2000);
 	take_all(s);
 }
 #endif
 
 CASE(pass_vfork_unread, "what had come and was not read, and what comes meanwhile, is the program's, and in order")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	pid_t pid;
 
-	far_writes(1, 1000, 1, 5);
-	let_arrive(50);
+	far_peer_writes(1, 1000, 1, 5);
+	wait_until_sent_packets_arrived(50);
 	say_read(s, 1000, MSG_WAITALL);
 	peer(far(), "later 1 write 1 1000 6 45");
 	pid = vfork();
@@ -268,13 +269,13 @@ CASE(pass_vfork_unread, "what had come and was not read, and what comes meanwhil
 		execv("/bin/cat", cat);
 		_exit(9);
 	}
-	RES(close(s));
+	SAY_RESULT(close(s));
 	for (int i = 2; i <= 50; i++)
-		far_reads(1, 1000, i, 1);
+		say_far_peer_reads(1, 1000, i, 1);
 	talk_to_cat(pid);
 }
 
-static void *vfork_often(void *arg)
+static void *vfork_five_times(void *arg)
 {
 	const int s = *(int *)arg;
 
@@ -294,27 +295,27 @@ static void *vfork_often(void *arg)
 CASE(pass_vfork_threads, "the vfork children of four threads pass on one connection, all at the same time")
 {
 	enum { THREADS = 4 };
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	pthread_t threads[THREADS];
 
 	for (int i = 0; i < THREADS; i++)
-		if (pthread_create(&threads[i], NULL, vfork_often, &s) != 0)
-			give_up("pthread_create");
+		if (pthread_create(&threads[i], NULL, vfork_five_times, &s) != 0)
+			die_with_message("pthread_create");
 	for (int i = 0; i < THREADS; i++)
 		pthread_join(threads[i], NULL);
-	RES(close(s));
-	far_reads(1, THREADS * 5 * 6, 0, 1);
-	far_reads(1, 1, 0, 1);
+	SAY_RESULT(close(s));
+	say_far_peer_reads(1, THREADS * 5 * 6, 0, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(pass_nothing, "programs that are started with other files cost a connection and a UDP socket nothing")
 {
-	int s = tcp_out(), u = passed_on_connected_udp(), ends[2];
+	int s = tcp_connected_to_far_peer(), u = passed_on_connected_udp(), ends[2];
 	posix_spawn_file_actions_t actions;
 	char line[16] = "";
 	pid_t pid;
 
-	RES(pipe(ends));
+	SAY_RESULT(pipe(ends));
 	pid = vfork();
 	if (pid == 0) {
 		dup2(ends[1], STDOUT_FILENO);
@@ -327,11 +328,11 @@ CASE(pass_nothing, "programs that are started with other files cost a connection
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
 	passed_on_await(spawn(&actions, "/bin/echo", hello));
-	RES(read(ends[0], line, 12));
-	RES(system("exit 3") >> 8);
+	SAY_RESULT(read(ends[0], line, 12));
+	SAY_RESULT(system("exit 3") >> 8);
 	expect_offloaded(s);
 	expect_offloaded(u);
-	far_writes(1, 100, 1, 1);
+	far_peer_writes(1, 100, 1, 1);
 	say_read(s, 100, MSG_WAITALL);
 	peer_send(far(), 0, here, port_of(u), 100, 2);
 	take(u, 2000, 0);
@@ -340,48 +341,48 @@ CASE(pass_nothing, "programs that are started with other files cost a connection
 /* ---- the process's own 0, 1 and 2 ---- */
 
 /* What is said goes to where 1 was before. */
-static int saved_out, saved_in;
+static int saved_stdout_fd, saved_stdin_fd;
 
-static void onto_standard(int s)
+static void dup_socket_onto_stdio(int s)
 {
-	saved_out = dup(STDOUT_FILENO);
-	saved_in = dup(STDIN_FILENO);
+	saved_stdout_fd = dup(STDOUT_FILENO);
+	saved_stdin_fd = dup(STDIN_FILENO);
 	signal(SIGPIPE, SIG_IGN);
-	if (saved_out < 0 || dup2(s, STDIN_FILENO) != STDIN_FILENO || dup2(s, STDOUT_FILENO) != STDOUT_FILENO)
-		give_up("dup2");
+	if (saved_stdout_fd < 0 || dup2(s, STDIN_FILENO) != STDIN_FILENO || dup2(s, STDOUT_FILENO) != STDOUT_FILENO)
+		die_with_message("dup2");
 }
 
 static void back(void)
 {
-	dup2(saved_out, STDOUT_FILENO);
-	dup2(saved_in, STDIN_FILENO);
+	dup2(saved_stdout_fd, STDOUT_FILENO);
+	dup2(saved_stdin_fd, STDIN_FILENO);
 }
 
 CASE(standard_stream, "printf and fread on a connection that was put onto 0 and 1; its first number goes on as well")
 {
-	int s = tcp_out(), flushed;
+	int s = tcp_connected_to_far_peer(), flushed;
 	char line[128];
 	size_t n;
 
-	far_writes(1, 50, 1, 1);
-	let_arrive(30);
+	far_peer_writes(1, 50, 1, 1);
+	wait_until_sent_packets_arrived(30);
 	say_write(s, 10, 3, 0);
-	onto_standard(s);
+	dup_socket_onto_stdio(s);
 	printf("hello");
 	flushed = fflush(stdout);
-	far_writes(1, 50, 2, 1);
+	far_peer_writes(1, 50, 2, 1);
 	n = fread(line, 1, 100, stdin);
 	back();
-	say("fflush %d, fread %zu: %d %d", flushed, n, seed_of(line, 50), seed_of(line + 50, 50));
+	say("fflush %d, fread %zu: %d %d", flushed, n, seed_of_payload(line, 50), seed_of_payload(line + 50, 50));
 	expect_os(s, VMA_SOCK_PASSED_ON);
-	far_reads(1, 10, 3, 1);
-	far_reads(1, 5, 0, 1);
-	far_writes(1, 100, 4, 1);
+	say_far_peer_reads(1, 10, 3, 1);
+	say_far_peer_reads(1, 5, 0, 1);
+	far_peer_writes(1, 100, 4, 1);
 	say_read(s, 100, MSG_WAITALL);
 	say_write(s, 100, 5, 0);
-	far_reads(1, 100, 5, 1);
-	RES(close(s));
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 100, 5, 1);
+	SAY_RESULT(close(s));
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(standard_before_connect, "a socket is put onto 1 first, and connected then")
@@ -389,51 +390,51 @@ CASE(standard_before_connect, "a socket is put onto 1 first, and connected then"
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket(), flushed, connected;
 	struct sockaddr_in address = address_of(there, port);
 
-	onto_standard(s);
+	dup_socket_onto_stdio(s);
 	connected = connect(STDOUT_FILENO, (struct sockaddr *)&address, sizeof(address));
 	peer(far(), "accept 0 1 2000");
 	printf("hello");
 	flushed = fflush(stdout);
 	back();
 	say("connect %d, fflush %d", connected, flushed);
-	far_reads(1, 5, 0, 1);
+	say_far_peer_reads(1, 5, 0, 1);
 	say_write(s, 100, 1, 0);
-	far_reads(1, 100, 1, 1);
+	say_far_peer_reads(1, 100, 1, 1);
 }
 
 CASE(standard_epoll, "an epoll set goes on telling of a connection and a UDP socket that were put onto 0 and 1")
 {
-	int s = tcp_out(), u = passed_on_connected_udp(), set = epoll_create1(0);
+	int s = tcp_connected_to_far_peer(), u = passed_on_connected_udp(), set = epoll_create1(0);
 	struct epoll_event event = {.events = EPOLLIN, .data.fd = 1}, other = {.events = EPOLLIN, .data.fd = 2};
 
-	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
-	RES(epoll_ctl(set, EPOLL_CTL_ADD, u, &other));
-	RES(epoll_wait(set, &event, 1, 0));
-	onto_standard(s);
+	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
+	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_ADD, u, &other));
+	SAY_RESULT(epoll_wait(set, &event, 1, 0));
+	dup_socket_onto_stdio(s);
 	back();
-	onto_standard(u);
+	dup_socket_onto_stdio(u);
 	back();
-	RES(epoll_wait(set, &event, 1, 0));
-	far_writes(1, 100, 1, 1);
-	RES(epoll_wait(set, &event, 1, 3000));
+	SAY_RESULT(epoll_wait(set, &event, 1, 0));
+	far_peer_writes(1, 100, 1, 1);
+	SAY_RESULT(epoll_wait(set, &event, 1, 3000));
 	say("of %d", event.data.fd);
 	say_read(s, 100, MSG_WAITALL);
 	peer_send(far(), 0, here, port_of(u), 100, 2);
-	RES(epoll_wait(set, &event, 1, 3000));
+	SAY_RESULT(epoll_wait(set, &event, 1, 3000));
 	say("of %d", event.data.fd);
 	take(u, 0, 0);
-	RES(epoll_wait(set, &event, 1, 50));
-	RES(close(s));
-	far_reads(1, 1, 0, 1);
+	SAY_RESULT(epoll_wait(set, &event, 1, 50));
+	SAY_RESULT(close(s));
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(standard_lowest, "close(1), and dup finds the lowest number for a connection; then fcntl does")
 {
-	int s = tcp_out(), flushed[2], got[2];
+	int s = tcp_connected_to_far_peer(), flushed[2], got[2];
 
-	onto_standard(s);
+	dup_socket_onto_stdio(s);
 	back();
-	s = tcp_out();
+	s = tcp_connected_to_far_peer();
 	close(STDOUT_FILENO);
 	got[0] = dup(s);
 	printf("hello");
@@ -444,7 +445,7 @@ CASE(standard_lowest, "close(1), and dup finds the lowest number for a connectio
 	flushed[1] = fflush(stdout);
 	back();
 	say("%d %d, fflush %d %d", got[0], got[1], flushed[0], flushed[1]);
-	far_reads(1, 10, 0, 1);
+	say_far_peer_reads(1, 10, 0, 1);
 }
 
 CASE(standard_udp, "printf and fgets on a UDP socket that was put onto 0 and 1")
@@ -453,14 +454,14 @@ CASE(standard_udp, "printf and fgets on a UDP socket that was put onto 0 and 1")
 	char line[64];
 	bool got;
 
-	onto_standard(s);
+	dup_socket_onto_stdio(s);
 	printf("hello");
 	flushed = fflush(stdout);
 	peer(far(), "line 0 %s %d", here, port);
 	got = fgets(line, sizeof(line), stdin) != NULL;
 	back();
 	say("fflush %d, %s", flushed, got ? "a line" : "no line");
-	peer_take(far(), 0, 2000);
+	say_peer_received(far(), 0, 2000);
 	expect_os(s, VMA_SOCK_PASSED_ON);
 	peer_send(far(), 0, here, port, 100, 1);
 	take(s, 2000, 0);
@@ -468,24 +469,25 @@ CASE(standard_udp, "printf and fgets on a UDP socket that was put onto 0 and 1")
 
 CASE(standard_udp_unread, "what had come before a UDP socket was put onto 0, or got a stream, and was not read")
 {
-	int port = peer_open(far(), 0, there, 0), s = udp_at(here, 0), other = udp_at(here, 7411);
+	int port = peer_open(far(), 0, there, 0), s = udp_socket_bound_to(here, 0),
+	    other = udp_socket_bound_to(here, 7411);
 	char line[64];
 	FILE *file;
 
-	name_port(port, "peer");
-	name_port_of(s, "us");
+	register_port_name(port, "peer");
+	register_port_name_of_fd(s, "us");
 	expect_offloaded(s);
 	expect_offloaded(other);
 	for (int i = 1; i <= 5; i++)
 		peer_send(far(), 0, here, port_of(s), i == 5 ? 1400 : i == 4 ? 0 : 300 * i, i);
 	peer(far(), "line 0 %s 7411", here);
-	let_arrive(50);
+	wait_until_sent_packets_arrived(50);
 	take(s, 2000, MSG_PEEK);
-	onto_standard(s);
+	dup_socket_onto_stdio(s);
 	back();
 	expect_os(s, VMA_SOCK_PASSED_ON);
 	peer_send(far(), 0, here, port_of(s), 100, 6);
-	let_arrive(50);
+	wait_until_sent_packets_arrived(50);
 	for (int i = 1; i <= 6; i++)
 		take(s, 2000, 0);
 	take_all(s);
@@ -495,57 +497,58 @@ CASE(standard_udp_unread, "what had come before a UDP socket was put onto 0, or 
 
 CASE(standard_system, "a program that system starts writes to the connection that is standard output")
 {
-	int s = tcp_out(), rc;
+	int s = tcp_connected_to_far_peer(), rc;
 
-	onto_standard(s);
+	dup_socket_onto_stdio(s);
 	rc = system("echo hello");
 	back();
 	say("system %d", rc);
-	far_reads(1, 6, 0, 1);
+	say_far_peer_reads(1, 6, 0, 1);
 }
 
 CASE(standard_in_child, "a forked child puts its parent's connection onto 0 and 1, and uses stdio")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	char line[64];
 	size_t n;
 	pid_t pid = fork();
 
 	if (pid == 0) {
-		onto_standard(s);
+		dup_socket_onto_stdio(s);
 		n = fread(line, 1, 50, stdin);
 		printf("%zu bytes", n);
-		_exit(fflush(stdout) == 0 && seed_of(line, 50) == 1 ? 0 : 1);
+		_exit(fflush(stdout) == 0 && seed_of_payload(line, 50) == 1 ? 0 : 1);
 	}
-	far_writes(1, 50, 1, 1);
-	far_reads(1, 8, 0, 1);
+	far_peer_writes(1, 50, 1, 1);
+	say_far_peer_reads(1, 8, 0, 1);
 	passed_on_await(pid);
-	far_writes(1, 100, 2, 1);
+	far_peer_writes(1, 100, 2, 1);
 	say_read(s, 100, MSG_WAITALL);
-	RES(close(s));
-	far_reads(1, 1, 0, 1);
+	SAY_RESULT(close(s));
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 static void *passed_on_read_some(void *arg)
 {
 	static char bytes[100];
 
-	*(long *)arg = recv((int)*(long *)arg, bytes, sizeof(bytes), MSG_WAITALL) == 100 ? seed_of(bytes, 100) : -1;
+	*(long *)arg =
+	        recv((int)*(long *)arg, bytes, sizeof(bytes), MSG_WAITALL) == 100 ? seed_of_payload(bytes, 100) : -1;
 	return NULL;
 }
 
 CASE(standard_while_read, "a connection is put onto 0 while a thread waits in recv on it")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	long what = s;
 	pthread_t thread;
 
 	if (pthread_create(&thread, NULL, passed_on_read_some, &what) != 0)
-		give_up("pthread_create");
+		die_with_message("pthread_create");
 	pause_ms(100);
-	onto_standard(s);
+	dup_socket_onto_stdio(s);
 	back();
-	far_writes(1, 100, 7, 1);
+	far_peer_writes(1, 100, 7, 1);
 	pthread_join(thread, NULL);
 	say("the thread has read %ld", what);
 }
@@ -557,13 +560,13 @@ CASE(stream_before_connect, "fdopen for writing of a socket that is connected on
 	FILE *file = fdopen(s, "w");
 
 	signal(SIGPIPE, SIG_IGN);
-	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
 	peer(far(), "accept 0 1 2000");
-	RES(fprintf(file, "hello"));
-	RES(fflush(file));
-	far_reads(1, 5, 0, 1);
+	SAY_RESULT(fprintf(file, "hello"));
+	SAY_RESULT(fflush(file));
+	say_far_peer_reads(1, 5, 0, 1);
 	say_write(s, 100, 1, 0);
-	far_reads(1, 100, 1, 1);
-	RES(fclose(file));
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 100, 1, 1);
+	SAY_RESULT(fclose(file));
+	say_far_peer_reads(1, 1, 0, 1);
 }

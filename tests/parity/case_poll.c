@@ -14,9 +14,9 @@
 
 static int poll_ready_socket(void)
 {
-	int s = udp_at(here, 0);
+	int s = udp_socket_bound_to(here, 0);
 
-	name_port(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	return s;
 }
@@ -61,19 +61,19 @@ CASE(poll_errors, "poll: bad vectors, too many entries, odd timeouts")
 	struct pollfd p[2] = {{.fd = s, .events = POLLIN}, {.fd = s, .events = POLLOUT}};
 	struct timespec odd = {.tv_nsec = -1};
 
-	RES(poll(bad_pointer(), 1, 0));
-	RES(poll(NULL, 0, 10));
-	RES(poll(p, 2, -5));
+	SAY_RESULT(poll(bad_pointer(), 1, 0));
+	SAY_RESULT(poll(NULL, 0, 10));
+	SAY_RESULT(poll(p, 2, -5));
 	say("events %x %x", p[0].revents, p[1].revents);
-	RES(ppoll(p, 1, &odd, NULL));
+	SAY_RESULT(ppoll(p, 1, &odd, NULL));
 	odd.tv_nsec = 1000000000;
-	RES(ppoll(p, 1, &odd, NULL));
-	RES(ppoll(p, 2, NULL, bad_pointer()));
+	SAY_RESULT(ppoll(p, 1, &odd, NULL));
+	SAY_RESULT(ppoll(p, 2, NULL, bad_pointer()));
 	setrlimit(RLIMIT_NOFILE, &limit);
 	for (int i = 0; i < 2000; i++)
 		many[i].fd = s;
-	RES(poll(many, 2000, 0));
-	RES(poll(many, 1024, 0));
+	SAY_RESULT(poll(many, 2000, 0));
+	SAY_RESULT(poll(many, 1024, 0));
 }
 
 CASE(poll_mixed, "poll over sockets, pipes, timers and eventfds: each wakes it up")
@@ -85,25 +85,25 @@ CASE(poll_mixed, "poll over sockets, pipes, timers and eventfds: each wakes it u
 	uint64_t start, value = 1;
 	int seen[4] = {0};
 
-	RES(pipe(pipes));
+	SAY_RESULT(pipe(pipes));
 	p[0].fd = pipes[0];
 	p[1].fd = s;
 	p[2].fd = event;
 	p[3].fd = timer;
-	RES(poll(p, 5, 30));
+	SAY_RESULT(poll(p, 5, 30));
 	timerfd_settime(timer, 0, &in_50_ms, NULL);
 	start = now_ms();
-	RES(poll(p, 5, 2000));
+	SAY_RESULT(poll(p, 5, 2000));
 	say_took_about("the timer", start, 50);
 	say("events %x %x %x %x", p[0].revents, p[1].revents, p[2].revents, p[3].revents);
-	RES(read(timer, &value, sizeof(value)));
-	peer_later(far(), 50, 0, here, port_of(s), 20, 1);
+	SAY_RESULT(read(timer, &value, sizeof(value)));
+	peer_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
 	start = now_ms();
-	RES(poll(p, 5, 2000));
+	SAY_RESULT(poll(p, 5, 2000));
 	say_took_about("the socket", start, 50);
 	say("events %x %x %x %x", p[0].revents, p[1].revents, p[2].revents, p[3].revents);
-	RES(write(event, &value, sizeof(value)));
-	RES(write(pipes[1], "x", 1));
+	SAY_RESULT(write(event, &value, sizeof(value)));
+	SAY_RESULT(write(pipes[1], "x", 1));
 	/* A call may leave out the OS's descriptors when others are ready (VMA_SELECT_SKIP_OS), but not for long. */
 	for (int turn = 0; turn < 6; turn++) {
 		poll(p, 5, 2000);
@@ -113,7 +113,7 @@ CASE(poll_mixed, "poll over sockets, pipes, timers and eventfds: each wakes it u
 	say("events %x %x %x %x", seen[0], seen[1], seen[2], seen[3]);
 	close(pipes[1]);
 	take(s, 0, 0);
-	RES(poll(p, 5, 2000));
+	SAY_RESULT(poll(p, 5, 2000));
 	say("events %x %x %x %x", p[0].revents, p[1].revents, p[2].revents, p[3].revents);
 }
 
@@ -129,13 +129,13 @@ CASE(poll_as_many_as_allowed, "poll of as many as the process may have descripto
 	getrlimit(RLIMIT_NOFILE, &limit);
 	limit.rlim_cur = 100;
 	setrlimit(RLIMIT_NOFILE, &limit);
-	RES(poll(p, 100, 30));
-	peer_later(far(), 50, 0, here, port_of(s), 20, 1);
-	RES(poll(p, 100, 2000));
+	SAY_RESULT(poll(p, 100, 30));
+	peer_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
+	SAY_RESULT(poll(p, 100, 2000));
 	say("events %x %x", p[5].revents, p[99].revents);
 	take(s, 0, 0);
 	timerfd_settime(timer, 0, &in_50_ms, NULL);
-	RES(poll(p, 100, -1));
+	SAY_RESULT(poll(p, 100, -1));
 	say("events %x %x", p[5].revents, p[99].revents);
 }
 
@@ -146,16 +146,16 @@ CASE(poll_many, "poll of 300 sockets: the right ones are ready")
 
 	peer_open(far(), 0, there, 0);
 	for (int i = 0; i < 300; i++) {
-		p[i].fd = udp_at(here, 8000 + i);
+		p[i].fd = udp_socket_bound_to(here, 8000 + i);
 		p[i].events = POLLIN;
 	}
 	expect_offloaded(p[0].fd);
 	expect_offloaded(p[299].fd);
-	RES(poll(p, 300, 20));
+	SAY_RESULT(poll(p, 300, 20));
 	for (int i = 0; i < 300; i += 7)
 		peer_send(far(), 0, here, 8000 + i, 20, 1);
-	let_arrive(50);
-	RES(poll(p, 300, 1000));
+	wait_until_sent_packets_arrived(50);
+	SAY_RESULT(poll(p, 300, 1000));
 	for (int i = 0; i < 300; i++) {
 		ready += p[i].revents == POLLIN;
 		wrong += (p[i].revents != 0) != (i % 7 == 0);
@@ -172,48 +172,48 @@ CASE(poll_timeouts, "poll, ppoll, select, pselect and epoll wait as long as they
 	uint64_t start = now_ms();
 	fd_set set;
 
-	RES(poll(&p, 1, 40));
+	SAY_RESULT(poll(&p, 1, 40));
 	say_took_about("poll", start, 40);
 	start = now_ms();
-	RES(ppoll(&p, 1, &ts, NULL));
+	SAY_RESULT(ppoll(&p, 1, &ts, NULL));
 	say_took_about("ppoll", start, 40);
 	say("left %ld", ts.tv_nsec);
 	start = now_ms();
 	FD_ZERO(&set);
 	FD_SET(s, &set);
-	RES(select(s + 1, &set, NULL, NULL, &tv));
+	SAY_RESULT(select(s + 1, &set, NULL, NULL, &tv));
 	say_took_about("select", start, 40);
 	say("left %ld, set %d", (long)tv.tv_usec, FD_ISSET(s, &set));
 	start = now_ms();
 	FD_SET(s, &set);
-	RES(pselect(s + 1, &set, NULL, NULL, &ts, NULL));
+	SAY_RESULT(pselect(s + 1, &set, NULL, NULL, &ts, NULL));
 	say_took_about("pselect", start, 40);
 	say("left %ld", ts.tv_nsec);
 	start = now_ms();
 	tv.tv_usec = 40000;
-	RES(select(0, NULL, NULL, NULL, &tv));
+	SAY_RESULT(select(0, NULL, NULL, NULL, &tv));
 	say_took_about("select as a sleep", start, 40);
 	start = now_ms();
-	RES(poll(NULL, 0, 40));
+	SAY_RESULT(poll(NULL, 0, 40));
 	say_took_about("poll as a sleep", start, 40);
 	start = now_ms();
 	tv = (struct timeval){0};
-	RES(select(s + 1, &set, NULL, NULL, &tv));
+	SAY_RESULT(select(s + 1, &set, NULL, NULL, &tv));
 	say_took_about("select at once", start, 0);
 	tv = (struct timeval){.tv_sec = 2};
-	peer_later(far(), 50, 0, here, port_of(s), 20, 1);
+	peer_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
 	FD_SET(s, &set);
-	RES(select(s + 1, &set, NULL, NULL, &tv));
+	SAY_RESULT(select(s + 1, &set, NULL, NULL, &tv));
 	say("%s left, set %d", tv.tv_sec == 1 ? "most" : "not most", FD_ISSET(s, &set));
 }
 
 CASE(select_sets, "select: readable, writable and exceptional sets of sockets and pipes")
 {
-	int s = poll_ready_socket(), quiet = udp_at(here, 0), pipes[2], top;
+	int s = poll_ready_socket(), quiet = udp_socket_bound_to(here, 0), pipes[2], top;
 	fd_set r, sets[3];
 	struct timeval tv = {.tv_sec = 1};
 
-	RES(pipe(pipes));
+	SAY_RESULT(pipe(pipes));
 	top = pipes[1] + 1;
 	peer_send(far(), 0, here, port_of(s), 20, 1);
 	is_readable(s, 2000);
@@ -237,18 +237,18 @@ CASE(select_sets, "select: readable, writable and exceptional sets of sockets an
 		}
 		say("readable %d %d %d, writable %d %d, exceptional %d %d", seen[0], seen[1], seen[2], seen[3], seen[4],
 		    seen[5], seen[6]);
-		RES(write(pipes[1], "x", 1));
+		SAY_RESULT(write(pipes[1], "x", 1));
 		take(s, 0, 0);
 	}
 	FD_ZERO(&r);
 	FD_SET(s, &r);
-	RES(select(s, &r, NULL, NULL, &(struct timeval){0}));
+	SAY_RESULT(select(s, &r, NULL, NULL, &(struct timeval){0}));
 	say("beyond the number: %d", FD_ISSET(s, &r));
 }
 
 CASE(select_errors, "select: closed descriptors, bad numbers, bad pointers, odd timeouts")
 {
-	int s = poll_ready_socket(), closed = udp_at(here, 0);
+	int s = poll_ready_socket(), closed = udp_socket_bound_to(here, 0);
 	fd_set r;
 	struct timeval odd = {.tv_sec = -1};
 	struct timespec odd_ts = {.tv_nsec = 1000000000};
@@ -257,15 +257,15 @@ CASE(select_errors, "select: closed descriptors, bad numbers, bad pointers, odd 
 	FD_ZERO(&r);
 	FD_SET(s, &r);
 	FD_SET(closed, &r);
-	RES(select(closed + 1, &r, NULL, NULL, &(struct timeval){0}));
+	SAY_RESULT(select(closed + 1, &r, NULL, NULL, &(struct timeval){0}));
 	FD_CLR(closed, &r);
-	RES(select(-1, &r, NULL, NULL, &(struct timeval){0}));
-	RES(select(s + 1, bad_pointer(), NULL, NULL, &(struct timeval){0}));
-	RES(select(s + 1, &r, bad_pointer(), NULL, &(struct timeval){0}));
-	RES(select(s + 1, &r, NULL, NULL, &odd));
-	RES(select(s + 1, &r, NULL, NULL, &(struct timeval){.tv_usec = -1}));
+	SAY_RESULT(select(-1, &r, NULL, NULL, &(struct timeval){0}));
+	SAY_RESULT(select(s + 1, bad_pointer(), NULL, NULL, &(struct timeval){0}));
+	SAY_RESULT(select(s + 1, &r, bad_pointer(), NULL, &(struct timeval){0}));
+	SAY_RESULT(select(s + 1, &r, NULL, NULL, &odd));
+	SAY_RESULT(select(s + 1, &r, NULL, NULL, &(struct timeval){.tv_usec = -1}));
 	FD_SET(s, &r);
-	RES(pselect(s + 1, &r, NULL, NULL, &odd_ts, NULL));
+	SAY_RESULT(pselect(s + 1, &r, NULL, NULL, &odd_ts, NULL));
 }
 
 CASE(select_large_descriptors, "select of a descriptor above FD_SETSIZE, with sets that are large enough")
@@ -281,13 +281,13 @@ CASE(select_large_descriptors, "select of a descriptor above FD_SETSIZE, with se
 	expect_offloaded(high);
 	peer_send(far(), 0, here, port_of(s), 20, 1);
 	((unsigned char *)large)[high / 8] |= (unsigned char)(1 << high % 8);
-	RES(select(high + 1, large, NULL, NULL, &tv));
+	SAY_RESULT(select(high + 1, large, NULL, NULL, &tv));
 	say("set %d", ((unsigned char *)large)[high / 8]);
 	take(high, 0, 0);
 	free(large);
 }
 
-static void say_band(const char *what, int fd)
+static void say_poll_writable_band(const char *what, int fd)
 {
 	struct pollfd p = {.fd = fd, .events = POLLOUT | POLLWRNORM | POLLWRBAND};
 
@@ -297,9 +297,9 @@ static void say_band(const char *what, int fd)
 
 CASE(poll_band, "a socket for datagrams has a band to write to, and a stream has not")
 {
-	int s = udp_at(here, 0), stream = tcp_out();
+	int s = udp_socket_bound_to(here, 0), stream = tcp_connected_to_far_peer();
 
 	expect_offloaded(s);
-	say_band("datagrams", s);
-	say_band("stream", stream);
+	say_poll_writable_band("datagrams", s);
+	say_poll_writable_band("stream", stream);
 }

@@ -17,10 +17,10 @@ static int port;                    /* of the socket that recv_ready_socket made
 /* Bound and offloaded; the peer's socket 0 sends to it. */
 static int recv_ready_socket(void)
 {
-	int s = udp_at(here, 0);
+	int s = udp_socket_bound_to(here, 0);
 
 	port = port_of(s);
-	name_port(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	return s;
 }
@@ -31,7 +31,7 @@ static void recv_arrive(int s, int count, int len, int seed)
 	peer(far(), "send 0 %s %d %d %d %d", here, port, len, seed, count);
 	if (!is_readable(s, 2000))
 		say("nothing came");
-	let_arrive(20);
+	wait_until_sent_packets_arrived(20);
 }
 
 CASE(recv_every_way, "read, readv, recv, recvfrom, recvmsg and recvmmsg receive the same, around the kernel")
@@ -43,23 +43,24 @@ CASE(recv_every_way, "read, readv, recv, recvfrom, recvmsg and recvmmsg receive 
 	struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1, .msg_name = &from[0], .msg_namelen = sizeof(from[0])};
 	struct mmsghdr many[3] = {{.msg_hdr = msg}, {.msg_hdr = msg}, {.msg_hdr = msg}};
 
-	bypass_begin();
+	kernel_bypass_check_begin();
 	recv_arrive(s, 5, 100, 1);
-	say("seed %d", (RES(read(s, bytes, sizeof(bytes))), seed_of(bytes, 100)));
-	say("seed %d", (RES(readv(s, &iov, 1)), seed_of(bytes, 100)));
-	say("seed %d", (RES(recv(s, bytes, sizeof(bytes), 0)), seed_of(bytes, 100)));
-	say("seed %d", (RES(recvfrom(s, bytes, sizeof(bytes), 0, (struct sockaddr *)from, &len)), seed_of(bytes, 100)));
+	say("seed %d", (SAY_RESULT(read(s, bytes, sizeof(bytes))), seed_of_payload(bytes, 100)));
+	say("seed %d", (SAY_RESULT(readv(s, &iov, 1)), seed_of_payload(bytes, 100)));
+	say("seed %d", (SAY_RESULT(recv(s, bytes, sizeof(bytes), 0)), seed_of_payload(bytes, 100)));
+	say("seed %d", (SAY_RESULT(recvfrom(s, bytes, sizeof(bytes), 0, (struct sockaddr *)from, &len)),
+	                seed_of_payload(bytes, 100)));
 	say("from %s", address_text(from, len));
-	say("seed %d", (RES(recvmsg(s, &msg, 0)), seed_of(bytes, 100)));
+	say("seed %d", (SAY_RESULT(recvmsg(s, &msg, 0)), seed_of_payload(bytes, 100)));
 	say("from %s flags %d control %zu", address_text(from, msg.msg_namelen), msg.msg_flags, msg.msg_controllen);
 	recv_arrive(s, 3, 50, 10);
 	for (int i = 0; i < 3; i++)
 		many[i].msg_hdr.msg_name = &from[i];
-	RES(recvmmsg(s, many, 3, 0, NULL));
+	SAY_RESULT(recvmmsg(s, many, 3, 0, NULL));
 	for (int i = 0; i < 3; i++)
 		say("%u bytes from %s flags %d", many[i].msg_len, address_text(&from[i], many[i].msg_hdr.msg_namelen),
 		    many[i].msg_hdr.msg_flags);
-	bypass_end(8, 0);
+	kernel_bypass_check_end(8, 0);
 }
 
 CASE(recv_peek, "MSG_PEEK leaves the datagram, with all of its data and its sender")
@@ -69,8 +70,8 @@ CASE(recv_peek, "MSG_PEEK leaves the datagram, with all of its data and its send
 	recv_arrive(s, 3, 1000, 1);
 	for (int i = 0; i < 3; i++)
 		take(s, 0, MSG_PEEK);
-	take_some(s, 0, MSG_PEEK, 10);
-	take_some(s, 0, MSG_PEEK | MSG_TRUNC, 10);
+	say_received_up_to(s, 0, MSG_PEEK, 10);
+	say_received_up_to(s, 0, MSG_PEEK | MSG_TRUNC, 10);
 	take(s, 0, 0);
 	take(s, 0, MSG_PEEK | MSG_WAITALL);
 	take_all(s);
@@ -82,12 +83,12 @@ CASE(recv_truncated, "a short buffer takes the beginning; MSG_TRUNC tells the wh
 	int s = recv_ready_socket();
 
 	recv_arrive(s, 6, 1000, 1);
-	take_some(s, 0, 0, 100);
-	take_some(s, 0, MSG_TRUNC, 100);
-	take_some(s, 0, MSG_TRUNC, 0);
-	RES(recv(s, bytes, 10, 0));
-	RES(recv(s, bytes, 10, MSG_TRUNC));
-	RES(read(s, bytes, 10));
+	say_received_up_to(s, 0, 0, 100);
+	say_received_up_to(s, 0, MSG_TRUNC, 100);
+	say_received_up_to(s, 0, MSG_TRUNC, 0);
+	SAY_RESULT(recv(s, bytes, 10, 0));
+	SAY_RESULT(recv(s, bytes, 10, MSG_TRUNC));
+	SAY_RESULT(read(s, bytes, 10));
 	take(s, 0, 0);
 }
 
@@ -96,38 +97,38 @@ CASE(recv_empty, "an empty datagram is a datagram; reads of no bytes")
 	int s = recv_ready_socket(), waiting;
 
 	recv_arrive(s, 1, 0, 1);
-	RES(ioctl(s, FIONREAD, &waiting));
+	SAY_RESULT(ioctl(s, FIONREAD, &waiting));
 	say("FIONREAD %d, readable %d", waiting, is_readable(s, 0));
 	take(s, 0, MSG_PEEK);
 	take(s, 0, 0);
 	recv_arrive(s, 3, 70, 2);
-	RES(ioctl(s, FIONREAD, &waiting));
+	SAY_RESULT(ioctl(s, FIONREAD, &waiting));
 	say("FIONREAD %d", waiting);
-	RES(read(s, bytes, 0));
-	RES(recv(s, bytes, 0, 0));
+	SAY_RESULT(read(s, bytes, 0));
+	SAY_RESULT(recv(s, bytes, 0, 0));
 	take_all(s);
-	RES(read(s, bytes, 0));
-	RES(ioctl(s, FIONREAD, &waiting));
+	SAY_RESULT(read(s, bytes, 0));
+	SAY_RESULT(ioctl(s, FIONREAD, &waiting));
 	say("FIONREAD %d", waiting);
-	RES(ioctl(s, FIONREAD, bad_pointer()));
-	RES(ioctl(s, TIOCOUTQ, &waiting));
+	SAY_RESULT(ioctl(s, FIONREAD, bad_pointer()));
+	SAY_RESULT(ioctl(s, TIOCOUTQ, &waiting));
 	say("TIOCOUTQ %d", waiting);
-	RES(ioctl(s, 0x1234, &waiting));
+	SAY_RESULT(ioctl(s, 0x1234, &waiting));
 }
 
 CASE(recv_flags, "flags of recv: those that UDP serves, ignores and refuses")
 {
 	int s = recv_ready_socket();
 
-	RES(recv(s, bytes, 10, MSG_DONTWAIT));
-	RES(recv(s, bytes, 10, MSG_DONTWAIT | MSG_OOB));
-	RES(recv(s, bytes, 10, MSG_ERRQUEUE));
-	RES(recv(s, bytes, 10, MSG_DONTWAIT | MSG_WAITALL));
+	SAY_RESULT(recv(s, bytes, 10, MSG_DONTWAIT));
+	SAY_RESULT(recv(s, bytes, 10, MSG_DONTWAIT | MSG_OOB));
+	SAY_RESULT(recv(s, bytes, 10, MSG_ERRQUEUE));
+	SAY_RESULT(recv(s, bytes, 10, MSG_DONTWAIT | MSG_WAITALL));
 	recv_arrive(s, 4, 40, 1);
-	RES(recv(s, bytes, 100, MSG_WAITALL));
-	RES(recv(s, bytes, 100, MSG_OOB));
-	RES(recv(s, bytes, 100, MSG_NOSIGNAL));
-	RES(recv(s, bytes, 100, MSG_CMSG_CLOEXEC));
+	SAY_RESULT(recv(s, bytes, 100, MSG_WAITALL));
+	SAY_RESULT(recv(s, bytes, 100, MSG_OOB));
+	SAY_RESULT(recv(s, bytes, 100, MSG_NOSIGNAL));
+	SAY_RESULT(recv(s, bytes, 100, MSG_CMSG_CLOEXEC));
 	take_all(s);
 }
 
@@ -141,14 +142,14 @@ CASE(recv_names, "the sender's address with buffers of every length")
 	for (unsigned size = 0; size <= 32; size += 4) {
 		memset(name, 'x', sizeof(name));
 		len = size;
-		RES(recvfrom(s, bytes, 100, 0, (struct sockaddr *)name, &len));
+		SAY_RESULT(recvfrom(s, bytes, 100, 0, (struct sockaddr *)name, &len));
 		say("%u became %u, next byte %s", size, (unsigned)len, name[size] == 'x' ? "untouched" : "changed");
 	}
 	recv_arrive(s, 3, 10, 1);
-	RES(recvfrom(s, bytes, 100, 0, NULL, &len));
-	RES(recvfrom(s, bytes, 100, 0, (struct sockaddr *)name, NULL));
+	SAY_RESULT(recvfrom(s, bytes, 100, 0, NULL, &len));
+	SAY_RESULT(recvfrom(s, bytes, 100, 0, (struct sockaddr *)name, NULL));
 	len = (socklen_t)-1;
-	RES(recvfrom(s, bytes, 100, 0, (struct sockaddr *)name, &len));
+	SAY_RESULT(recvfrom(s, bytes, 100, 0, (struct sockaddr *)name, &len));
 	take_all(s);
 }
 
@@ -160,24 +161,24 @@ CASE(recv_bad_pointers, "bad pointers are EFAULT, and what they cost is as with 
 	char name[64];
 	socklen_t len = sizeof(name);
 
-	RES(recv(s, bad_pointer(), 10, MSG_DONTWAIT));
+	SAY_RESULT(recv(s, bad_pointer(), 10, MSG_DONTWAIT));
 	recv_arrive(s, 10, 50, 1);
-	RES(recv(s, bad_pointer(), 100, 0));
+	SAY_RESULT(recv(s, bad_pointer(), 100, 0));
 	take(s, 0, MSG_PEEK);
-	RES(recv(s, bad_pointer(), 100, MSG_PEEK));
+	SAY_RESULT(recv(s, bad_pointer(), 100, MSG_PEEK));
 	take(s, 0, MSG_PEEK);
-	RES(recvfrom(s, bytes, 100, 0, bad_pointer(), &len));
+	SAY_RESULT(recvfrom(s, bytes, 100, 0, bad_pointer(), &len));
 	take(s, 0, MSG_PEEK);
-	RES(recvfrom(s, bytes, 100, 0, (struct sockaddr *)name, bad_pointer()));
+	SAY_RESULT(recvfrom(s, bytes, 100, 0, (struct sockaddr *)name, bad_pointer()));
 	take(s, 0, MSG_PEEK);
-	RES(recvmsg(s, bad_pointer(), 0));
+	SAY_RESULT(recvmsg(s, bad_pointer(), 0));
 	take(s, 0, MSG_PEEK);
 	msg.msg_iov = bad_pointer();
-	RES(recvmsg(s, &msg, 0));
+	SAY_RESULT(recvmsg(s, &msg, 0));
 	take(s, 0, MSG_PEEK);
 	msg.msg_iov = &iov;
 	msg.msg_iovlen = 2000;
-	RES(recvmsg(s, &msg, 0));
+	SAY_RESULT(recvmsg(s, &msg, 0));
 	take_all(s);
 	expect_offloaded(s);
 }
@@ -191,16 +192,16 @@ CASE(recv_iov_shapes, "a datagram over many buffers, null ones among them")
 		iov[i] = (struct iovec){.iov_base = bytes + i, .iov_len = 1};
 	recv_arrive(s, 4, 1200, 1);
 	memset(bytes, 0, sizeof(bytes));
-	say("seed %d", (RES(readv(s, iov, 1024)), seed_of(bytes, 1024)));
+	say("seed %d", (SAY_RESULT(readv(s, iov, 1024)), seed_of_payload(bytes, 1024)));
 	iov[0] = (struct iovec){.iov_base = NULL, .iov_len = 0};
 	iov[1] = (struct iovec){.iov_base = bytes, .iov_len = 1000};
 	iov[2] = (struct iovec){.iov_base = bad_pointer(), .iov_len = 0};
 	iov[3] = (struct iovec){.iov_base = bytes + 1000, .iov_len = 10000};
-	say("seed %d", (RES(readv(s, iov, 4)), seed_of(bytes, 1200)));
-	RES(readv(s, iov, 0));
-	RES(readv(s, iov, minus_one));
-	RES(preadv(s, iov, 4, 0));
-	RES(readv(s, iov, 3));
+	say("seed %d", (SAY_RESULT(readv(s, iov, 4)), seed_of_payload(bytes, 1200)));
+	SAY_RESULT(readv(s, iov, 0));
+	SAY_RESULT(readv(s, iov, minus_one));
+	SAY_RESULT(preadv(s, iov, 4, 0));
+	SAY_RESULT(readv(s, iov, 3));
 	take_all(s);
 }
 
@@ -214,31 +215,31 @@ CASE(recvmmsg_details, "recvmmsg: MSG_WAITFORONE, timeouts, errors in the middle
 
 	for (int i = 0; i < 8; i++)
 		many[i] = (struct mmsghdr){.msg_hdr = {.msg_iov = &iov, .msg_iovlen = 1}};
-	RES(recvmmsg(s, many, 8, MSG_DONTWAIT, NULL));
+	SAY_RESULT(recvmmsg(s, many, 8, MSG_DONTWAIT, NULL));
 	recv_arrive(s, 3, 30, 1);
-	RES(recvmmsg(s, many, 8, MSG_DONTWAIT, NULL));
+	SAY_RESULT(recvmmsg(s, many, 8, MSG_DONTWAIT, NULL));
 	recv_arrive(s, 3, 30, 1);
-	RES(recvmmsg(s, many, 8, MSG_WAITFORONE, NULL));
+	SAY_RESULT(recvmmsg(s, many, 8, MSG_WAITFORONE, NULL));
 	recv_arrive(s, 3, 30, 1);
-	RES(recvmmsg(s, many, 2, 0, &timeout));
-	RES(recvmmsg(s, many, 0, 0, NULL));
+	SAY_RESULT(recvmmsg(s, many, 2, 0, &timeout));
+	SAY_RESULT(recvmmsg(s, many, 0, 0, NULL));
 	take_all(s);
 	/* The kernel looks at the timeout after each datagram only: this one comes late. */
-	peer_later(far(), 150, 0, here, port, 20, 5);
+	peer_send_after_ms(far(), 150, 0, here, port, 20, 5);
 	start = now_ms();
 	timeout = (struct timespec){.tv_nsec = 50000000};
-	RES(recvmmsg(s, many, 8, 0, &timeout));
+	SAY_RESULT(recvmmsg(s, many, 8, 0, &timeout));
 	say_took_about("it took", start, 150);
 	say("%ld s %ld ns left", (long)timeout.tv_sec, timeout.tv_nsec);
 	recv_arrive(s, 4, 30, 1);
 	many[2].msg_hdr.msg_iov = &bad_iov;
-	RES(recvmmsg(s, many, 4, 0, NULL));
+	SAY_RESULT(recvmmsg(s, many, 4, 0, NULL));
 	take(s, 0, 0);
 	take_all(s);
 	timeout.tv_nsec = -1;
-	RES(recvmmsg(s, many, 4, 0, &timeout));
-	RES(recvmmsg(s, bad_pointer(), 4, MSG_DONTWAIT, NULL));
-	RES(recvmmsg(s, many, 4, MSG_DONTWAIT, bad_pointer()));
+	SAY_RESULT(recvmmsg(s, many, 4, 0, &timeout));
+	SAY_RESULT(recvmmsg(s, bad_pointer(), 4, MSG_DONTWAIT, NULL));
+	SAY_RESULT(recvmmsg(s, many, 4, MSG_DONTWAIT, bad_pointer()));
 }
 
 CASE(recv_blocks, "a blocking recv waits for its datagram, spinning or asleep")
@@ -249,8 +250,8 @@ CASE(recv_blocks, "a blocking recv waits for its datagram, spinning or asleep")
 	for (int i = 0; i < 3; i++) {
 		uint64_t start = now_ms();
 
-		peer_later(far(), delays[i], 0, here, port, 20, i);
-		say("seed %d", (RES(recv(s, bytes, 100, 0)), seed_of(bytes, 20)));
+		peer_send_after_ms(far(), delays[i], 0, here, port, 20, i);
+		say("seed %d", (SAY_RESULT(recv(s, bytes, 100, 0)), seed_of_payload(bytes, 20)));
 		say_took_about("waited", start, (unsigned)delays[i]);
 	}
 }
@@ -259,28 +260,28 @@ CASE(recv_order, "5,000 datagrams that wait in the socket are read in order")
 {
 	int s = recv_ready_socket(), ordered = 0, got = 0;
 
-	RES(set_int(s, SOL_SOCKET, SO_RCVBUFFORCE, 16000000));
-	bypass_begin();
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_RCVBUFFORCE, 16000000));
+	kernel_bypass_check_begin();
 	for (int round = 0; round < 10; round++) {
 		peer(far(), "send 0 %s %d 64 %d 500", here, port, round * 500 % 64);
 		for (int i = 0; i < 500 && is_readable(s, 2000); i++, got++)
-			ordered += recv(s, bytes, 100, 0) == 64 && seed_of(bytes, 64) == (round * 500 + i) % 64;
+			ordered += recv(s, bytes, 100, 0) == 64 && seed_of_payload(bytes, 64) == (round * 500 + i) % 64;
 	}
 	say("%d came, %d of them in order", got, ordered);
-	bypass_end(5000, 0);
+	kernel_bypass_check_end(5000, 0);
 }
 
 CASE(recv_burst_of_the_default, "what the kernel's default buffer holds is not lost while nobody looks")
 {
 	int s = recv_ready_socket(), got = 0;
 
-	bypass_begin();
+	kernel_bypass_check_begin();
 	peer(far(), "send 0 %s %d 20 0 250", here, port);
-	let_arrive(20);
+	wait_until_sent_packets_arrived(20);
 	while (is_readable(s, 200) && recv(s, bytes, 100, MSG_DONTWAIT) == 20)
 		got++;
 	say("%d of 250", got);
-	bypass_end(250, 0);
+	kernel_bypass_check_end(250, 0);
 }
 
 CASE(recv_behind_others, "what came last of much is there, whichever call is asked and whatever came for others before")
@@ -290,20 +291,20 @@ CASE(recv_behind_others, "what came last of much is there, whichever call is ask
 	struct epoll_event event = {.events = EPOLLIN};
 	fd_set readable;
 
-	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
+	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
 	for (int turn = 0; turn < 4; turn++) {
 		peer(far(), "send 0 %s %d 20 0 60", here, other_port);
 		peer(far(), "send 0 %s %d 20 7 1", here, port);
-		let_arrive(5);
+		wait_until_sent_packets_arrived(5);
 		FD_ZERO(&readable);
 		FD_SET(s, &readable);
 		if (turn == 1)
-			RES(poll(&pfd, 1, 0));
+			SAY_RESULT(poll(&pfd, 1, 0));
 		if (turn == 2)
-			RES(select(s + 1, &readable, NULL, NULL, &(struct timeval){0}));
+			SAY_RESULT(select(s + 1, &readable, NULL, NULL, &(struct timeval){0}));
 		if (turn == 3)
-			RES(epoll_wait(set, &event, 1, 0));
-		RES(recv(s, bytes, 100, MSG_DONTWAIT));
+			SAY_RESULT(epoll_wait(set, &event, 1, 0));
+		SAY_RESULT(recv(s, bytes, 100, MSG_DONTWAIT));
 		while (recv(other, bytes, 100, MSG_DONTWAIT) >= 0)
 			;
 	}
@@ -332,7 +333,7 @@ CASE(recv_fragments, "fragmented datagrams arrive once, whole, among small ones"
 		if (len == 3000)
 			fragmented++;
 		else
-			say("%zd bytes, seed %d", len, len > 0 ? seed_of(bytes, (size_t)len) : -1);
+			say("%zd bytes, seed %d", len, len > 0 ? seed_of_payload(bytes, (size_t)len) : -1);
 	}
 	say("%d fragmented ones", fragmented);
 	take_all(s);
@@ -342,9 +343,9 @@ CASE(recv_overflow, "a full socket drops datagrams, and works again when it has 
 {
 	int s = recv_ready_socket(), got = 0;
 
-	RES(set_int(s, SOL_SOCKET, SO_RCVBUF, 4000));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_RCVBUF, 4000));
 	peer(far(), "send 0 %s %d 1000 0 2000", here, port);
-	let_arrive(50);
+	wait_until_sent_packets_arrived(50);
 	while (recv(s, bytes, sizeof(bytes), MSG_DONTWAIT) == 1000)
 		got++;
 	say("%s", got > 0 && got < 300 ? "some came" : "not some");

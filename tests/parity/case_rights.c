@@ -45,7 +45,7 @@ static void put_rights(struct msghdr *msg, union rights *rights, const int *fds,
 	msg->msg_controllen = CMSG_SPACE((size_t)n * sizeof(int));
 }
 
-static ssize_t give_with(int to, const char *line, const int *fds, int n)
+static ssize_t send_line_with_fds(int to, const char *line, const int *fds, int n)
 {
 	union rights rights;
 	struct iovec piece = {.iov_base = (char *)line, .iov_len = strlen(line) + 1};
@@ -89,7 +89,7 @@ static void stream_pieces(int s, int pieces, int seed, int answers)
 	for (int i = 0; i < pieces; i++) {
 		if (recv(s, bytes, sizeof(bytes), MSG_WAITALL) != sizeof(bytes))
 			break;
-		good += seed_of(bytes, sizeof(bytes)) == (seed + i) % 64;
+		good += seed_of_payload(bytes, sizeof(bytes)) == (seed + i) % 64;
 		if (answers && send(s, bytes, sizeof(bytes), MSG_NOSIGNAL) != sizeof(bytes))
 			break;
 	}
@@ -124,13 +124,13 @@ static void steal(int pid, int fd, bool by_number)
 	const int pidfd = pidfd_open(pid, 0);
 
 	if (by_number)
-		OKAY(had[n_had++] = (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0));
+		SAY_OK_OR_ERROR(had[n_had++] = (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0));
 	else
-		OKAY(had[n_had++] = pidfd_getfd(pidfd, fd, 0));
+		SAY_OK_OR_ERROR(had[n_had++] = pidfd_getfd(pidfd, fd, 0));
 	close(pidfd);
 }
 
-static void do_line(const char *line)
+static void taker_do_command(const char *line)
 {
 	char verb[16] = "";
 	int slot = 0, a = 0, b = 0, s;
@@ -156,15 +156,15 @@ static void do_line(const char *line)
 	else if (strcmp(verb, "steal") == 0)
 		steal(a, b, slot != 0);
 	else if (strcmp(verb, "listen") == 0)
-		RES(listen(s, 5));
+		SAY_RESULT(listen(s, 5));
 	else if (strcmp(verb, "accept") == 0)
-		OKAY(had[n_had++] = is_readable(s, 3000) ? accept(s, NULL, NULL) : -1);
+		SAY_OK_OR_ERROR(had[n_had++] = is_readable(s, 3000) ? accept(s, NULL, NULL) : -1);
 	else if (strcmp(verb, "options") == 0)
 		rights_say_options(s);
 	else if (strcmp(verb, "flags") == 0)
 		say("non-blocking: %d", (fcntl(s, F_GETFL) & O_NONBLOCK) != 0);
 	else if (strcmp(verb, "close") == 0)
-		RES(close(s));
+		SAY_RESULT(close(s));
 	else if (strcmp(verb, "names") == 0) {
 		say_name("its own name", s);
 		say_peer("its peer", s);
@@ -176,7 +176,7 @@ static void do_line(const char *line)
 }
 
 /* In the taker: does what it is told, to the end. */
-static bool is_taker(void)
+static bool run_if_taker(void)
 {
 	char line[LINE];
 	int n;
@@ -185,7 +185,7 @@ static bool is_taker(void)
 		return false;
 	while ((n = receive_line_and_fds(TAKER_FD, line, had, n_had, 0)) >= 0) {
 		n_had += n;
-		do_line(line);
+		taker_do_command(line);
 		if (write(TAKER_FD, "done", 4) != 4)
 			break;
 	}
@@ -215,56 +215,56 @@ static struct taker taker_start(const char *name, bool preloaded)
 	environment[n++] = (char *)"PARITY_TAKER=1";
 	environment[n] = NULL;
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
-		give_up("socketpair");
+		die_with_message("socketpair");
 	posix_spawn_file_actions_init(&actions);
 	posix_spawn_file_actions_adddup2(&actions, ends[1], TAKER_FD);
 	if (posix_spawn(&taker.pid, this_program, &actions, NULL, args, environment) != 0)
-		give_up("posix_spawn");
+		die_with_message("posix_spawn");
 	posix_spawn_file_actions_destroy(&actions);
 	close(ends[1]);
 	taker.fd = ends[0];
 	return taker;
 }
 
-static void await_taker(const struct taker *taker)
+static void wait_for_taker_answer(const struct taker *taker)
 {
 	char done[8];
 
 	if (recv(taker->fd, done, sizeof(done), 0) <= 0)
-		give_up("the taker has ended");
+		die_with_message("the taker has ended");
 }
 
-static void rights_give(const struct taker *taker, const int *fds, int n)
+static void taker_give_fds(const struct taker *taker, const int *fds, int n)
 {
-	if (give_with(taker->fd, "have", fds, n) < 0)
-		give_up("sendmsg");
-	await_taker(taker);
+	if (send_line_with_fds(taker->fd, "have", fds, n) < 0)
+		die_with_message("sendmsg");
+	wait_for_taker_answer(taker);
 }
 
 static void give_one(const struct taker *taker, int fd)
 {
-	rights_give(taker, &fd, 1);
+	taker_give_fds(taker, &fd, 1);
 }
 
-static void rights_begin(const struct taker *taker, const char *line)
+static void taker_begin_command(const struct taker *taker, const char *line)
 {
 	if (send(taker->fd, line, strlen(line) + 1, 0) < 0)
-		give_up("send to the taker");
+		die_with_message("send to the taker");
 }
 
-static void rights_tell(const struct taker *taker, const char *line)
+static void taker_run_command(const struct taker *taker, const char *line)
 {
-	rights_begin(taker, line);
-	await_taker(taker);
+	taker_begin_command(taker, line);
+	wait_for_taker_answer(taker);
 }
 
 /* The taker gets it by pidfd_getfd. */
-static void tell_to_steal(const struct taker *taker, int s, bool by_number)
+static void taker_get_fd_by_pidfd_getfd(const struct taker *taker, int s, bool by_number)
 {
 	char line[LINE];
 
 	snprintf(line, sizeof(line), "steal %d %d %d", by_number, (int)getpid(), s);
-	rights_tell(taker, line);
+	taker_run_command(taker, line);
 }
 
 static void taker_end(const struct taker *taker)
@@ -273,16 +273,16 @@ static void taker_end(const struct taker *taker)
 
 	close(taker->fd);
 	if (waitpid(taker->pid, &status, 0) != taker->pid)
-		give_up("waitpid");
+		die_with_message("waitpid");
 	say("the taker ended with %d", status);
 }
 
 static int rights_connected_udp(void)
 {
-	int port = peer_open(far(), 0, there, 0), s = udp_to(there, port);
+	int port = peer_open(far(), 0, there, 0), s = udp_socket_connected_to(there, port);
 
-	name_port(port, "peer");
-	name_port_of(s, "us");
+	register_port_name(port, "peer");
+	register_port_name_of_fd(s, "us");
 	expect_offloaded(s);
 	return s;
 }
@@ -292,29 +292,29 @@ static int rights_connected_udp(void)
 static void rights_case_accepted(const char *name, bool preloaded)
 {
 	struct taker taker = taker_start(name, preloaded);
-	int s = tcp_in(NULL);
+	int s = tcp_accepted_from_far_peer(NULL);
 
 	give_one(&taker, s);
 	expect_os(s, VMA_SOCK_PASSED_ON);
-	RES(close(s));
-	far_writes(1, 100, 1, 1);
-	rights_tell(&taker, "read 0 100");
-	rights_tell(&taker, "write 0 100 2");
-	far_reads(1, 100, 2, 1);
-	rights_tell(&taker, "close 0");
-	far_reads(1, 1, 0, 1);
+	SAY_RESULT(close(s));
+	far_peer_writes(1, 100, 1, 1);
+	taker_run_command(&taker, "read 0 100");
+	taker_run_command(&taker, "write 0 100 2");
+	say_far_peer_reads(1, 100, 2, 1);
+	taker_run_command(&taker, "close 0");
+	say_far_peer_reads(1, 1, 0, 1);
 	taker_end(&taker);
 }
 
 CASE(rights_accepted, "an accepted connection is given to another process, and closed by the giver")
 {
-	if (!is_taker())
+	if (!run_if_taker())
 		rights_case_accepted("rights_accepted", true);
 }
 
 CASE(rights_accepted_plain, "the same, to a process without the library")
 {
-	if (!is_taker())
+	if (!run_if_taker())
 		rights_case_accepted("rights_accepted_plain", false);
 }
 
@@ -323,26 +323,26 @@ CASE(rights_connected, "a connection that was made here is given away with what 
 	struct taker taker;
 	int s;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_connected", true);
-	s = tcp_out();
+	s = tcp_connected_to_far_peer();
 	say_write(s, 1000, 1, 0);
-	far_writes(1, 1000, 5, 3);
-	let_arrive(30);
+	far_peer_writes(1, 1000, 5, 3);
+	wait_until_sent_packets_arrived(30);
 	say_read(s, 1000, MSG_WAITALL);
 	give_one(&taker, s);
-	rights_tell(&taker, "names 0");
-	rights_tell(&taker, "read 0 1000");
+	taker_run_command(&taker, "names 0");
+	taker_run_command(&taker, "read 0 1000");
 	say_read(s, 1000, MSG_WAITALL);
-	rights_tell(&taker, "write 0 1000 2");
+	taker_run_command(&taker, "write 0 1000 2");
 	say_write(s, 1000, 3, 0);
-	far_reads(1, 1000, 1, 3);
-	rights_tell(&taker, "close 0");
-	far_writes(1, 100, 9, 1);
+	say_far_peer_reads(1, 1000, 1, 3);
+	taker_run_command(&taker, "close 0");
+	far_peer_writes(1, 100, 9, 1);
 	say_read(s, 100, MSG_WAITALL);
-	RES(close(s));
-	far_reads(1, 1, 0, 1);
+	SAY_RESULT(close(s));
+	say_far_peer_reads(1, 1, 0, 1);
 	taker_end(&taker);
 }
 
@@ -351,29 +351,29 @@ CASE(rights_before_data, "given away before anything has come, and again to a se
 	struct taker one, two;
 	int s;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	one = taker_start("rights_before_data", true);
 	two = taker_start("rights_before_data", false);
-	s = tcp_in(NULL);
+	s = tcp_accepted_from_far_peer(NULL);
 	give_one(&one, s);
 	give_one(&two, s);
 	for (int i = 1; i <= 3; i++) {
-		far_writes(1, 100, i, 1);
+		far_peer_writes(1, 100, i, 1);
 		if (i == 1)
-			rights_tell(&one, "read 0 100");
+			taker_run_command(&one, "read 0 100");
 		else if (i == 2)
-			rights_tell(&two, "read 0 100");
+			taker_run_command(&two, "read 0 100");
 		else
 			say_read(s, 100, MSG_WAITALL);
 	}
-	RES(close(s));
-	rights_tell(&one, "write 0 100 4");
-	rights_tell(&one, "close 0");
-	rights_tell(&two, "write 0 100 5");
-	far_reads(1, 100, 4, 2);
-	rights_tell(&two, "close 0");
-	far_reads(1, 1, 0, 1);
+	SAY_RESULT(close(s));
+	taker_run_command(&one, "write 0 100 4");
+	taker_run_command(&one, "close 0");
+	taker_run_command(&two, "write 0 100 5");
+	say_far_peer_reads(1, 100, 4, 2);
+	taker_run_command(&two, "close 0");
+	say_far_peer_reads(1, 1, 0, 1);
 	taker_end(&one);
 	taker_end(&two);
 }
@@ -384,17 +384,17 @@ CASE(rights_streaming, "given away and closed while bytes stream in; the taker a
 	char answers[LINE];
 	int s;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_streaming", true);
-	s = tcp_in(NULL);
+	s = tcp_accepted_from_far_peer(NULL);
 	peer(far(), "later 1 write 1 1000 0 300 100");
 	pause_ms(8);
 	give_one(&taker, s);
 	close(s);
-	rights_begin(&taker, "echo 0 300 0");
+	taker_begin_command(&taker, "echo 0 300 0");
 	snprintf(answers, sizeof(answers), "%s", peer(far(), "read 1 1000 0 300"));
-	await_taker(&taker);
+	wait_for_taker_answer(&taker);
 	say("the peer: %s", answers);
 	taker_end(&taker);
 }
@@ -405,10 +405,10 @@ CASE(rights_unsent, "given away and closed while more waits to be sent than the 
 	int s, pieces = 0;
 	char bytes[1000];
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_unsent", true);
-	s = tcp_out();
+	s = tcp_connected_to_far_peer();
 	set_int(s, SOL_SOCKET, SO_SNDBUF, 300000);
 	for (; pieces < 500; pieces++) {
 		fill(bytes, sizeof(bytes), pieces % 64);
@@ -416,18 +416,18 @@ CASE(rights_unsent, "given away and closed while more waits to be sent than the 
 			break;
 	}
 	if (pieces < 100)
-		give_up("only %d pieces fit", pieces);
+		die_with_message("only %d pieces fit", pieces);
 	give_one(&taker, s);
-	RES(close(s));
-	rights_tell(&taker, "close 0");
+	SAY_RESULT(close(s));
+	taker_run_command(&taker, "close 0");
 	say("the peer: %s", strncmp(peer(far(), "read 1 1000 0 %d", pieces), "failed", 6) == 0 ? "failed" : "has read");
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 	taker_end(&taker);
 }
 
 CASE(rights_self, "given to the same process, by sendmmsg; the first number is closed")
 {
-	int s = tcp_in(NULL), file = open("/dev/null", O_RDONLY), ends[2], fds[3], n;
+	int s = tcp_accepted_from_far_peer(NULL), file = open("/dev/null", O_RDONLY), ends[2], fds[3], n;
 	const int given[2] = {file, s};
 	union rights rights;
 	struct iovec piece = {.iov_base = "x", .iov_len = 1};
@@ -435,51 +435,51 @@ CASE(rights_self, "given to the same process, by sendmmsg; the first number is c
 	                          {.msg_hdr = {.msg_iov = &piece, .msg_iovlen = 1}}};
 	char line[LINE];
 
-	RES(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));
+	SAY_RESULT(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends));
 	put_rights(&msgs[1].msg_hdr, &rights, given, 2);
-	RES(sendmmsg(ends[0], msgs, 2, 0));
-	RES(close(s));
-	RES(receive_line_and_fds(ends[1], line, fds, 0, 0));
-	RES(n = receive_line_and_fds(ends[1], line, fds, 0, MSG_CMSG_CLOEXEC));
-	RES(fcntl(fds[1], F_GETFD));
-	far_writes(1, 100, 1, 1);
+	SAY_RESULT(sendmmsg(ends[0], msgs, 2, 0));
+	SAY_RESULT(close(s));
+	SAY_RESULT(receive_line_and_fds(ends[1], line, fds, 0, 0));
+	SAY_RESULT(n = receive_line_and_fds(ends[1], line, fds, 0, MSG_CMSG_CLOEXEC));
+	SAY_RESULT(fcntl(fds[1], F_GETFD));
+	far_peer_writes(1, 100, 1, 1);
 	say_read(fds[1], 100, MSG_WAITALL);
 	say_write(fds[1], 100, 2, 0);
-	far_reads(1, 100, 2, 1);
-	RES(close(fds[1]));
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 100, 2, 1);
+	SAY_RESULT(close(fds[1]));
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(rights_peek, "a control message is looked at with MSG_PEEK, and brings the connection each time")
 {
-	int s = tcp_in(NULL), ends[2], fds[2];
+	int s = tcp_accepted_from_far_peer(NULL), ends[2], fds[2];
 	char line[LINE];
 
-	RES(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
-	RES(give_with(ends[0], "one", &s, 1));
-	RES(close(s));
-	RES(receive_line_and_fds(ends[1], line, fds, 0, MSG_PEEK));
-	RES(receive_line_and_fds(ends[1], line, fds, 1, 0));
-	far_writes(1, 100, 1, 2);
+	SAY_RESULT(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+	SAY_RESULT(send_line_with_fds(ends[0], "one", &s, 1));
+	SAY_RESULT(close(s));
+	SAY_RESULT(receive_line_and_fds(ends[1], line, fds, 0, MSG_PEEK));
+	SAY_RESULT(receive_line_and_fds(ends[1], line, fds, 1, 0));
+	far_peer_writes(1, 100, 1, 2);
 	say_read(fds[0], 100, MSG_WAITALL);
-	RES(close(fds[0]));
+	SAY_RESULT(close(fds[0]));
 	say_read(fds[1], 100, MSG_WAITALL);
 	say_write(fds[1], 100, 2, 0);
-	far_reads(1, 100, 2, 1);
-	RES(close(fds[1]));
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 100, 2, 1);
+	SAY_RESULT(close(fds[1]));
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(rights_left, "given away, and the giver closes it and its socket before anybody has received it")
 {
-	int s = tcp_in(NULL), ends[2];
+	int s = tcp_accepted_from_far_peer(NULL), ends[2];
 
-	RES(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
-	RES(give_with(ends[0], "one", &s, 1));
-	RES(close(s));
-	RES(close(ends[0]));
-	far_writes(1, 100, 1, 1);
-	RES(close(ends[1]));
+	SAY_RESULT(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+	SAY_RESULT(send_line_with_fds(ends[0], "one", &s, 1));
+	SAY_RESULT(close(s));
+	SAY_RESULT(close(ends[0]));
+	far_peer_writes(1, 100, 1, 1);
+	SAY_RESULT(close(ends[1]));
 	say("the peer: %s", peer(far(), "read 1 1 0 1"));
 }
 
@@ -488,27 +488,27 @@ CASE(rights_several, "a file, a connection, a UDP socket, a pipe and a listener 
 	struct taker taker;
 	int fds[5], ends[2];
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_several", true);
-	RES(pipe(ends));
+	SAY_RESULT(pipe(ends));
 	fds[0] = open("/dev/zero", O_RDONLY);
-	fds[1] = tcp_out();
-	fds[2] = udp_at(here, 0);
+	fds[1] = tcp_connected_to_far_peer();
+	fds[2] = udp_socket_bound_to(here, 0);
 	expect_offloaded(fds[2]);
 	fds[3] = ends[0];
 	fds[4] = tcp_listener(here, 0, 5);
 	expect_offloaded(fds[4]);
-	rights_give(&taker, fds, 5);
-	far_writes(1, 100, 1, 1);
-	rights_tell(&taker, "read 1 100");
+	taker_give_fds(&taker, fds, 5);
+	far_peer_writes(1, 100, 1, 1);
+	taker_run_command(&taker, "read 1 100");
 	peer_open(far(), 2, there, 7412);
 	peer_send(far(), 2, here, port_of(fds[2]), 100, 2);
-	rights_tell(&taker, "take 2 2000");
+	taker_run_command(&taker, "take 2 2000");
 	peer(far(), "dial 3 %s %d", here, port_of(fds[4]));
-	rights_tell(&taker, "accept 4");
-	rights_tell(&taker, "write 5 100 3");
-	far_reads(3, 100, 3, 1);
+	taker_run_command(&taker, "accept 4");
+	taker_run_command(&taker, "write 5 100 3");
+	say_far_peer_reads(3, 100, 3, 1);
 	taker_end(&taker);
 }
 
@@ -518,26 +518,26 @@ CASE(rights_epoll, "a connection in an epoll set of the giver, which keeps it")
 	struct epoll_event event = {.events = EPOLLIN, .data.u32 = 7};
 	int s, set;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_epoll", true);
-	s = tcp_in(NULL);
-	RES(set = epoll_create1(EPOLL_CLOEXEC) >= 0 ? 0 : -1);
+	s = tcp_accepted_from_far_peer(NULL);
+	SAY_RESULT(set = epoll_create1(EPOLL_CLOEXEC) >= 0 ? 0 : -1);
 	set = epoll_create1(EPOLL_CLOEXEC);
-	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
-	RES(epoll_wait(set, &event, 1, 0));
+	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
+	SAY_RESULT(epoll_wait(set, &event, 1, 0));
 	give_one(&taker, s);
-	RES(epoll_wait(set, &event, 1, 0));
-	far_writes(1, 200, 1, 1);
-	RES(epoll_wait(set, &event, 1, 2000));
+	SAY_RESULT(epoll_wait(set, &event, 1, 0));
+	far_peer_writes(1, 200, 1, 1);
+	SAY_RESULT(epoll_wait(set, &event, 1, 2000));
 	say_read(s, 100, MSG_WAITALL);
-	RES(epoll_wait(set, &event, 1, 0));
-	rights_tell(&taker, "quick 0 200");
-	RES(epoll_wait(set, &event, 1, 0));
-	RES(epoll_ctl(set, EPOLL_CTL_DEL, s, NULL));
-	RES(close(s));
-	rights_tell(&taker, "write 0 100 2");
-	far_reads(1, 100, 2, 1);
+	SAY_RESULT(epoll_wait(set, &event, 1, 0));
+	taker_run_command(&taker, "quick 0 200");
+	SAY_RESULT(epoll_wait(set, &event, 1, 0));
+	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_DEL, s, NULL));
+	SAY_RESULT(close(s));
+	taker_run_command(&taker, "write 0 100 2");
+	say_far_peer_reads(1, 100, 2, 1);
 	taker_end(&taker);
 }
 
@@ -546,24 +546,24 @@ CASE(rights_nonblocking, "a non-blocking connection, accepted so; nothing has co
 	struct taker taker;
 	int at, s;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_nonblocking", true);
 	at = tcp_listener(here, 0, 5);
 	expect_offloaded(at);
 	peer(far(), "dial 1 %s %d", here, port_of(at));
 	if (!is_readable(at, 2000) || (s = accept4(at, NULL, NULL, SOCK_NONBLOCK)) < 0)
-		give_up("accept");
+		die_with_message("accept");
 	expect_offloaded(s);
 	give_one(&taker, s);
-	rights_tell(&taker, "flags 0");
-	rights_tell(&taker, "quick 0 100");
-	RES(close(s));
-	far_shuts(1, SHUT_WR);
+	taker_run_command(&taker, "flags 0");
+	taker_run_command(&taker, "quick 0 100");
+	SAY_RESULT(close(s));
+	far_peer_shuts_down(1, SHUT_WR);
 	pause_ms(30);
-	rights_tell(&taker, "quick 0 100");
-	rights_tell(&taker, "write 0 100 1");
-	far_reads(1, 100, 1, 1);
+	taker_run_command(&taker, "quick 0 100");
+	taker_run_command(&taker, "write 0 100 1");
+	say_far_peer_reads(1, 100, 1, 1);
 	taker_end(&taker);
 }
 
@@ -572,46 +572,46 @@ CASE(rights_half_closed, "a connection that the peer has closed, and one that th
 	struct taker taker;
 	int s;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_half_closed", true);
-	s = tcp_in(NULL);
-	far_writes(1, 100, 1, 1);
-	far_shuts(1, SHUT_WR);
-	let_arrive(30);
+	s = tcp_accepted_from_far_peer(NULL);
+	far_peer_writes(1, 100, 1, 1);
+	far_peer_shuts_down(1, SHUT_WR);
+	wait_until_sent_packets_arrived(30);
 	give_one(&taker, s);
 	close(s);
-	rights_tell(&taker, "read 0 100");
-	rights_tell(&taker, "read 0 100");
-	rights_tell(&taker, "write 0 100 2");
-	rights_tell(&taker, "close 0");
-	far_reads(1, 100, 2, 1);
-	far_reads(1, 1, 0, 1);
+	taker_run_command(&taker, "read 0 100");
+	taker_run_command(&taker, "read 0 100");
+	taker_run_command(&taker, "write 0 100 2");
+	taker_run_command(&taker, "close 0");
+	say_far_peer_reads(1, 100, 2, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 	peer(far(), "close 1");
-	s = tcp_out();
+	s = tcp_connected_to_far_peer();
 	say_write(s, 100, 3, 0);
-	RES(shutdown(s, SHUT_WR));
+	SAY_RESULT(shutdown(s, SHUT_WR));
 	give_one(&taker, s);
 	close(s);
-	far_reads(1, 100, 3, 1);
-	far_reads(1, 1, 0, 1);
-	far_writes(1, 100, 4, 1);
-	rights_tell(&taker, "read 1 100");
+	say_far_peer_reads(1, 100, 3, 1);
+	say_far_peer_reads(1, 1, 0, 1);
+	far_peer_writes(1, 100, 4, 1);
+	taker_run_command(&taker, "read 1 100");
 	taker_end(&taker);
 }
 
-static void giver_gone(int signal_number)
+static void say_received_fd_after_giver_exit(int signal_number)
 {
 	int ends[2], fd, status, port = atoi(peer(far(), "listen 0 %s 0", there));
 	char line[LINE];
 	pid_t child;
 
-	RES(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
+	SAY_RESULT(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
 	child = fork();
 	if (child == 0) {
-		int s = tcp_to(there, port);
+		int s = tcp_socket_connected_to(there, port);
 
-		if (give_with(ends[0], "have", &s, 1) < 0)
+		if (send_line_with_fds(ends[0], "have", &s, 1) < 0)
 			_exit(1);
 		if (signal_number != 0)
 			kill(getpid(), signal_number);
@@ -619,26 +619,26 @@ static void giver_gone(int signal_number)
 	}
 	close(ends[0]);
 	if (receive_line_and_fds(ends[1], line, &fd, 0, 0) != 1)
-		give_up("nothing was given");
+		die_with_message("nothing was given");
 	peer(far(), "accept 0 1 2000");
 	waitpid(child, &status, 0);
 	say("the giver: %d", status);
 	say_write(fd, 100, 1, 0);
-	far_reads(1, 100, 1, 1);
-	far_writes(1, 100, 2, 1);
+	say_far_peer_reads(1, 100, 1, 1);
+	far_peer_writes(1, 100, 2, 1);
 	say_read(fd, 100, MSG_WAITALL);
-	RES(close(fd));
-	far_reads(1, 1, 0, 1);
+	SAY_RESULT(close(fd));
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(rights_giver_ends, "the giver ends after it has given a connection away")
 {
-	giver_gone(0);
+	say_received_fd_after_giver_exit(0);
 }
 
 CASE(rights_giver_killed, "the giver is killed after it has given a connection away")
 {
-	giver_gone(SIGKILL);
+	say_received_fd_after_giver_exit(SIGKILL);
 }
 
 CASE(rights_forked_taker, "a forked child has the receiving end, and takes what its parent gives away and closes")
@@ -646,8 +646,8 @@ CASE(rights_forked_taker, "a forked child has the receiving end, and takes what 
 	int ends[2], s, status = -1;
 	pid_t child;
 
-	RES(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
-	s = tcp_in(NULL);
+	SAY_RESULT(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
+	s = tcp_accepted_from_far_peer(NULL);
 	child = fork();
 	if (child == 0) {
 		char line[LINE];
@@ -659,13 +659,13 @@ CASE(rights_forked_taker, "a forked child has the receiving end, and takes what 
 		stream_pieces(fds[0], 5, 1, 1);
 		_exit(0);
 	}
-	RES(give_with(ends[0], "have", &s, 1));
-	RES(close(s));
-	far_writes(1, 1000, 1, 5);
+	SAY_RESULT(send_line_with_fds(ends[0], "have", &s, 1));
+	SAY_RESULT(close(s));
+	far_peer_writes(1, 1000, 1, 5);
 	waitpid(child, &status, 0);
 	say("the child ended with %d", status);
-	far_reads(1, 1000, 1, 5);
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 1000, 1, 5);
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(rights_lengths_beyond_all,
@@ -675,23 +675,23 @@ CASE(rights_lengths_beyond_all,
 	union rights rights;
 	struct iovec piece = {.iov_base = "x", .iov_len = 1};
 	struct msghdr msg = {.msg_iov = &piece, .msg_iovlen = 1};
-	int ends[2], s = tcp_in(NULL);
+	int ends[2], s = tcp_accepted_from_far_peer(NULL);
 
-	RES(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
+	SAY_RESULT(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends));
 	for (size_t i = 0; i < sizeof(lens) / sizeof(lens[0]); i++) {
 		put_rights(&msg, &rights, &s, 1);
 		rights.head.cmsg_type = SCM_RIGHTS + 1;
 		rights.head.cmsg_len = lens[i];
 		msg.msg_controllen = lens[i];
-		RES(sendmsg(ends[0], &msg, 0));
+		SAY_RESULT(sendmsg(ends[0], &msg, 0));
 		put_rights(&msg, &rights, &s, 1);
 		msg.msg_controllen = lens[i];
-		RES(sendmsg(ends[0], &msg, 0));
+		SAY_RESULT(sendmsg(ends[0], &msg, 0));
 	}
 	expect_offloaded(s);
-	far_writes(1, 100, 1, 1);
+	far_peer_writes(1, 100, 1, 1);
 	say_read(s, 100, MSG_WAITALL);
-	RES(close(s));
+	SAY_RESULT(close(s));
 }
 
 CASE(rights_inherited, "a forked child gives away a connection that it has from its parent, and both close it")
@@ -700,10 +700,10 @@ CASE(rights_inherited, "a forked child gives away a connection that it has from 
 	int s, status = -1;
 	pid_t child;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_inherited", true);
-	s = tcp_in(NULL);
+	s = tcp_accepted_from_far_peer(NULL);
 	child = fork();
 	if (child == 0) {
 		give_one(&taker, s);
@@ -711,11 +711,11 @@ CASE(rights_inherited, "a forked child gives away a connection that it has from 
 	}
 	waitpid(child, &status, 0);
 	say("the child ended with %d", status);
-	RES(close(s));
-	far_writes(1, 100, 1, 1);
-	rights_tell(&taker, "read 0 100");
-	rights_tell(&taker, "write 0 100 2");
-	far_reads(1, 100, 2, 1);
+	SAY_RESULT(close(s));
+	far_peer_writes(1, 100, 1, 1);
+	taker_run_command(&taker, "read 0 100");
+	taker_run_command(&taker, "write 0 100 2");
+	say_far_peer_reads(1, 100, 2, 1);
 	taker_end(&taker);
 }
 
@@ -725,19 +725,19 @@ CASE(rights_connecting, "a connection on its way is given away")
 	struct sockaddr_in address;
 	int s, port;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_connecting", true);
 	port = atoi(peer(far(), "listen 0 %s 0", there));
 	address = address_of(there, port);
 	s = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
 	give_one(&taker, s);
-	RES(close(s));
-	rights_tell(&taker, "connected 0");
+	SAY_RESULT(close(s));
+	taker_run_command(&taker, "connected 0");
 	peer(far(), "accept 0 1 3000");
-	rights_tell(&taker, "write 0 100 1");
-	far_reads(1, 100, 1, 1);
+	taker_run_command(&taker, "write 0 100 1");
+	say_far_peer_reads(1, 100, 1, 1);
 	taker_end(&taker);
 }
 
@@ -747,23 +747,23 @@ CASE(rights_attempt, "a connection on its way is given away before the peer answ
 	struct sockaddr_in address;
 	int first, s, port;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_attempt", true);
 	port = atoi(peer(far(), "listen 0 %s 0 0", there));
 	address = address_of(there, port);
 	first = socket(AF_INET, SOCK_STREAM, 0);
-	RES(connect(first, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(connect(first, (struct sockaddr *)&address, sizeof(address)));
 	/* The queue of the listener is full: it drops the SYN, which comes again after a second. */
 	s = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
 	give_one(&taker, s);
-	RES(close(s));
+	SAY_RESULT(close(s));
 	peer(far(), "accept 0 1 3000");
-	rights_tell(&taker, "connected 0");
+	taker_run_command(&taker, "connected 0");
 	peer(far(), "accept 0 2 3000");
-	rights_tell(&taker, "write 0 100 1");
-	far_reads(2, 100, 1, 1);
+	taker_run_command(&taker, "write 0 100 1");
+	say_far_peer_reads(2, 100, 1, 1);
 	taker_end(&taker);
 }
 
@@ -774,29 +774,29 @@ CASE(rights_listener, "a listener that was accepted from is given away, and kept
 	struct taker taker;
 	int at, s;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_listener", true);
-	s = tcp_in(&at);
+	s = tcp_accepted_from_far_peer(&at);
 	give_one(&taker, at);
 	peer(far(), "dial 2 %s %d", here, port_of(at));
-	rights_tell(&taker, "accept 0");
-	rights_tell(&taker, "write 1 100 1");
-	far_reads(2, 100, 1, 1);
+	taker_run_command(&taker, "accept 0");
+	taker_run_command(&taker, "write 1 100 1");
+	say_far_peer_reads(2, 100, 1, 1);
 	say_write(s, 100, 2, 0); /* as it was */
-	far_reads(1, 100, 2, 1);
+	say_far_peer_reads(1, 100, 2, 1);
 	expect_offloaded(s);
 	peer(far(), "dial 3 %s %d", here, port_of(at));
 	close(s);
 	s = is_readable(at, 2000) ? accept(at, NULL, NULL) : -1;
 	say_write(s, 100, 3, 0);
-	far_reads(3, 100, 3, 1);
+	say_far_peer_reads(3, 100, 3, 1);
 	peer(far(), "close 2");
 	peer(far(), "dial 2 %s %d", here, port_of(at));
-	RES(close(at));
-	rights_tell(&taker, "accept 0");
-	rights_tell(&taker, "write 2 100 4");
-	far_reads(2, 100, 4, 1);
+	SAY_RESULT(close(at));
+	taker_run_command(&taker, "accept 0");
+	taker_run_command(&taker, "write 2 100 4");
+	say_far_peer_reads(2, 100, 4, 1);
 	taker_end(&taker);
 }
 
@@ -806,40 +806,40 @@ CASE(rights_listener_served, "giver and taker serve a listener for a while; then
 	struct taker taker;
 	int at, port, s;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_listener_served", true);
-	s = tcp_in(&at);
+	s = tcp_accepted_from_far_peer(&at);
 	give_one(&taker, at);
 	peer(far(), "dial 2 %s %d", here, port_of(at));
-	rights_tell(&taker, "accept 0"); /* it serves it from here on, and so does the giver soon */
+	taker_run_command(&taker, "accept 0"); /* it serves it from here on, and so does the giver soon */
 	pause_ms(1500);
 	close(s);
 	for (int i = 1; i <= 4; i++) {
 		peer(far(), "dial 3 %s %d", here, port_of(at));
 		s = is_readable(at, 3000) ? accept(at, NULL, NULL) : -1;
 		say_write(s, 100, i, 0);
-		far_reads(3, 100, i, 1);
+		say_far_peer_reads(3, 100, i, 1);
 		expect_offloaded(s);
 		close(s);
 		peer(far(), "close 3");
 		pause_ms(250);
 		peer(far(), "dial 3 %s %d", here, port_of(at));
-		rights_tell(&taker, "accept 0");
-		rights_tell(&taker, i == 1   ? "write 2 100 9"
-		                    : i == 2 ? "write 3 100 9"
-		                    : i == 3 ? "write 4 100 9"
-		                             : "write 5 100 9");
-		far_reads(3, 100, 9, 1);
+		taker_run_command(&taker, "accept 0");
+		taker_run_command(&taker, i == 1   ? "write 2 100 9"
+		                          : i == 2 ? "write 3 100 9"
+		                          : i == 3 ? "write 4 100 9"
+		                                   : "write 5 100 9");
+		say_far_peer_reads(3, 100, 9, 1);
 		peer(far(), "close 3");
 		pause_ms(250);
 	}
 	port = port_of(at);
-	RES(close(at));
+	SAY_RESULT(close(at));
 	peer(far(), "dial 3 %s %d", here, port);
-	rights_tell(&taker, "accept 0");
-	rights_tell(&taker, "write 6 100 9");
-	far_reads(3, 100, 9, 1);
+	taker_run_command(&taker, "accept 0");
+	taker_run_command(&taker, "write 6 100 9");
+	say_far_peer_reads(3, 100, 9, 1);
 	taker_end(&taker);
 }
 
@@ -849,31 +849,31 @@ CASE(rights_listener_options, "what a taker accepts has the options that the giv
 	struct taker taker;
 	int at;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_listener_options", true);
-	at = tcp_at(here, 0);
-	OKAY(setsockopt(at, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
+	at = tcp_socket_bound_to(here, 0);
+	SAY_OK_OR_ERROR(setsockopt(at, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
 	for (unsigned i = 0; i < 8; i++) {
 		static const int set[][3] = {{SOL_SOCKET, SO_KEEPALIVE, 1},    {SOL_SOCKET, SO_RCVBUF, 60000},
 		                             {SOL_SOCKET, SO_SNDBUF, 70000},   {IPPROTO_TCP, TCP_NODELAY, 1},
 		                             {IPPROTO_TCP, TCP_KEEPIDLE, 321}, {IPPROTO_TCP, TCP_MAXSEG, 1000},
 		                             {IPPROTO_IP, IP_TOS, 16},         {IPPROTO_IP, IP_TTL, 33}};
 
-		RES(setsockopt(at, set[i][0], set[i][1], &set[i][2], sizeof(int)));
+		SAY_RESULT(setsockopt(at, set[i][0], set[i][1], &set[i][2], sizeof(int)));
 	}
-	RES(listen(at, 5));
+	SAY_RESULT(listen(at, 5));
 	give_one(&taker, at);
-	rights_tell(&taker, "options 0");
+	taker_run_command(&taker, "options 0");
 	peer(far(), "dial 1 %s %d", here, port_of(at)); /* the kernel's, perhaps */
-	rights_tell(&taker, "accept 0");
+	taker_run_command(&taker, "accept 0");
 	pause_ms(300);
 	peer(far(), "dial 2 %s %d", here, port_of(at));
-	rights_tell(&taker, "accept 0");
-	rights_tell(&taker, "options 2");
-	rights_tell(&taker, "write 2 100 1");
-	far_reads(2, 100, 1, 1);
-	RES(close(at));
+	taker_run_command(&taker, "accept 0");
+	taker_run_command(&taker, "options 2");
+	taker_run_command(&taker, "write 2 100 1");
+	say_far_peer_reads(2, 100, 1, 1);
+	SAY_RESULT(close(at));
 	taker_end(&taker);
 }
 
@@ -882,29 +882,29 @@ CASE(rights_listener_plain_later, "a process that serves a listener is joined by
 	struct taker one, two;
 	int at, s;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	one = taker_start("rights_listener_plain_later", true);
 	two = taker_start("rights_listener_plain_later", false);
-	s = tcp_in(&at);
+	s = tcp_accepted_from_far_peer(&at);
 	give_one(&one, at);
 	peer(far(), "dial 2 %s %d", here, port_of(at));
-	rights_tell(&one, "accept 0");
+	taker_run_command(&one, "accept 0");
 	pause_ms(1200);
 	give_one(&two, at);
 	pause_ms(50);
 	for (int i = 0; i < 3; i++) {
 		peer(far(), "dial 3 %s %d", here, port_of(at));
-		rights_tell(&two, "accept 0");
-		rights_tell(&two, i == 0 ? "write 1 100 1" : i == 1 ? "write 2 100 1" : "write 3 100 1");
-		far_reads(3, 100, 1, 1);
+		taker_run_command(&two, "accept 0");
+		taker_run_command(&two, i == 0 ? "write 1 100 1" : i == 1 ? "write 2 100 1" : "write 3 100 1");
+		say_far_peer_reads(3, 100, 1, 1);
 		peer(far(), "close 3");
 	}
 	peer(far(), "dial 3 %s %d", here, port_of(at));
-	rights_tell(&one, "accept 0");
-	rights_tell(&one, "write 2 100 1");
-	far_reads(3, 100, 1, 1);
-	RES(close(at));
+	taker_run_command(&one, "accept 0");
+	taker_run_command(&one, "write 2 100 1");
+	say_far_peer_reads(3, 100, 1, 1);
+	SAY_RESULT(close(at));
 	close(s);
 	taker_end(&one);
 	taker_end(&two);
@@ -915,22 +915,22 @@ CASE(rights_listener_to_itself, "a listener that a process sends to itself is on
 	int ends[2], at, s, copy = -1;
 	char line[LINE];
 
-	RES(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
-	s = tcp_in(&at);
-	RES(give_with(ends[0], "have", &at, 1));
-	RES(receive_line_and_fds(ends[1], line, &copy, 0, 0));
+	SAY_RESULT(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+	s = tcp_accepted_from_far_peer(&at);
+	SAY_RESULT(send_line_with_fds(ends[0], "have", &at, 1));
+	SAY_RESULT(receive_line_and_fds(ends[1], line, &copy, 0, 0));
 	peer(far(), "dial 2 %s %d", here, port_of(at));
-	RES(is_readable(at, 2000));
-	RES(is_readable(copy, 2000));
+	SAY_RESULT(is_readable(at, 2000));
+	SAY_RESULT(is_readable(copy, 2000));
 	close(s);
 	s = accept(copy, NULL, NULL);
 	say_write(s, 100, 1, 0);
-	far_reads(2, 100, 1, 1);
-	RES(close(at));
+	say_far_peer_reads(2, 100, 1, 1);
+	SAY_RESULT(close(at));
 	peer(far(), "dial 3 %s %d", here, port_of(copy));
-	RES(is_readable(copy, 2000));
-	OKAY(accept(copy, NULL, NULL));
-	RES(close(copy));
+	SAY_RESULT(is_readable(copy, 2000));
+	SAY_OK_OR_ERROR(accept(copy, NULL, NULL));
+	SAY_RESULT(close(copy));
 }
 
 CASE(rights_bound, "a bound socket is given away, and listens there")
@@ -938,18 +938,18 @@ CASE(rights_bound, "a bound socket is given away, and listens there")
 	struct taker taker;
 	int at, port;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_bound", true);
-	at = tcp_at(here, 0);
+	at = tcp_socket_bound_to(here, 0);
 	port = port_of(at);
 	give_one(&taker, at);
-	rights_tell(&taker, "listen 0");
+	taker_run_command(&taker, "listen 0");
 	peer(far(), "dial 2 %s %d", here, port);
-	rights_tell(&taker, "accept 0");
-	rights_tell(&taker, "write 1 100 1");
-	far_reads(2, 100, 1, 1);
-	RES(close(at));
+	taker_run_command(&taker, "accept 0");
+	taker_run_command(&taker, "write 1 100 1");
+	say_far_peer_reads(2, 100, 1, 1);
+	SAY_RESULT(close(at));
 	taker_end(&taker);
 }
 
@@ -960,27 +960,27 @@ CASE(rights_listener_waiting,
 	struct epoll_event event = {.events = EPOLLIN};
 	int at, set, s;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_listener_waiting", false);
 	at = tcp_listener(here, 0, 5);
 	set = epoll_create1(EPOLL_CLOEXEC);
-	RES(epoll_ctl(set, EPOLL_CTL_ADD, at, &event));
-	RES(epoll_wait(set, &event, 1, 0));
+	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_ADD, at, &event));
+	SAY_RESULT(epoll_wait(set, &event, 1, 0));
 	expect_offloaded(at);
 	peer(far(), "dial 1 %s %d", here, port_of(at));
-	let_arrive(30);
+	wait_until_sent_packets_arrived(30);
 	give_one(&taker, at);
-	RES(epoll_wait(set, &event, 1, 2000));
+	SAY_RESULT(epoll_wait(set, &event, 1, 2000));
 	s = accept(at, NULL, NULL);
 	say_write(s, 100, 1, 0);
-	far_reads(1, 100, 1, 1);
-	RES(epoll_wait(set, &event, 1, 0));
+	say_far_peer_reads(1, 100, 1, 1);
+	SAY_RESULT(epoll_wait(set, &event, 1, 0));
 	peer(far(), "dial 2 %s %d", here, port_of(at));
-	RES(epoll_wait(set, &event, 1, 2000));
-	rights_tell(&taker, "accept 0");
-	rights_tell(&taker, "write 1 100 2");
-	far_reads(2, 100, 2, 1);
+	SAY_RESULT(epoll_wait(set, &event, 1, 2000));
+	taker_run_command(&taker, "accept 0");
+	taker_run_command(&taker, "write 1 100 2");
+	say_far_peer_reads(2, 100, 2, 1);
 	taker_end(&taker);
 }
 
@@ -991,28 +991,28 @@ CASE(rights_udp, "a UDP socket with unread datagrams is given away; it is kept, 
 	struct taker taker;
 	int s, port;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_udp", true);
-	s = udp_at(here, 0);
+	s = udp_socket_bound_to(here, 0);
 	port = port_of(s);
-	name_port(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	for (int i = 1; i <= 4; i++)
 		peer_send(far(), 0, here, port, 300 * i, i);
-	let_arrive(30);
+	wait_until_sent_packets_arrived(30);
 	take(s, 2000, 0);
 	give_one(&taker, s);
 	expect_os(s, VMA_SOCK_PASSED_ON);
-	rights_tell(&taker, "take 0 2000");
+	taker_run_command(&taker, "take 0 2000");
 	take(s, 2000, 0);
-	rights_tell(&taker, "take 0 2000");
+	taker_run_command(&taker, "take 0 2000");
 	peer_send(far(), 0, here, port, 100, 5);
-	rights_tell(&taker, "take 0 2000");
-	RES(close(s));
+	taker_run_command(&taker, "take 0 2000");
+	SAY_RESULT(close(s));
 	peer_send(far(), 0, here, port, 100, 6);
-	rights_tell(&taker, "take 0 2000");
-	rights_tell(&taker, "all 0");
+	taker_run_command(&taker, "take 0 2000");
+	taker_run_command(&taker, "all 0");
 	taker_end(&taker);
 }
 
@@ -1022,27 +1022,27 @@ CASE(rights_udp_group, "a UDP socket that is a member of a group is given away, 
 	struct ip_mreqn member = {0};
 	int s, port;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_udp_group", false);
-	s = udp_at("0.0.0.0", 0);
+	s = udp_socket_bound_to("0.0.0.0", 0);
 	port = port_of(s);
-	name_port(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
 	member.imr_multiaddr = address_of("239.1.2.3", 0).sin_addr;
 	member.imr_address = address_of(here, 0).sin_addr;
-	RES(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, &member, sizeof(member)));
+	SAY_RESULT(setsockopt(s, IPPROTO_IP, IP_ADD_MEMBERSHIP, &member, sizeof(member)));
 	expect_offloaded(s);
 	peer(far(), "mcif 0 %s", there);
 	peer_send(far(), 0, "239.1.2.3", port, 100, 1);
 	take(s, 2000, 0);
 	give_one(&taker, s);
 	peer_send(far(), 0, "239.1.2.3", port, 100, 2);
-	rights_tell(&taker, "take 0 2000");
+	taker_run_command(&taker, "take 0 2000");
 	peer_send(far(), 0, here, port, 100, 3);
-	rights_tell(&taker, "take 0 2000");
-	RES(close(s));
+	taker_run_command(&taker, "take 0 2000");
+	SAY_RESULT(close(s));
 	peer_send(far(), 0, "239.1.2.3", port, 100, 4);
-	rights_tell(&taker, "take 0 2000");
+	taker_run_command(&taker, "take 0 2000");
 	taker_end(&taker);
 }
 
@@ -1051,17 +1051,17 @@ CASE(rights_udp_connected, "a connected UDP socket sends and receives in both pr
 	struct taker taker;
 	int s;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_udp_connected", true);
 	s = rights_connected_udp();
 	give_one(&taker, s);
-	rights_tell(&taker, "write 0 100 1");
-	peer_take(far(), 0, 2000);
-	RES(send(s, "x", 1, 0));
-	peer_take(far(), 0, 2000);
+	taker_run_command(&taker, "write 0 100 1");
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(send(s, "x", 1, 0));
+	say_peer_received(far(), 0, 2000);
 	peer_send(far(), 0, here, port_of(s), 100, 2);
-	rights_tell(&taker, "take 0 2000");
+	taker_run_command(&taker, "take 0 2000");
 	peer_send(far(), 0, here, port_of(s), 100, 3);
 	take(s, 2000, 0);
 	taker_end(&taker);
@@ -1073,12 +1073,12 @@ CASE(rights_udp_inherited, "a forked child gives away a UDP socket that it has f
 	int s, port, status = -1;
 	pid_t child;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_udp_inherited", true);
-	s = udp_at(here, 0);
+	s = udp_socket_bound_to(here, 0);
 	port = port_of(s);
-	name_port(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	child = fork();
 	if (child == 0) {
@@ -1090,7 +1090,7 @@ CASE(rights_udp_inherited, "a forked child gives away a UDP socket that it has f
 	pause_ms(1300);
 	for (int i = 1; i <= 3; i++) {
 		peer_send(far(), 0, here, port, 100, i);
-		rights_tell(&taker, "take 0 2000");
+		taker_run_command(&taker, "take 0 2000");
 	}
 	taker_end(&taker);
 }
@@ -1099,88 +1099,88 @@ CASE(rights_udp_inherited, "a forked child gives away a UDP socket that it has f
 
 CASE(rights_wrong, "bad pointers, a closed descriptor, too many and cut control messages; nothing has happened")
 {
-	int s = tcp_out(), ends[2], fds[RIGHTS_MAX + 1];
+	int s = tcp_connected_to_far_peer(), ends[2], fds[RIGHTS_MAX + 1];
 	union rights rights;
 	struct iovec piece = {.iov_base = "x", .iov_len = 1};
 	struct msghdr msg = {.msg_iov = &piece, .msg_iovlen = 1};
 	struct mmsghdr row;
 
-	RES(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends));
-	RES(sendmsg(ends[0], bad_pointer(), 0));
-	RES(sendmmsg(ends[0], bad_pointer(), 1, 0));
+	SAY_RESULT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends));
+	SAY_RESULT(sendmsg(ends[0], bad_pointer(), 0));
+	SAY_RESULT(sendmmsg(ends[0], bad_pointer(), 1, 0));
 	put_rights(&msg, &rights, &s, 1);
 	msg.msg_control = bad_pointer();
-	RES(sendmsg(ends[0], &msg, 0));
+	SAY_RESULT(sendmsg(ends[0], &msg, 0));
 	row.msg_hdr = msg;
-	RES(sendmmsg(ends[0], &row, 1, 0));
+	SAY_RESULT(sendmmsg(ends[0], &row, 1, 0));
 	put_rights(&msg, &rights, &s, 1);
 	rights.head.cmsg_len += 8;
-	RES(sendmsg(ends[0], &msg, 0));
+	SAY_RESULT(sendmsg(ends[0], &msg, 0));
 	for (int i = 0; i <= RIGHTS_MAX; i++)
 		fds[i] = ends[0];
 	put_rights(&msg, &rights, fds, RIGHTS_MAX + 1);
-	RES(sendmsg(ends[0], &msg, 0));
+	SAY_RESULT(sendmsg(ends[0], &msg, 0));
 	fds[0] = 999;
 	put_rights(&msg, &rights, fds, 1);
-	RES(sendmsg(ends[0], &msg, 0));
-	RES(recvmsg(ends[1], bad_pointer(), 0));
+	SAY_RESULT(sendmsg(ends[0], &msg, 0));
+	SAY_RESULT(recvmsg(ends[1], bad_pointer(), 0));
 	expect_offloaded(s);
-	far_writes(1, 100, 1, 1);
+	far_peer_writes(1, 100, 1, 1);
 	say_read(s, 100, MSG_WAITALL);
 }
 
 CASE(rights_full, "a connection goes on after a message that was refused because the socket is full")
 {
-	int s = tcp_out(), ends[2], fd;
+	int s = tcp_connected_to_far_peer(), ends[2], fd;
 	char line[LINE];
 
-	RES(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0, ends));
+	SAY_RESULT(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0, ends));
 	while (send(ends[0], "x", 1, 0) == 1)
 		;
-	RES(give_with(ends[0], "have", &s, 1));
+	SAY_RESULT(send_line_with_fds(ends[0], "have", &s, 1));
 	say_write(s, 100, 1, 0);
-	far_reads(1, 100, 1, 1);
+	say_far_peer_reads(1, 100, 1, 1);
 	while (recv(ends[1], line, sizeof(line), 0) > 0)
 		;
-	RES(give_with(ends[0], "have", &s, 1));
-	RES(close(s));
-	RES(receive_line_and_fds(ends[1], line, &fd, 0, 0));
-	far_writes(1, 100, 2, 1);
+	SAY_RESULT(send_line_with_fds(ends[0], "have", &s, 1));
+	SAY_RESULT(close(s));
+	SAY_RESULT(receive_line_and_fds(ends[1], line, &fd, 0, 0));
+	far_peer_writes(1, 100, 2, 1);
 	say_read(fd, 100, MSG_WAITALL);
 }
 
 CASE(rights_unseen_number, "what arrives gets the number of a socket that was closed unseen")
 {
-	int s = tcp_out(), ends[2], file = open("/dev/zero", O_RDONLY), fd = -1;
+	int s = tcp_connected_to_far_peer(), ends[2], file = open("/dev/zero", O_RDONLY), fd = -1;
 	char line[LINE], byte = 1;
 
-	RES(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
-	RES(give_with(ends[0], "have", &file, 1));
-	RES(raw_call(SYS_close, s, 0, 0, 0, 0));
-	RES(receive_line_and_fds(ends[1], line, &fd, 0, 0));
+	SAY_RESULT(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+	SAY_RESULT(send_line_with_fds(ends[0], "have", &file, 1));
+	SAY_RESULT(raw_call(SYS_close, s, 0, 0, 0, 0));
+	SAY_RESULT(receive_line_and_fds(ends[1], line, &fd, 0, 0));
 	say("%s", fd == s ? "the same number" : "another number");
-	RES(read(fd, &byte, 1));
-	RES(byte);
-	RES(close(fd));
+	SAY_RESULT(read(fd, &byte, 1));
+	SAY_RESULT(byte);
+	SAY_RESULT(close(fd));
 }
 
 CASE(rights_pidfd, "pidfd_getfd of the process's own connection is a copy of it, and of a child's what fork gave it")
 {
-	int s = tcp_out(), self, copy, other = udp_socket();
+	int s = tcp_connected_to_far_peer(), self, copy, other = udp_socket();
 
 	self = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	copy = pidfd_getfd(self, s, 0);
-	OKAY(copy);
-	RES(close(s));
-	far_writes(1, 100, 1, 1);
+	SAY_OK_OR_ERROR(copy);
+	SAY_RESULT(close(s));
+	far_peer_writes(1, 100, 1, 1);
 	say_read(copy, 100, MSG_WAITALL);
 	say_write(copy, 100, 2, 0);
-	far_reads(1, 100, 2, 1);
+	say_far_peer_reads(1, 100, 2, 1);
 	expect_offloaded(copy);
-	RES(pidfd_getfd(self, 999, 0));
-	RES(close(other));
-	RES(close(copy));
-	far_reads(1, 1, 0, 1);
+	SAY_RESULT(pidfd_getfd(self, 999, 0));
+	SAY_RESULT(close(other));
+	SAY_RESULT(close(copy));
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(rights_pidfd_connection, "another process takes a connection with what was written and not read; both go on")
@@ -1188,31 +1188,31 @@ CASE(rights_pidfd_connection, "another process takes a connection with what was 
 	struct taker taker;
 	int s;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_pidfd_connection", true);
-	s = tcp_out();
+	s = tcp_connected_to_far_peer();
 	say_write(s, 1000, 1, 0);
-	far_writes(1, 1000, 5, 3);
-	let_arrive(30);
+	far_peer_writes(1, 1000, 5, 3);
+	wait_until_sent_packets_arrived(30);
 	say_read(s, 1000, MSG_WAITALL);
 	expect_offloaded(s);
-	tell_to_steal(&taker, s, false);
+	taker_get_fd_by_pidfd_getfd(&taker, s, false);
 	expect_os(s, VMA_SOCK_PASSED_ON);
-	rights_tell(&taker, "names 0");
-	rights_tell(&taker, "read 0 1000");
+	taker_run_command(&taker, "names 0");
+	taker_run_command(&taker, "read 0 1000");
 	say_read(s, 1000, MSG_WAITALL);
-	rights_tell(&taker, "write 0 1000 2");
+	taker_run_command(&taker, "write 0 1000 2");
 	say_write(s, 1000, 3, 0);
-	far_reads(1, 1000, 1, 3);
-	tell_to_steal(&taker, s, true);
-	rights_tell(&taker, "close 0");
-	far_writes(1, 100, 9, 2);
+	say_far_peer_reads(1, 1000, 1, 3);
+	taker_get_fd_by_pidfd_getfd(&taker, s, true);
+	taker_run_command(&taker, "close 0");
+	far_peer_writes(1, 100, 9, 2);
 	say_read(s, 100, MSG_WAITALL);
-	RES(close(s));
-	rights_tell(&taker, "read 1 100");
-	rights_tell(&taker, "close 1");
-	far_reads(1, 1, 0, 1);
+	SAY_RESULT(close(s));
+	taker_run_command(&taker, "read 1 100");
+	taker_run_command(&taker, "close 1");
+	say_far_peer_reads(1, 1, 0, 1);
 	taker_end(&taker);
 }
 
@@ -1221,19 +1221,19 @@ CASE(rights_pidfd_by_number, "another process takes an accepted connection by sy
 	struct taker taker;
 	int s;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_pidfd_by_number", true);
-	s = tcp_in(NULL);
-	tell_to_steal(&taker, s, true);
+	s = tcp_accepted_from_far_peer(NULL);
+	taker_get_fd_by_pidfd_getfd(&taker, s, true);
 	expect_os(s, VMA_SOCK_PASSED_ON);
-	RES(close(s));
-	far_writes(1, 100, 1, 1);
-	rights_tell(&taker, "read 0 100");
-	rights_tell(&taker, "write 0 100 2");
-	far_reads(1, 100, 2, 1);
-	rights_tell(&taker, "close 0");
-	far_reads(1, 1, 0, 1);
+	SAY_RESULT(close(s));
+	far_peer_writes(1, 100, 1, 1);
+	taker_run_command(&taker, "read 0 100");
+	taker_run_command(&taker, "write 0 100 2");
+	say_far_peer_reads(1, 100, 2, 1);
+	taker_run_command(&taker, "close 0");
+	say_far_peer_reads(1, 1, 0, 1);
 	taker_end(&taker);
 }
 
@@ -1243,10 +1243,10 @@ CASE(rights_pidfd_unsent, "another process takes a connection while more waits t
 	int s, pieces = 0;
 	char bytes[1000];
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_pidfd_unsent", true);
-	s = tcp_out();
+	s = tcp_connected_to_far_peer();
 	set_int(s, SOL_SOCKET, SO_SNDBUF, 300000);
 	for (; pieces < 500; pieces++) {
 		fill(bytes, sizeof(bytes), pieces % 64);
@@ -1254,13 +1254,13 @@ CASE(rights_pidfd_unsent, "another process takes a connection while more waits t
 			break;
 	}
 	if (pieces < 100)
-		give_up("only %d pieces fit", pieces);
-	tell_to_steal(&taker, s, false);
+		die_with_message("only %d pieces fit", pieces);
+	taker_get_fd_by_pidfd_getfd(&taker, s, false);
 	expect_os(s, VMA_SOCK_PASSED_ON);
-	RES(close(s));
-	rights_tell(&taker, "close 0");
+	SAY_RESULT(close(s));
+	taker_run_command(&taker, "close 0");
 	say("the peer: %s", strncmp(peer(far(), "read 1 1000 0 %d", pieces), "failed", 6) == 0 ? "failed" : "has read");
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 	taker_end(&taker);
 }
 
@@ -1269,17 +1269,17 @@ CASE(rights_pidfd_listener, "another process takes a listener, and both serve it
 	struct taker taker;
 	int at, s, port;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_pidfd_listener", true);
-	s = tcp_in(&at);
-	tell_to_steal(&taker, at, false);
+	s = tcp_accepted_from_far_peer(&at);
+	taker_get_fd_by_pidfd_getfd(&taker, at, false);
 	peer(far(), "dial 2 %s %d", here, port_of(at));
-	rights_tell(&taker, "accept 0"); /* it serves it from here on, and so does the owner soon */
-	rights_tell(&taker, "write 1 100 1");
-	far_reads(2, 100, 1, 1);
+	taker_run_command(&taker, "accept 0"); /* it serves it from here on, and so does the owner soon */
+	taker_run_command(&taker, "write 1 100 1");
+	say_far_peer_reads(2, 100, 1, 1);
 	say_write(s, 100, 2, 0); /* as it was */
-	far_reads(1, 100, 2, 1);
+	say_far_peer_reads(1, 100, 2, 1);
 	expect_offloaded(s);
 	pause_ms(1500);
 	expect_offloaded(at);
@@ -1287,15 +1287,15 @@ CASE(rights_pidfd_listener, "another process takes a listener, and both serve it
 	close(s);
 	s = is_readable(at, 3000) ? accept(at, NULL, NULL) : -1;
 	say_write(s, 100, 3, 0);
-	far_reads(3, 100, 3, 1);
+	say_far_peer_reads(3, 100, 3, 1);
 	expect_offloaded(s);
 	peer(far(), "close 2");
 	port = port_of(at);
-	RES(close(at));
+	SAY_RESULT(close(at));
 	peer(far(), "dial 2 %s %d", here, port);
-	rights_tell(&taker, "accept 0");
-	rights_tell(&taker, "write 2 100 4");
-	far_reads(2, 100, 4, 1);
+	taker_run_command(&taker, "accept 0");
+	taker_run_command(&taker, "write 2 100 4");
+	say_far_peer_reads(2, 100, 4, 1);
 	taker_end(&taker);
 }
 
@@ -1304,28 +1304,28 @@ CASE(rights_pidfd_udp, "another process takes a UDP socket with unread datagrams
 	struct taker taker;
 	int s, port;
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_pidfd_udp", true);
-	s = udp_at(here, 0);
+	s = udp_socket_bound_to(here, 0);
 	port = port_of(s);
-	name_port(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	for (int i = 1; i <= 4; i++)
 		peer_send(far(), 0, here, port, 300 * i, i);
-	let_arrive(30);
+	wait_until_sent_packets_arrived(30);
 	take(s, 2000, 0);
-	tell_to_steal(&taker, s, true);
+	taker_get_fd_by_pidfd_getfd(&taker, s, true);
 	expect_os(s, VMA_SOCK_PASSED_ON);
-	rights_tell(&taker, "take 0 2000");
+	taker_run_command(&taker, "take 0 2000");
 	take(s, 2000, 0);
-	rights_tell(&taker, "take 0 2000");
+	taker_run_command(&taker, "take 0 2000");
 	peer_send(far(), 0, here, port, 100, 5);
-	rights_tell(&taker, "take 0 2000");
-	RES(close(s));
+	taker_run_command(&taker, "take 0 2000");
+	SAY_RESULT(close(s));
 	peer_send(far(), 0, here, port, 100, 6);
-	rights_tell(&taker, "take 0 2000");
-	rights_tell(&taker, "all 0");
+	taker_run_command(&taker, "take 0 2000");
+	taker_run_command(&taker, "all 0");
 	taker_end(&taker);
 }
 
@@ -1335,18 +1335,18 @@ CASE(rights_pidfd_others,
 	struct taker taker;
 	int s, ends[2];
 
-	if (is_taker())
+	if (run_if_taker())
 		return;
 	taker = taker_start("rights_pidfd_others", true);
-	s = tcp_out();
-	RES(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
-	tell_to_steal(&taker, ends[1], false);
-	rights_tell(&taker, "write 0 100 1");
+	s = tcp_connected_to_far_peer();
+	SAY_RESULT(socketpair(AF_UNIX, SOCK_STREAM, 0, ends));
+	taker_get_fd_by_pidfd_getfd(&taker, ends[1], false);
+	taker_run_command(&taker, "write 0 100 1");
 	say_read(ends[0], 100, MSG_WAITALL);
-	tell_to_steal(&taker, 999, false);
-	tell_to_steal(&taker, -1, true);
+	taker_get_fd_by_pidfd_getfd(&taker, 999, false);
+	taker_get_fd_by_pidfd_getfd(&taker, -1, true);
 	expect_offloaded(s);
-	far_writes(1, 100, 1, 1);
+	far_peer_writes(1, 100, 1, 1);
 	say_read(s, 100, MSG_WAITALL);
 	taker_end(&taker);
 }

@@ -18,9 +18,9 @@ static int send_case_connected(void)
 {
 	int port = peer_open(far(), 0, there, 0), s;
 
-	name_port(port, "peer");
-	s = udp_to(there, port);
-	name_port_of(s, "us");
+	register_port_name(port, "peer");
+	s = udp_socket_connected_to(there, port);
+	register_port_name_of_fd(s, "us");
 	expect_offloaded(s);
 	return s;
 }
@@ -41,28 +41,28 @@ CASE(send_every_way, "write, writev, send, sendto, sendmsg and sendmmsg send the
 
 	for (int i = 0; i < 3; i++)
 		many[i].msg_hdr = msg;
-	warm_up(s, NULL, 0);
-	warm_up(s, there, port);
-	bypass_begin();
-	RES(write(s, seeded(64, 1), 64));
-	peer_take(far(), 0, 2000);
+	warm_up_until_offloaded_send(s, NULL, 0);
+	warm_up_until_offloaded_send(s, there, port);
+	kernel_bypass_check_begin();
+	SAY_RESULT(write(s, seeded(64, 1), 64));
+	say_peer_received(far(), 0, 2000);
 	seeded(64, 2);
-	RES(writev(s, &iov, 1));
-	peer_take(far(), 0, 2000);
-	RES(send(s, seeded(64, 3), 64, 0));
-	peer_take(far(), 0, 2000);
-	RES(sendto(s, seeded(64, 4), 64, 0, NULL, 0));
-	peer_take(far(), 0, 2000);
-	RES(sendto(s, seeded(64, 5), 64, 0, (struct sockaddr *)&to, sizeof(to)));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(writev(s, &iov, 1));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(send(s, seeded(64, 3), 64, 0));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(sendto(s, seeded(64, 4), 64, 0, NULL, 0));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(sendto(s, seeded(64, 5), 64, 0, (struct sockaddr *)&to, sizeof(to)));
+	say_peer_received(far(), 0, 2000);
 	seeded(64, 6);
-	RES(sendmsg(s, &msg, 0));
-	peer_take(far(), 0, 2000);
-	RES(sendmmsg(s, many, 3, 0));
+	SAY_RESULT(sendmsg(s, &msg, 0));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(sendmmsg(s, many, 3, 0));
 	say("lengths %u %u %u", many[0].msg_len, many[1].msg_len, many[2].msg_len);
 	for (int i = 0; i < 3; i++)
-		peer_take(far(), 0, 2000);
-	bypass_end(0, 9);
+		say_peer_received(far(), 0, 2000);
+	kernel_bypass_check_end(0, 9);
 }
 
 CASE(send_unconnected, "an unconnected socket sends to many, and is bound by its first send")
@@ -71,27 +71,27 @@ CASE(send_unconnected, "an unconnected socket sends to many, and is bound by its
 	struct sockaddr_in to;
 
 	say_name("before", s);
-	RES(send(s, seeded(10, 1), 10, 0));
-	RES(write(s, bytes, 10));
+	SAY_RESULT(send(s, seeded(10, 1), 10, 0));
+	SAY_RESULT(write(s, bytes, 10));
 	say_name("refused", s);
 	for (int i = 0; i < 6; i++) {
 		static const char *const ips[] = {"10.9.0.2", "10.9.0.3", "10.9.1.12"};
 
 		to = address_of(ips[i % 3], peer_open(far(), i, ips[i % 3], 0));
-		RES(sendto(s, seeded(100 + i, i), (size_t)(100 + i), 0, (struct sockaddr *)&to, sizeof(to)));
+		SAY_RESULT(sendto(s, seeded(100 + i, i), (size_t)(100 + i), 0, (struct sockaddr *)&to, sizeof(to)));
 		if (i == 0)
-			name_port_of(s, "us");
-		peer_take(far(), i, 2000);
+			register_port_name_of_fd(s, "us");
+		say_peer_received(far(), i, 2000);
 	}
 	say_name("after", s);
 	expect_offloaded(s);
-	warm_up(s, there, atoi(peer(far(), "port 0")));
+	warm_up_until_offloaded_send(s, there, atoi(peer(far(), "port 0")));
 	pause_ms(30);
-	bypass_begin();
+	kernel_bypass_check_begin();
 	for (int i = 0; i < 60; i++)
 		sendto(s, seeded(20, i), 20, 0, (struct sockaddr *)&to, sizeof(to));
 	say("the peer counted %s", peer(far(), "count 5 60 0 2000"));
-	bypass_end(0, 60);
+	kernel_bypass_check_end(0, 60);
 }
 
 CASE(send_every_length, "datagrams of 0 to 65507 bytes arrive whole; longer ones are EMSGSIZE")
@@ -101,9 +101,9 @@ CASE(send_every_length, "datagrams of 0 to 65507 bytes arrive whole; longer ones
 	int s = send_case_connected();
 
 	for (size_t i = 0; i < sizeof(len) / sizeof(len[0]); i++) {
-		RES(send(s, seeded(len[i], (int)i), (size_t)len[i], 0));
+		SAY_RESULT(send(s, seeded(len[i], (int)i), (size_t)len[i], 0));
 		if (len[i] <= 65507)
-			peer_take(far(), 0, 2000);
+			say_peer_received(far(), 0, 2000);
 	}
 }
 
@@ -119,27 +119,27 @@ CASE(send_iov_shapes, "iov arrays: null elements, none, many, too many, bad poin
 	iov[2] = (struct iovec){.iov_base = bad_pointer(), .iov_len = 0};
 	iov[3] = (struct iovec){.iov_base = bytes + 10, .iov_len = 1};
 	iov[4] = (struct iovec){.iov_base = bytes + 11, .iov_len = 100};
-	RES(writev(s, iov, 5));
-	peer_take(far(), 0, 2000);
-	RES(sendmsg(s, &msg, 0));
-	peer_take(far(), 0, 2000);
-	RES(writev(s, iov, 0));
-	RES(writev(s, iov, minus_one));
+	SAY_RESULT(writev(s, iov, 5));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(sendmsg(s, &msg, 0));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(writev(s, iov, 0));
+	SAY_RESULT(writev(s, iov, minus_one));
 	msg.msg_iovlen = 0;
-	RES(sendmsg(s, &msg, 0));
-	peer_take(far(), 0, 300);
+	SAY_RESULT(sendmsg(s, &msg, 0));
+	say_peer_received(far(), 0, 300);
 	for (int i = 0; i < 1025; i++)
 		iov[i] = (struct iovec){.iov_base = bytes + i % 1024, .iov_len = 1};
-	RES(writev(s, iov, 1024));
-	peer_take(far(), 0, 2000);
-	RES(writev(s, iov, 1025));
+	SAY_RESULT(writev(s, iov, 1024));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(writev(s, iov, 1025));
 	msg.msg_iovlen = 1025;
-	RES(sendmsg(s, &msg, 0));
+	SAY_RESULT(sendmsg(s, &msg, 0));
 	iov[3].iov_base = bad_pointer();
-	RES(writev(s, iov, 5));
+	SAY_RESULT(writev(s, iov, 5));
 	iov[3].iov_len = (size_t)-1;
-	RES(writev(s, iov, 5));
-	peer_take(far(), 0, 100);
+	SAY_RESULT(writev(s, iov, 5));
+	say_peer_received(far(), 0, 100);
 }
 
 CASE(send_bad_pointers, "bad pointers are EFAULT wherever they are, and the socket lives")
@@ -150,68 +150,68 @@ CASE(send_bad_pointers, "bad pointers are EFAULT wherever they are, and the sock
 	struct mmsghdr many[3] = {0};
 	int s = send_case_connected();
 
-	RES(send(s, bad_pointer(), 8, 0));
-	RES(write(s, bad_pointer(), 8));
-	RES(send(s, bad_pointer(), 0, 0));
-	RES(send(s, NULL, 8, 0));
-	RES(send(s, (char *)bad_pointer() - 4, 8, 0));
-	RES(sendto(s, bytes, 8, 0, bad_pointer(), sizeof(to)));
-	RES(sendmsg(s, bad_pointer(), 0));
-	RES(sendmsg(s, &msg, 0));
+	SAY_RESULT(send(s, bad_pointer(), 8, 0));
+	SAY_RESULT(write(s, bad_pointer(), 8));
+	SAY_RESULT(send(s, bad_pointer(), 0, 0));
+	SAY_RESULT(send(s, NULL, 8, 0));
+	SAY_RESULT(send(s, (char *)bad_pointer() - 4, 8, 0));
+	SAY_RESULT(sendto(s, bytes, 8, 0, bad_pointer(), sizeof(to)));
+	SAY_RESULT(sendmsg(s, bad_pointer(), 0));
+	SAY_RESULT(sendmsg(s, &msg, 0));
 	msg.msg_iov = &bad_iov;
-	RES(sendmsg(s, &msg, 0));
+	SAY_RESULT(sendmsg(s, &msg, 0));
 	msg.msg_iov = &iov;
 	msg.msg_name = bad_pointer();
 	msg.msg_namelen = sizeof(to);
-	RES(sendmsg(s, &msg, 0));
+	SAY_RESULT(sendmsg(s, &msg, 0));
 	msg.msg_name = NULL;
 	msg.msg_namelen = 0;
 	msg.msg_control = bad_pointer();
 	msg.msg_controllen = 64;
-	RES(sendmsg(s, &msg, 0));
-	RES(sendmmsg(s, bad_pointer(), 2, 0));
+	SAY_RESULT(sendmsg(s, &msg, 0));
+	SAY_RESULT(sendmmsg(s, bad_pointer(), 2, 0));
 	many[0].msg_hdr = (struct msghdr){.msg_iov = &iov, .msg_iovlen = 1};
 	many[1].msg_hdr = (struct msghdr){.msg_iov = &bad_iov, .msg_iovlen = 1};
-	RES(sendmmsg(s, many, 2, 0));
+	SAY_RESULT(sendmmsg(s, many, 2, 0));
 	say("lengths %u %u", many[0].msg_len, many[1].msg_len);
-	RES(sendmmsg(s, many + 1, 1, 0));
-	RES(sendmmsg(s, many, 0, 0));
+	SAY_RESULT(sendmmsg(s, many + 1, 1, 0));
+	SAY_RESULT(sendmmsg(s, many, 0, 0));
 	take(s, 0, 0);
-	peer_take(far(), 0, 2000); /* the empty one */
-	peer_take(far(), 0, 2000);
+	say_peer_received(far(), 0, 2000); /* the empty one */
+	say_peer_received(far(), 0, 2000);
 	to = address_of(there, atoi(peer(far(), "port 0")));
-	RES(sendto(s, seeded(9, 9), 9, 0, (struct sockaddr *)&to, sizeof(to)));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(sendto(s, seeded(9, 9), 9, 0, (struct sockaddr *)&to, sizeof(to)));
+	say_peer_received(far(), 0, 2000);
 	expect_offloaded(s);
 }
 
 CASE(send_bad_destinations, "destinations: short, long, of other families, port 0, none, unreachable")
 {
 	struct sockaddr_in to = address_of(there, 7100);
-	int s = udp_at(here, 7020);
+	int s = udp_socket_bound_to(here, 7020);
 
 	expect_offloaded(s);
-	RES(send(s, bytes, 8, 0));
-	RES(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, 8));
-	RES(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, 4096));
-	RES(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, (socklen_t)-1));
-	RES(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, 0));
+	SAY_RESULT(send(s, bytes, 8, 0));
+	SAY_RESULT(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, 8));
+	SAY_RESULT(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, 4096));
+	SAY_RESULT(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, (socklen_t)-1));
+	SAY_RESULT(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, 0));
 	to.sin_family = AF_INET6;
-	RES(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
 	to.sin_family = AF_UNSPEC;
-	RES(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
 	to = address_of(there, 0);
-	RES(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
 	to = address_of("192.0.2.1", 7100);
-	RES(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
 	to = address_of("10.9.0.255", 7100);
-	RES(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
 	to = address_of("255.255.255.255", 7100);
-	RES(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
 	to = address_of("240.0.0.1", 7100);
-	RES(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(sendto(s, bytes, 8, 0, (struct sockaddr *)&to, sizeof(to)));
 	to = address_of("0.0.0.0", 7020);
-	RES(sendto(s, seeded(8, 5), 8, 0, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(sendto(s, seeded(8, 5), 8, 0, (struct sockaddr *)&to, sizeof(to)));
 	take(s, 1000, 0);
 }
 
@@ -219,19 +219,19 @@ CASE(send_flags, "flags of send: those that UDP serves, ignores and refuses")
 {
 	int s = send_case_connected();
 
-	RES(send(s, seeded(30, 1), 30, MSG_DONTWAIT));
-	peer_take(far(), 0, 2000);
-	RES(send(s, seeded(30, 2), 30, MSG_NOSIGNAL));
-	peer_take(far(), 0, 2000);
-	RES(send(s, seeded(30, 3), 30, MSG_CONFIRM));
-	peer_take(far(), 0, 2000);
-	RES(send(s, seeded(30, 4), 30, MSG_DONTROUTE));
-	peer_take(far(), 0, 2000);
-	RES(send(s, seeded(30, 5), 30, MSG_EOR));
-	peer_take(far(), 0, 2000);
-	RES(send(s, seeded(30, 6), 30, MSG_OOB));
-	RES(send(s, seeded(30, 7), 30, 0x800000));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(send(s, seeded(30, 1), 30, MSG_DONTWAIT));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(send(s, seeded(30, 2), 30, MSG_NOSIGNAL));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(send(s, seeded(30, 3), 30, MSG_CONFIRM));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(send(s, seeded(30, 4), 30, MSG_DONTROUTE));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(send(s, seeded(30, 5), 30, MSG_EOR));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(send(s, seeded(30, 6), 30, MSG_OOB));
+	SAY_RESULT(send(s, seeded(30, 7), 30, 0x800000));
+	say_peer_received(far(), 0, 2000);
 }
 
 CASE(send_more, "MSG_MORE and UDP_CORK make one datagram of several calls")
@@ -239,32 +239,32 @@ CASE(send_more, "MSG_MORE and UDP_CORK make one datagram of several calls")
 	int s = send_case_connected();
 
 	seeded(90, 8);
-	RES(send(s, bytes, 30, MSG_MORE));
-	peer_take(far(), 0, 50);
-	RES(send(s, bytes + 30, 30, MSG_MORE));
-	RES(send(s, bytes + 60, 30, 0));
-	peer_take(far(), 0, 2000);
-	RES(set_int(s, IPPROTO_UDP, UDP_CORK, 1));
-	RES(send(s, bytes, 40, 0));
-	RES(write(s, bytes + 40, 40));
-	peer_take(far(), 0, 50);
-	RES(set_int(s, IPPROTO_UDP, UDP_CORK, 0));
-	peer_take(far(), 0, 2000);
-	RES(send(s, seeded(20, 9), 20, 0));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(send(s, bytes, 30, MSG_MORE));
+	say_peer_received(far(), 0, 50);
+	SAY_RESULT(send(s, bytes + 30, 30, MSG_MORE));
+	SAY_RESULT(send(s, bytes + 60, 30, 0));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(set_int(s, IPPROTO_UDP, UDP_CORK, 1));
+	SAY_RESULT(send(s, bytes, 40, 0));
+	SAY_RESULT(write(s, bytes + 40, 40));
+	say_peer_received(far(), 0, 50);
+	SAY_RESULT(set_int(s, IPPROTO_UDP, UDP_CORK, 0));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(send(s, seeded(20, 9), 20, 0));
+	say_peer_received(far(), 0, 2000);
 }
 
 CASE(send_segments, "UDP_SEGMENT sends several datagrams in one call")
 {
 	int s = send_case_connected();
 
-	RES(set_int(s, IPPROTO_UDP, UDP_SEGMENT, 500));
-	RES(send(s, seeded(1200, 1), 1200, 0));
+	SAY_RESULT(set_int(s, IPPROTO_UDP, UDP_SEGMENT, 500));
+	SAY_RESULT(send(s, seeded(1200, 1), 1200, 0));
 	for (int i = 0; i < 3; i++)
-		peer_take(far(), 0, 2000);
-	RES(set_int(s, IPPROTO_UDP, UDP_SEGMENT, 0));
-	RES(send(s, seeded(600, 2), 600, 0));
-	peer_take(far(), 0, 2000);
+		say_peer_received(far(), 0, 2000);
+	SAY_RESULT(set_int(s, IPPROTO_UDP, UDP_SEGMENT, 0));
+	SAY_RESULT(send(s, seeded(600, 2), 600, 0));
+	say_peer_received(far(), 0, 2000);
 }
 
 CASE(send_from_files, "sendfile and splice into a socket, pread and pwrite on it, lseek")
@@ -273,22 +273,22 @@ CASE(send_from_files, "sendfile and splice into a socket, pread and pwrite on it
 	off_t at = 0;
 
 	seeded(500, 3);
-	RES(write(file, bytes, 500));
-	RES(sendfile(s, file, &at, 500));
+	SAY_RESULT(write(file, bytes, 500));
+	SAY_RESULT(sendfile(s, file, &at, 500));
 	say("offset %ld", (long)at);
-	peer_take(far(), 0, 2000);
-	RES(pipe(ends));
-	RES(write(ends[1], bytes, 100));
-	RES(splice(ends[0], NULL, s, NULL, 100, 0));
-	peer_take(far(), 0, 2000);
-	RES(pwrite(s, bytes, 10, 0));
-	RES(pread(s, bytes, 10, 0));
-	RES(lseek(s, 0, SEEK_SET));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(pipe(ends));
+	SAY_RESULT(write(ends[1], bytes, 100));
+	SAY_RESULT(splice(ends[0], NULL, s, NULL, 100, 0));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(pwrite(s, bytes, 10, 0));
+	SAY_RESULT(pread(s, bytes, 10, 0));
+	SAY_RESULT(lseek(s, 0, SEEK_SET));
 	peer_send(far(), 0, here, port_of(s), 44, 4);
 	is_readable(s, 2000);
-	RES(splice(s, NULL, ends[1], NULL, 100, 0));
+	SAY_RESULT(splice(s, NULL, ends[1], NULL, 100, 0));
 	take(s, 0, 0);
-	RES(sendfile(file, s, NULL, 10));
+	SAY_RESULT(sendfile(file, s, NULL, 10));
 }
 
 CASE(send_mtu_discover, "IP_MTU_DISCOVER: what may be fragmented, and IP_MTU")
@@ -298,25 +298,25 @@ CASE(send_mtu_discover, "IP_MTU_DISCOVER: what may be fragmented, and IP_MTU")
 	int s = send_case_connected(), mtu;
 	socklen_t len = sizeof(mtu);
 
-	RES(getsockopt(s, IPPROTO_IP, IP_MTU, &mtu, &len));
+	SAY_RESULT(getsockopt(s, IPPROTO_IP, IP_MTU, &mtu, &len));
 	say("mtu %d", mtu);
 	for (size_t i = 0; i < sizeof(modes) / sizeof(modes[0]); i++) {
-		RES(set_int(s, IPPROTO_IP, IP_MTU_DISCOVER, modes[i]));
-		RES(send(s, seeded(1472, 1), 1472, 0));
-		peer_take(far(), 0, 2000);
+		SAY_RESULT(set_int(s, IPPROTO_IP, IP_MTU_DISCOVER, modes[i]));
+		SAY_RESULT(send(s, seeded(1472, 1), 1472, 0));
+		say_peer_received(far(), 0, 2000);
 		if (send(s, seeded(1473, 2), 1473, 0) < 0)
 			say("mode %d: %s", modes[i], error_name(errno));
 		else
-			peer_take(far(), 0, 2000);
+			say_peer_received(far(), 0, 2000);
 		if (send(s, seeded(5000, 3), 5000, 0) < 0)
 			say("mode %d: %s", modes[i], error_name(errno));
 		else
-			peer_take(far(), 0, 2000);
+			say_peer_received(far(), 0, 2000);
 	}
-	RES(set_int(s, IPPROTO_IP, IP_MTU_DISCOVER, 17));
+	SAY_RESULT(set_int(s, IPPROTO_IP, IP_MTU_DISCOVER, 17));
 	close(s);
-	s = udp_at(here, 0);
-	RES(getsockopt(s, IPPROTO_IP, IP_MTU, &mtu, &len));
+	s = udp_socket_bound_to(here, 0);
+	SAY_RESULT(getsockopt(s, IPPROTO_IP, IP_MTU, &mtu, &len));
 }
 
 CASE(send_order, "10,000 datagrams sent in a row arrive, all and in order; nothing is lost unsaid")
@@ -324,11 +324,11 @@ CASE(send_order, "10,000 datagrams sent in a row arrive, all and in order; nothi
 	int s = send_case_connected(), lost = 0;
 
 	peer(far(), "opt 0 1 33 8000000"); /* SO_RCVBUFFORCE */
-	warm_up(s, NULL, 0);
-	bypass_begin();
+	warm_up_until_offloaded_send(s, NULL, 0);
+	kernel_bypass_check_begin();
 	for (int i = 0; i < 10000; i++)
 		lost += send(s, seeded(64, i % 64), 64, 0) != 64;
 	say("%d sends failed", lost);
 	say("the peer counted %s", peer(far(), "count 0 10000 0 3000"));
-	bypass_end(0, 10000);
+	kernel_bypass_check_end(0, 10000);
 }

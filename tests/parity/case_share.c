@@ -7,14 +7,14 @@
 
 #include "parity.h"
 
-static int at_with(const char *ip, int port, int option)
+static int udp_socket_bound_with_option(const char *ip, int port, int option)
 {
 	struct sockaddr_in address = address_of(ip, port);
 	int s = udp_socket();
 
 	set_int(s, SOL_SOCKET, option, 1);
 	if (bind(s, (struct sockaddr *)&address, sizeof(address)) != 0)
-		give_up("bind to %s:%d", ip, port);
+		die_with_message("bind to %s:%d", ip, port);
 	return s;
 }
 
@@ -33,23 +33,24 @@ static void share_takes(const char *what, int s)
 
 CASE(share_connected_first, "on one port, a connected socket gets its peer's, the other the rest")
 {
-	int wide = at_with(here, 7300, SO_REUSEADDR), narrow = at_with(here, 7300, SO_REUSEADDR), port;
+	int wide = udp_socket_bound_with_option(here, 7300, SO_REUSEADDR),
+	    narrow = udp_socket_bound_with_option(here, 7300, SO_REUSEADDR), port;
 
 	port = peer_open(far(), 0, there, 0);
-	name_port(port, "first");
-	name_port(peer_open(far(), 1, there, 0), "second");
-	RES(share_connect_to(narrow, there, port));
+	register_port_name(port, "first");
+	register_port_name(peer_open(far(), 1, there, 0), "second");
+	SAY_RESULT(share_connect_to(narrow, there, port));
 	expect_offloaded(wide);
 	expect_offloaded(narrow);
-	bypass_begin();
+	kernel_bypass_check_begin();
 	peer_send(far(), 0, here, 7300, 40, 1);
 	peer_send(far(), 1, here, 7300, 40, 2);
 	peer_send(far(), 0, here, 7300, 40, 3);
-	let_arrive(30);
+	wait_until_sent_packets_arrived(30);
 	share_takes("wide", wide);
 	share_takes("narrow", narrow);
-	bypass_end(3, 0);
-	RES(close(narrow));
+	kernel_bypass_check_end(3, 0);
+	SAY_RESULT(close(narrow));
 	pause_ms(30);
 	peer_send(far(), 0, here, 7300, 40, 4);
 	take(wide, 2000, 0);
@@ -57,17 +58,18 @@ CASE(share_connected_first, "on one port, a connected socket gets its peer's, th
 
 CASE(share_reuseaddr, "of several sockets with SO_REUSEADDR on one port, the newest gets all, until it closes")
 {
-	int one = at_with(here, 7301, SO_REUSEADDR), two = at_with(here, 7301, SO_REUSEADDR);
+	int one = udp_socket_bound_with_option(here, 7301, SO_REUSEADDR),
+	    two = udp_socket_bound_with_option(here, 7301, SO_REUSEADDR);
 
-	name_port(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
 	expect_offloaded(one);
 	expect_offloaded(two);
 	for (int i = 0; i < 3; i++)
 		peer_send(far(), 0, here, 7301, 40, i);
-	let_arrive(30);
+	wait_until_sent_packets_arrived(30);
 	share_takes("one", one);
 	share_takes("two", two);
-	RES(close(two));
+	SAY_RESULT(close(two));
 	pause_ms(30);
 	peer_send(far(), 0, here, 7301, 40, 4);
 	take(one, 2000, 0);
@@ -76,13 +78,13 @@ CASE(share_reuseaddr, "of several sockets with SO_REUSEADDR on one port, the new
 CASE(share_refused, "sharing a port takes the same option on both sockets")
 {
 	struct sockaddr_in address = address_of(here, 7302);
-	int one = at_with(here, 7302, SO_REUSEADDR), two = udp_socket();
+	int one = udp_socket_bound_with_option(here, 7302, SO_REUSEADDR), two = udp_socket();
 
-	RES(bind(two, (struct sockaddr *)&address, sizeof(address)));
-	RES(set_int(two, SOL_SOCKET, SO_REUSEPORT, 1));
-	RES(bind(two, (struct sockaddr *)&address, sizeof(address)));
-	RES(set_int(two, SOL_SOCKET, SO_REUSEADDR, 1));
-	RES(bind(two, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(bind(two, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(set_int(two, SOL_SOCKET, SO_REUSEPORT, 1));
+	SAY_RESULT(bind(two, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(set_int(two, SOL_SOCKET, SO_REUSEADDR, 1));
+	SAY_RESULT(bind(two, (struct sockaddr *)&address, sizeof(address)));
 	expect_offloaded(one);
 	expect_offloaded(two);
 }
@@ -93,45 +95,46 @@ CASE(share_reuseport, "SO_REUSEPORT spreads senders: each keeps its socket, noth
 	char bytes[64];
 
 	for (int i = 0; i < 4; i++)
-		sockets[i] = at_with(here, 7303, SO_REUSEPORT);
+		sockets[i] = udp_socket_bound_with_option(here, 7303, SO_REUSEPORT);
 	for (int i = 0; i < 4; i++)
 		expect_offloaded(sockets[i]);
 	memset(owner, -1, sizeof(owner));
-	bypass_begin();
+	kernel_bypass_check_begin();
 	for (int i = 0; i < 64; i++) {
 		peer_open(far(), i, there, 0);
 		for (int n = 0; n < 3; n++)
 			peer_send(far(), i, here, 7303, 40, i);
 	}
-	let_arrive(30);
+	wait_until_sent_packets_arrived(30);
 	for (int i = 0; i < 4; i++)
 		while (recv(sockets[i], bytes, sizeof(bytes), MSG_DONTWAIT) == 40) {
-			int seed = seed_of(bytes, 40);
+			int seed = seed_of_payload(bytes, 40);
 
 			got[i]++;
 			total++;
 			moved += seed < 0 || (owner[seed] != -1 && owner[seed] != i);
 			owner[seed < 0 ? 0 : seed] = i;
 		}
-	bypass_end(192, 0);
+	kernel_bypass_check_end(192, 0);
 	say("%d in all, %d moved, %s", total, moved,
 	    got[0] > 0 && got[1] > 0 && got[2] > 0 && got[3] > 0 ? "every socket got some" : "a socket got none");
 }
 
 CASE(share_addresses, "0.0.0.0 and a single address on one port: the more exact one wins")
 {
-	int any = at_with("0.0.0.0", 7304, SO_REUSEADDR), exact = at_with(here, 7304, SO_REUSEADDR);
+	int any = udp_socket_bound_with_option("0.0.0.0", 7304, SO_REUSEADDR),
+	    exact = udp_socket_bound_with_option(here, 7304, SO_REUSEADDR);
 
-	name_port(peer_open(far(), 0, there, 0), "first");
-	name_port(peer_open(far(), 1, there_second, 0), "second");
+	register_port_name(peer_open(far(), 0, there, 0), "first");
+	register_port_name(peer_open(far(), 1, there_second, 0), "second");
 	expect_offloaded(any);
 	expect_offloaded(exact);
 	peer_send(far(), 0, here, 7304, 40, 1);
 	peer_send(far(), 1, here_second, 7304, 40, 2);
-	let_arrive(30);
+	wait_until_sent_packets_arrived(30);
 	share_takes("any", any);
 	share_takes("exact", exact);
-	RES(close(exact));
+	SAY_RESULT(close(exact));
 	pause_ms(30);
 	peer_send(far(), 0, here, 7304, 40, 3);
 	take(any, 2000, 0);
@@ -144,15 +147,15 @@ CASE(share_devices, "two sockets of one port, each bound to a device")
 
 	setsockopt(one, SOL_SOCKET, SO_BINDTODEVICE, if_first, (socklen_t)strlen(if_first));
 	setsockopt(two, SOL_SOCKET, SO_BINDTODEVICE, if_second, (socklen_t)strlen(if_second));
-	RES(bind(one, (struct sockaddr *)&address, sizeof(address)));
-	RES(bind(two, (struct sockaddr *)&address, sizeof(address)));
-	name_port(peer_open(far(), 0, there, 0), "first");
-	name_port(peer_open(far(), 1, there_second, 0), "second");
+	SAY_RESULT(bind(one, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(bind(two, (struct sockaddr *)&address, sizeof(address)));
+	register_port_name(peer_open(far(), 0, there, 0), "first");
+	register_port_name(peer_open(far(), 1, there_second, 0), "second");
 	expect_offloaded(one);
 	expect_offloaded(two);
 	peer_send(far(), 0, here, 7305, 40, 1);
 	peer_send(far(), 1, here_second, 7305, 40, 2);
-	let_arrive(30);
+	wait_until_sent_packets_arrived(30);
 	share_takes("first", one);
 	share_takes("second", two);
 }
@@ -161,9 +164,9 @@ CASE(share_devices, "two sockets of one port, each bound to a device")
  * Nothing is lost between processes that share a port, and the kernel's choice among them holds, from when vmad has
  * seen the other one twice, half a second apart.
  */
-static void share_with(struct peer *other, int port)
+static void say_port_share_with_process(struct peer *other, int port)
 {
-	int s = at_with(here, port, SO_REUSEPORT), mine = 0, others = 0, lost = 0;
+	int s = udp_socket_bound_with_option(here, port, SO_REUSEPORT), mine = 0, others = 0, lost = 0;
 	char bytes[64], answer[16];
 
 	snprintf(answer, sizeof(answer), "%s", peer(other, "share 0 %s %d %d", here, port, SO_REUSEPORT));
@@ -172,7 +175,7 @@ static void share_with(struct peer *other, int port)
 		peer_open(far(), i, there, 0);
 		peer_send(far(), i, here, port, 40, i);
 	}
-	let_arrive(50);
+	wait_until_sent_packets_arrived(50);
 	while (recv(s, bytes, sizeof(bytes), MSG_DONTWAIT) == 40)
 		mine++;
 	while (strncmp(peer(other, "recv 0 20"), "got", 3) == 0)
@@ -183,7 +186,7 @@ static void share_with(struct peer *other, int port)
 	peer(other, "close 0");
 	for (int i = 0; i < 64; i++)
 		peer_send(far(), i, here, port, 40, i);
-	let_arrive(50);
+	wait_until_sent_packets_arrived(50);
 	mine = 0;
 	while (recv(s, bytes, sizeof(bytes), MSG_DONTWAIT) == 40)
 		mine++;
@@ -193,25 +196,25 @@ static void share_with(struct peer *other, int port)
 
 CASE(share_with_plain_process, "SO_REUSEPORT with a plain process: the kernel spreads")
 {
-	share_with(near(), 7306);
+	say_port_share_with_process(near(), 7306);
 }
 
 CASE(share_with_twin, "SO_REUSEPORT with another preloaded process: the kernel spreads")
 {
-	share_with(twin(), 7307);
+	say_port_share_with_process(twin(), 7307);
 }
 
 CASE(share_by_address_with_process, "two processes, one port on different addresses: each gets its own")
 {
-	int s = udp_at(here, 7308);
+	int s = udp_socket_bound_to(here, 7308);
 
 	peer_open(twin(), 0, here_second, 7308);
-	name_port(peer_open(far(), 0, there, 0), "first");
-	name_port(peer_open(far(), 1, there_second, 0), "second");
+	register_port_name(peer_open(far(), 0, there, 0), "first");
+	register_port_name(peer_open(far(), 1, there_second, 0), "second");
 	expect_offloaded(s);
 	peer_send(far(), 0, here, 7308, 40, 1);
 	peer_send(far(), 1, here_second, 7308, 40, 2);
 	take(s, 2000, 0);
 	take_all(s);
-	peer_take(twin(), 0, 2000);
+	say_peer_received(twin(), 0, 2000);
 }

@@ -16,7 +16,7 @@ static int short_send_to(int s, const char *ip, int port, int seed)
 	return (int)sendto(s, bytes, sizeof(bytes), 0, (struct sockaddr *)&to, sizeof(to));
 }
 
-static int send_more(int s, int seed)
+static int send_payload_of_seed(int s, int seed)
 {
 	char bytes[40];
 
@@ -25,13 +25,13 @@ static int send_more(int s, int seed)
 }
 
 /* The next socket begins as the kernel's. */
-static void short_live_shortly(int port)
+static void short_make_short_lived_sockets(int port)
 {
 	for (int i = 0; i < 20; i++) {
 		int s = udp_socket();
 
 		if (short_send_to(s, there, port, 100 + i) != 40)
-			give_up("sendto");
+			die_with_message("sendto");
 		close(s);
 	}
 }
@@ -41,14 +41,14 @@ CASE(short_lives_get_their_answers, "a thousand sockets with a question each hea
 	int port = peer_open(far(), 0, there, 0), wrong = 0;
 
 	for (int i = 0; i < 1000; i++) {
-		int s = i % 2 == 0 ? udp_socket() : udp_to(there, port);
+		int s = i % 2 == 0 ? udp_socket() : udp_socket_connected_to(there, port);
 		char bytes[40];
 
-		if (i % 2 == 0 ? short_send_to(s, there, port, i % 200) != 40 : send_more(s, i % 200) != 40)
+		if (i % 2 == 0 ? short_send_to(s, there, port, i % 200) != 40 : send_payload_of_seed(s, i % 200) != 40)
 			wrong++;
 		if (i % 10 == 0) { /* the others are closed before their answer */
 			peer_send(far(), 0, here, port_of(s), 40, i % 200);
-			wrong += recv(s, bytes, sizeof(bytes), 0) != 40 || seed_of(bytes, 40) != i % 200;
+			wrong += recv(s, bytes, sizeof(bytes), 0) != 40 || seed_of_payload(bytes, 40) != i % 200;
 		}
 		close(s);
 	}
@@ -59,30 +59,30 @@ CASE(short_grows_up, "after many short lives one that goes on hears everything i
 {
 	int port = peer_open(far(), 0, there, 0), s, mine;
 
-	name_port(port, "far");
-	short_live_shortly(port);
+	register_port_name(port, "far");
+	short_make_short_lived_sockets(port);
 	s = udp_socket();
-	RES(short_send_to(s, there, port, 1));
-	name_port_of(s, "mine");
+	SAY_RESULT(short_send_to(s, there, port, 1));
+	register_port_name_of_fd(s, "mine");
 	mine = port_of(s);
 	peer_send(far(), 0, here, mine, 40, 11);
 	take(s, 2000, 0);
-	RES(short_send_to(s, there, port, 2));
+	SAY_RESULT(short_send_to(s, there, port, 2));
 	peer_send(far(), 0, here, mine, 40, 12);
 	peer_send(far(), 0, here, mine, 40, 13);
-	let_arrive(20);
-	RES(short_send_to(s, there, port, 3));
+	wait_until_sent_packets_arrived(20);
+	SAY_RESULT(short_send_to(s, there, port, 3));
 	expect_offloaded(s);
 	peer_send(far(), 0, here, mine, 40, 14);
-	let_arrive(20);
+	wait_until_sent_packets_arrived(20);
 	take(s, 2000, 0);
 	take(s, 2000, 0);
 	take(s, 2000, 0);
-	bypass_begin();
-	RES(short_send_to(s, there, port, 4));
+	kernel_bypass_check_begin();
+	SAY_RESULT(short_send_to(s, there, port, 4));
 	peer_send(far(), 0, here, mine, 40, 15);
 	take(s, 2000, 0);
-	bypass_end(1, 1);
+	kernel_bypass_check_end(1, 1);
 	take_all(s);
 }
 
@@ -90,10 +90,10 @@ CASE(short_listens_on, "after many short lives one that asks once and then only 
 {
 	int port = peer_open(far(), 0, there, 0), s;
 
-	name_port(port, "far");
-	short_live_shortly(port);
-	s = udp_to(there, port);
-	RES(send_more(s, 1));
+	register_port_name(port, "far");
+	short_make_short_lived_sockets(port);
+	s = udp_socket_connected_to(there, port);
+	SAY_RESULT(send_payload_of_seed(s, 1));
 	for (int i = 0; i < 8; i++) {
 		peer_send(far(), 0, here, port_of(s), 40, i);
 		take(s, 2000, 0);
@@ -104,20 +104,20 @@ CASE(short_listens_on, "after many short lives one that asks once and then only 
 static void say_refusals(int s)
 {
 	for (int i = 0; i < 3; i++) {
-		RES(send_more(s, 1));
-		let_arrive(30);
-		RES(send_more(s, 2));
-		let_arrive(30);
+		SAY_RESULT(send_payload_of_seed(s, 1));
+		wait_until_sent_packets_arrived(30);
+		SAY_RESULT(send_payload_of_seed(s, 2));
+		wait_until_sent_packets_arrived(30);
 	}
-	RES(send_more(s, 3));
-	let_arrive(30);
-	RES(recv(s, &(char){0}, 1, 0));
-	RES(recv(s, &(char){0}, 1, MSG_DONTWAIT));
+	SAY_RESULT(send_payload_of_seed(s, 3));
+	wait_until_sent_packets_arrived(30);
+	SAY_RESULT(recv(s, &(char){0}, 1, 0));
+	SAY_RESULT(recv(s, &(char){0}, 1, MSG_DONTWAIT));
 }
 
 CASE(short_refused, "each second send on a socket to a closed port tells the first one's refusal")
 {
-	int s = udp_to(there, 7391);
+	int s = udp_socket_connected_to(there, 7391);
 
 	expect_offloaded(s);
 	say_refusals(s);
@@ -127,8 +127,8 @@ CASE(short_refused_deferred, "so it is after many short lives")
 {
 	int s;
 
-	short_live_shortly(peer_open(far(), 0, there, 0));
-	s = udp_to(there, 7391);
+	short_make_short_lived_sockets(peer_open(far(), 0, there, 0));
+	s = udp_socket_connected_to(there, 7391);
 	say_refusals(s);
 	expect_offloaded(s);
 }
@@ -138,7 +138,7 @@ static void *short_receive(void *arg)
 	char bytes[64];
 	long len = recv(*(int *)arg, bytes, sizeof(bytes), 0);
 
-	return (void *)(long)(len == 40 ? seed_of(bytes, 40) : -1);
+	return (void *)(long)(len == 40 ? seed_of_payload(bytes, 40) : -1);
 }
 
 CASE(short_waits_in_another_thread, "after many short lives a thread that waits already gets what another one asks for")
@@ -147,19 +147,19 @@ CASE(short_waits_in_another_thread, "after many short lives a thread that waits 
 	pthread_t thread;
 	void *seed;
 
-	short_live_shortly(port);
-	s = udp_to(there, port);
+	short_make_short_lived_sockets(port);
+	s = udp_socket_connected_to(there, port);
 	pthread_create(&thread, NULL, short_receive, &s);
 	pause_ms(30);
 	for (int i = 0; i < 6; i++)
-		RES(send_more(s, i));
+		SAY_RESULT(send_payload_of_seed(s, i));
 	peer_send(far(), 0, here, port_of(s), 40, 77);
 	pthread_join(thread, &seed);
 	say("seed %ld", (long)seed);
 	for (int i = 0; i < 6; i++) {
 		pthread_create(&thread, NULL, short_receive, &s);
 		pause_ms(10);
-		RES(send_more(s, i));
+		SAY_RESULT(send_payload_of_seed(s, i));
 		peer_send(far(), 0, here, port_of(s), 40, i);
 		pthread_join(thread, &seed);
 		say("seed %ld", (long)seed);
@@ -167,38 +167,38 @@ CASE(short_waits_in_another_thread, "after many short lives a thread that waits 
 	expect_offloaded(s);
 }
 
-static void short_dissolve(int s)
+static void short_disconnect_udp(int s)
 {
 	const struct sockaddr none = {.sa_family = AF_UNSPEC};
 
-	RES(connect(s, &none, sizeof(none)));
+	SAY_RESULT(connect(s, &none, sizeof(none)));
 }
 
 CASE(short_port_given_away, "a chosen port is another's as soon as the association is dissolved or the socket closed")
 {
-	int far_port = peer_open(far(), 0, there, 0), s = udp_to(there, far_port), other = udp_to(there, far_port),
-	    port = port_of(s), other_port = port_of(other);
+	int far_port = peer_open(far(), 0, there, 0), s = udp_socket_connected_to(there, far_port),
+	    other = udp_socket_connected_to(there, far_port), port = port_of(s), other_port = port_of(other);
 
-	name_port(far_port, "far");
+	register_port_name(far_port, "far");
 	expect_offloaded(s);
 	peer_send(far(), 0, here, port, 40, 1);
-	RES(is_readable(s, 2000));
-	short_dissolve(s);
+	SAY_RESULT(is_readable(s, 2000));
+	short_disconnect_udp(s);
 	peer_open(near(), 0, here, port);
 	peer_send(far(), 0, here, port, 40, 2);
-	peer_take(near(), 0, 2000);
+	say_peer_received(near(), 0, 2000);
 	say("ours:");
 	take_all(s);
-	RES(short_send_to(s, there, far_port, 3));
+	SAY_RESULT(short_send_to(s, there, far_port, 3));
 	peer_send(far(), 0, here, port_of(s), 40, 4);
-	RES(is_readable(s, 2000));
+	SAY_RESULT(is_readable(s, 2000));
 	take_all(s);
 	peer_send(far(), 0, here, other_port, 40, 5);
-	RES(is_readable(other, 2000));
-	RES(close(other));
+	SAY_RESULT(is_readable(other, 2000));
+	SAY_RESULT(close(other));
 	peer_open(near(), 0, here, other_port);
 	peer_send(far(), 0, here, other_port, 40, 6);
-	peer_take(near(), 0, 2000);
+	say_peer_received(near(), 0, 2000);
 }
 
 CASE(short_port_shared, "a chosen port that is made reusable afterwards is the last one's who binds it")
@@ -207,23 +207,23 @@ CASE(short_port_shared, "a chosen port that is made reusable afterwards is the l
 	struct sockaddr_in address;
 	pid_t child;
 
-	name_port(far_port, "far");
-	RES(short_send_to(s, there, far_port, 1));
+	register_port_name(far_port, "far");
+	SAY_RESULT(short_send_to(s, there, far_port, 1));
 	port = port_of(s);
 	expect_offloaded(s);
 	address = address_of("0.0.0.0", port);
-	RES(bind(late, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(bind(late, (struct sockaddr *)&address, sizeof(address)));
 	set_int(s, SOL_SOCKET, SO_REUSEADDR, 1);
-	RES(bind(late, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(bind(late, (struct sockaddr *)&address, sizeof(address)));
 	set_int(late, SOL_SOCKET, SO_REUSEADDR, 1);
-	RES(bind(late, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(bind(late, (struct sockaddr *)&address, sizeof(address)));
 	peer_send(far(), 0, here, port, 40, 2);
-	RES(is_readable(late, 2000));
+	SAY_RESULT(is_readable(late, 2000));
 	say("the first:");
 	take_all(s);
 	say("the last:");
 	take_all(late);
-	RES(close(late));
+	SAY_RESULT(close(late));
 	child = fork();
 	if (child == 0) {
 		peer_send(far(), 0, here, port, 40, 3);
@@ -240,7 +240,7 @@ static void say_sends(int *s, int n, int port)
 {
 	for (int i = 0; i < n; i++) {
 		s[i] = udp_socket();
-		RES(short_send_to(s[i], there, port, i));
+		SAY_RESULT(short_send_to(s[i], there, port, i));
 	}
 }
 
@@ -248,14 +248,14 @@ CASE(short_of_ports, "when no port is left a send says so, until one is closed")
 {
 	int port = peer_open(far(), 0, there, 0), s[6], again;
 
-	run_here("sysctl -qw net.ipv4.ip_local_port_range='50400 50403'");
+	run_shell_command_here("sysctl -qw net.ipv4.ip_local_port_range='50400 50403'");
 	say_sends(s, 6, port);
-	RES(short_send_to(s[5], there, port, 7));
-	RES(connect(s[4], (struct sockaddr *)&(struct sockaddr_in){0}, sizeof(struct sockaddr_in)));
-	RES(close(s[0]));
-	RES(short_send_to(s[5], there, port, 8));
+	SAY_RESULT(short_send_to(s[5], there, port, 7));
+	SAY_RESULT(connect(s[4], (struct sockaddr *)&(struct sockaddr_in){0}, sizeof(struct sockaddr_in)));
+	SAY_RESULT(close(s[0]));
+	SAY_RESULT(short_send_to(s[5], there, port, 8));
 	peer_send(far(), 0, here, port_of(s[5]), 40, 9);
-	RES(is_readable(s[5], 2000));
+	SAY_RESULT(is_readable(s[5], 2000));
 	say("bytes: %d", (int)recv(s[5], &(char[64]){0}, 64, MSG_DONTWAIT));
 	for (int i = 1; i < 6; i++)
 		close(s[i]);
@@ -265,5 +265,5 @@ CASE(short_of_ports, "when no port is left a send says so, until one is closed")
 			say("no port");
 		close(again);
 	}
-	run_here("sysctl -qw net.ipv4.ip_local_port_range='32768 60999'");
+	run_shell_command_here("sysctl -qw net.ipv4.ip_local_port_range='32768 60999'");
 }

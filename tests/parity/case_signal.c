@@ -19,7 +19,7 @@ static volatile sig_atomic_t handled;
 static int the_socket;
 static sigjmp_buf back;
 
-static void signal_note(int sig)
+static void signal_count_handled(int sig)
 {
 	(void)sig;
 	handled++;
@@ -30,7 +30,7 @@ static void signal_install(void (*handler)(int), int flags)
 	struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
 
 	if (sigaction(SIGALRM, &action, NULL) != 0)
-		give_up("sigaction");
+		die_with_message("sigaction");
 	handled = 0;
 }
 
@@ -43,16 +43,16 @@ static void alarms(unsigned ms, unsigned again_ms)
 	setitimer(ITIMER_REAL, &when, NULL);
 }
 
-static void alarm_in(unsigned ms)
+static void alarm_after_ms(unsigned ms)
 {
 	alarms(ms, 0);
 }
 
 static int signal_ready_socket(void)
 {
-	int s = udp_at(here, 0);
+	int s = udp_socket_bound_to(here, 0);
 
-	name_port(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	return s;
 }
@@ -101,13 +101,13 @@ static const struct {
 #define AGAIN_MS 30
 
 /* An alarm that comes before the wait has begun is followed by another: each but the first needs that time to come. */
-static int handled_besides(uint64_t late_ms)
+static int handled_signals_except_late(uint64_t late_ms)
 {
 	return handled > 1 && (uint64_t)(handled - 1) <= late_ms / AGAIN_MS ? 1 : handled;
 }
 
 /* A signal after 1 ms finds a wait that spins, after 100 ms one that sleeps. */
-static void interrupt_each(int flags)
+static void say_interrupted_waits(int flags)
 {
 	static const unsigned delays[] = {1, 100};
 	int s = signal_ready_socket();
@@ -118,14 +118,14 @@ static void interrupt_each(int flags)
 			uint64_t start = now_ms(), armed, took;
 			long rc;
 
-			signal_install(signal_note, flags);
-			peer_later(far(), 250, 0, here, port_of(s), 20, 1);
+			signal_install(signal_count_handled, flags);
+			peer_send_after_ms(far(), 250, 0, here, port_of(s), 20, 1);
 			armed = now_ms() + delays[d];
 			alarms(delays[d], ends ? AGAIN_MS : 0);
 			rc = result(waits[i].name, waits[i].call(s));
 			alarms(0, 0);
 			took = now_ms();
-			say("handled %d", handled_besides(took > armed ? took - armed : 0));
+			say("handled %d", handled_signals_except_late(took > armed ? took - armed : 0));
 			say_took_about("after", start, ends ? delays[d] : 250);
 			/* The datagram, if it has not been received yet. */
 			if ((i > 0 || rc < 0) && is_readable(s, 2000))
@@ -135,12 +135,12 @@ static void interrupt_each(int flags)
 
 CASE(signal_eintr, "a handler without SA_RESTART ends every wait with EINTR, spinning or asleep")
 {
-	interrupt_each(0);
+	say_interrupted_waits(0);
 }
 
 CASE(signal_restart, "with SA_RESTART recv goes on; poll, select and epoll_wait end all the same")
 {
-	interrupt_each(SA_RESTART);
+	say_interrupted_waits(SA_RESTART);
 }
 
 CASE(signal_recv_with_timeout, "recv with SO_RCVTIMEO is not restarted; EINTR in spite of SA_RESTART")
@@ -149,14 +149,14 @@ CASE(signal_recv_with_timeout, "recv with SO_RCVTIMEO is not restarted; EINTR in
 	struct timeval tv = {.tv_usec = 300000};
 
 	setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof(tv));
-	signal_install(signal_note, SA_RESTART);
-	alarm_in(100);
-	RES(recv_once(s));
+	signal_install(signal_count_handled, SA_RESTART);
+	alarm_after_ms(100);
+	SAY_RESULT(recv_once(s));
 	say("handled %d", handled);
-	RES(recv_once(s));
+	SAY_RESULT(recv_once(s));
 }
 
-static void note_forking(int sig)
+static void handler_forks_child(int sig)
 {
 	const int saved = errno;
 	pid_t child = fork();
@@ -166,7 +166,7 @@ static void note_forking(int sig)
 	while (waitpid(child, NULL, 0) < 0 && errno == EINTR)
 		;
 	errno = saved;
-	signal_note(sig);
+	signal_count_handled(sig);
 }
 
 CASE(signal_handler_forks, "a handler that forks ends recv with EINTR, or recv goes on, as any other handler's")
@@ -174,17 +174,17 @@ CASE(signal_handler_forks, "a handler that forks ends recv with EINTR, or recv g
 	int s = signal_ready_socket();
 	uint64_t begun = now_ms();
 
-	signal_install(note_forking, 0);
-	alarm_in(100);
-	peer_later(far(), 600, 0, here, port_of(s), 10, 1);
-	RES(recv_once(s));
+	signal_install(handler_forks_child, 0);
+	alarm_after_ms(100);
+	peer_send_after_ms(far(), 600, 0, here, port_of(s), 10, 1);
+	SAY_RESULT(recv_once(s));
 	say_took_about("it ends", begun, 100);
-	RES(recv_once(s));
-	signal_install(note_forking, SA_RESTART);
-	alarm_in(100);
+	SAY_RESULT(recv_once(s));
+	signal_install(handler_forks_child, SA_RESTART);
+	alarm_after_ms(100);
 	begun = now_ms();
-	peer_later(far(), 600, 0, here, port_of(s), 10, 1);
-	RES(recv_once(s));
+	peer_send_after_ms(far(), 600, 0, here, port_of(s), 10, 1);
+	SAY_RESULT(recv_once(s));
 	say_took_about("it goes on", begun, 600);
 	say("%d handled", (int)handled);
 }
@@ -195,17 +195,17 @@ CASE(signal_ignored, "ignored and blocked signals end no wait")
 	sigset_t set;
 
 	signal(SIGALRM, SIG_IGN);
-	peer_later(far(), 150, 0, here, port_of(s), 20, 1);
-	alarm_in(50);
-	RES(signal_poll_once(s));
+	peer_send_after_ms(far(), 150, 0, here, port_of(s), 20, 1);
+	alarm_after_ms(50);
+	SAY_RESULT(signal_poll_once(s));
 	take(s, 0, 0);
-	signal_install(signal_note, 0);
+	signal_install(signal_count_handled, 0);
 	sigemptyset(&set);
 	sigaddset(&set, SIGALRM);
 	sigprocmask(SIG_BLOCK, &set, NULL);
-	peer_later(far(), 150, 0, here, port_of(s), 20, 2);
-	alarm_in(50);
-	RES(signal_poll_once(s));
+	peer_send_after_ms(far(), 150, 0, here, port_of(s), 20, 2);
+	alarm_after_ms(50);
+	SAY_RESULT(signal_poll_once(s));
 	say("handled %d", handled);
 	sigprocmask(SIG_UNBLOCK, &set, NULL);
 	say("handled %d", handled);
@@ -220,32 +220,32 @@ CASE(signal_masks, "ppoll, pselect and epoll_pwait let in the signals of their m
 	sigset_t blocked, none;
 	fd_set readable;
 
-	signal_install(signal_note, 0);
+	signal_install(signal_count_handled, 0);
 	sigemptyset(&none);
 	sigemptyset(&blocked);
 	sigaddset(&blocked, SIGALRM);
 	sigprocmask(SIG_BLOCK, &blocked, NULL);
 	epoll_ctl(set, EPOLL_CTL_ADD, s, &event);
-	alarm_in(50);
-	RES(ppoll(&p, 1, &second, &none));
+	alarm_after_ms(50);
+	SAY_RESULT(ppoll(&p, 1, &second, &none));
 	say("handled %d", handled);
 	FD_ZERO(&readable);
 	FD_SET(s, &readable);
-	alarm_in(50);
-	RES(pselect(s + 1, &readable, NULL, NULL, &second, &none));
+	alarm_after_ms(50);
+	SAY_RESULT(pselect(s + 1, &readable, NULL, NULL, &second, &none));
 	say("handled %d", handled);
-	alarm_in(50);
-	RES(epoll_pwait(set, &event, 1, 1000, &none));
+	alarm_after_ms(50);
+	SAY_RESULT(epoll_pwait(set, &event, 1, 1000, &none));
 	say("handled %d", handled);
-	alarm_in(50);
-	RES(epoll_pwait2(set, &event, 1, &second, &none));
+	alarm_after_ms(50);
+	SAY_RESULT(epoll_pwait2(set, &event, 1, &second, &none));
 	say("handled %d", handled);
 	/* One that is pending already. */
 	raise(SIGALRM);
-	RES(ppoll(&p, 1, &second, &none));
+	SAY_RESULT(ppoll(&p, 1, &second, &none));
 	say("handled %d", handled);
 	raise(SIGALRM);
-	RES(epoll_pwait(set, &event, 1, 0, &none));
+	SAY_RESULT(epoll_pwait(set, &event, 1, 0, &none));
 	/* ThreadSanitizer takes from the kernel whatever a mask lets in, be it for a moment, and then runs the handler
 	 * whatever the mask is: here it cannot be told whether the signal went back to waiting. */
 #ifndef PARITY_TSAN
@@ -253,12 +253,12 @@ CASE(signal_masks, "ppoll, pselect and epoll_pwait let in the signals of their m
 #endif
 	sigprocmask(SIG_UNBLOCK, &blocked, NULL);
 	second = (struct timespec){.tv_nsec = 100000000};
-	alarm_in(20);
-	RES(ppoll(&p, 1, &second, &blocked));
+	alarm_after_ms(20);
+	SAY_RESULT(ppoll(&p, 1, &second, &blocked));
 	say("handled %d", handled);
 }
 
-static void signal_send_one(int sig)
+static void handler_sends_one_datagram(int sig)
 {
 	char byte = 5;
 
@@ -274,10 +274,10 @@ CASE(signal_handler_sends, "a handler sends on the socket that the interrupted c
 	uint64_t end;
 	char byte = 5, answer[128];
 
-	the_socket = udp_to(there, port);
+	the_socket = udp_socket_connected_to(there, port);
 	peer(far(), "opt 0 1 33 8000000");
 	expect_offloaded(the_socket);
-	signal_install(signal_send_one, SA_RESTART);
+	signal_install(handler_sends_one_datagram, SA_RESTART);
 	setitimer(ITIMER_REAL, &often, NULL);
 	end = now_ms() + 200;
 	while (now_ms() < end && sent < 8000) {
@@ -293,7 +293,7 @@ CASE(signal_handler_sends, "a handler sends on the socket that the interrupted c
 	    atoi(answer) == sent ? "all came" : answer);
 }
 
-static void signal_jump(int sig)
+static void handler_jumps_out(int sig)
 {
 	(void)sig;
 	siglongjmp(back, 1);
@@ -304,10 +304,10 @@ CASE(signal_handler_jumps, "siglongjmp out of recv, poll and epoll_wait, spinnin
 	int s = signal_ready_socket();
 	volatile int jumps = 0;
 
-	signal_install(signal_jump, 0);
+	signal_install(handler_jumps_out, 0);
 	for (volatile int i = 0; i < 16; i++) {
 		if (sigsetjmp(back, 1) == 0) {
-			alarm_in(i % 2 == 0 ? 1 : 60);
+			alarm_after_ms(i % 2 == 0 ? 1 : 60);
 			waits[i / 2 % 4].call(s);
 			say("no jump");
 		} else {
@@ -316,12 +316,12 @@ CASE(signal_handler_jumps, "siglongjmp out of recv, poll and epoll_wait, spinnin
 	}
 	say("%d jumps", jumps);
 	signal(SIGALRM, SIG_DFL);
-	bypass_begin();
+	kernel_bypass_check_begin();
 	for (int i = 0; i < 20; i++) {
 		peer_send(far(), 0, here, port_of(s), 20, i);
 		take(s, 2000, 0);
 	}
-	bypass_end(20, 0);
+	kernel_bypass_check_end(20, 0);
 }
 
 CASE(signal_handler_jumps_out_of_send, "siglongjmp out of whatever send is doing, 200 times")
@@ -331,13 +331,13 @@ CASE(signal_handler_jumps_out_of_send, "siglongjmp out of whatever send is doing
 	volatile uint64_t end = now_ms() + 10000;
 	char byte = 5;
 
-	the_socket = udp_to(there, port);
+	the_socket = udp_socket_connected_to(there, port);
 	peer(far(), "opt 0 1 33 8000000");
 	expect_offloaded(the_socket);
-	signal_install(signal_jump, 0);
+	signal_install(handler_jumps_out, 0);
 	while (jumps < 200 && now_ms() < end) {
 		if (sigsetjmp(back, 1) == 0) {
-			alarm_in(1);
+			alarm_after_ms(1);
 			for (;;)
 				send(the_socket, &byte, 1, 0);
 		}
@@ -345,38 +345,38 @@ CASE(signal_handler_jumps_out_of_send, "siglongjmp out of whatever send is doing
 	}
 	say("%s", jumps == 200 ? "200 jumps" : "too slow");
 	signal(SIGALRM, SIG_DFL);
-	name_port_of(the_socket, "us");
+	register_port_name_of_fd(the_socket, "us");
 	pause_ms(50);
 	peer_open(far(), 1, there, 0);
 	close(the_socket);
-	the_socket = udp_to(there, atoi(peer(far(), "port 1")));
-	name_port_of(the_socket, "us");
-	RES(send(the_socket, &byte, 1, 0));
-	peer_take(far(), 1, 2000);
+	the_socket = udp_socket_connected_to(there, atoi(peer(far(), "port 1")));
+	register_port_name_of_fd(the_socket, "us");
+	SAY_RESULT(send(the_socket, &byte, 1, 0));
+	say_peer_received(far(), 1, 2000);
 }
 
 CASE(signal_actions, "sigaction and signal give back what was set, handlers and flags")
 {
-	struct sigaction action = {.sa_handler = signal_note, .sa_flags = SA_RESTART}, old;
+	struct sigaction action = {.sa_handler = signal_count_handled, .sa_flags = SA_RESTART}, old;
 	int s = signal_ready_socket();
 
 	sigaddset(&action.sa_mask, SIGUSR1);
-	RES(sigaction(SIGALRM, &action, NULL));
-	RES(sigaction(SIGALRM, NULL, &old));
-	say("handler %d, flags %x, mask %d %d", old.sa_handler == signal_note,
+	SAY_RESULT(sigaction(SIGALRM, &action, NULL));
+	SAY_RESULT(sigaction(SIGALRM, NULL, &old));
+	say("handler %d, flags %x, mask %d %d", old.sa_handler == signal_count_handled,
 	    (unsigned)old.sa_flags & ~0x4000000U, /* the C library's own, SA_RESTORER */
 	    sigismember(&old.sa_mask, SIGUSR1), sigismember(&old.sa_mask, SIGUSR2));
-	say("%d", signal(SIGALRM, SIG_IGN) == signal_note);
-	say("%d", signal(SIGALRM, signal_note) == SIG_IGN);
+	say("%d", signal(SIGALRM, SIG_IGN) == signal_count_handled);
+	say("%d", signal(SIGALRM, signal_count_handled) == SIG_IGN);
 	action.sa_flags = (int)(SA_RESETHAND | SA_NODEFER);
-	RES(sigaction(SIGALRM, &action, &old));
-	say("handler %d", old.sa_handler == signal_note);
+	SAY_RESULT(sigaction(SIGALRM, &action, &old));
+	say("handler %d", old.sa_handler == signal_count_handled);
 	handled = 0;
 	raise(SIGALRM);
-	RES(sigaction(SIGALRM, NULL, &old));
+	SAY_RESULT(sigaction(SIGALRM, NULL, &old));
 	say("handled %d, default %d", handled, old.sa_handler == SIG_DFL);
-	RES(sigaction(SIGKILL, &action, NULL));
-	RES(sigaction(999, &action, NULL));
+	SAY_RESULT(sigaction(SIGKILL, &action, NULL));
+	SAY_RESULT(sigaction(999, &action, NULL));
 	close(s);
 }
 
@@ -405,21 +405,21 @@ static void *epoll_for_ever(void *arg)
 
 CASE(cancel_waiters, "pthread_cancel of threads in recv, poll and epoll_wait; the socket works on")
 {
-	static void *(*const bodies[])(void *) = {receive_for_ever, poll_for_ever, epoll_for_ever};
+	static void *(*const thread_bodies[])(void *) = {receive_for_ever, poll_for_ever, epoll_for_ever};
 	int s = signal_ready_socket();
 
 	for (int i = 0; i < 6; i++) {
 		pthread_t thread;
 		void *how;
 
-		RES(pthread_create(&thread, NULL, bodies[i / 2], &s));
+		SAY_RESULT(pthread_create(&thread, NULL, thread_bodies[i / 2], &s));
 		pause_ms(i % 2 == 0 ? 2 : 100);
-		RES(pthread_cancel(thread));
-		RES(pthread_join(thread, &how));
+		SAY_RESULT(pthread_cancel(thread));
+		SAY_RESULT(pthread_join(thread, &how));
 		say("cancelled %d", how == PTHREAD_CANCELED);
 	}
-	bypass_begin();
+	kernel_bypass_check_begin();
 	peer_send(far(), 0, here, port_of(s), 20, 1);
 	take(s, 2000, 0);
-	bypass_end(1, 0);
+	kernel_bypass_check_end(1, 0);
 }

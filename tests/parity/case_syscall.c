@@ -36,70 +36,70 @@ CASE(syscall_udp, "a UDP socket made, used and closed by syscall()")
 	socklen_t len = sizeof(own);
 	int s;
 
-	name_port(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
 	to = address_of(there, atoi(peer(far(), "port 0")));
-	OKAY(s = (int)syscall(SYS_socket, AF_INET, SOCK_DGRAM, 0));
-	RES(syscall(SYS_bind, s, &own, sizeof(own)));
-	RES(syscall(SYS_getsockname, s, &own, &len));
+	SAY_OK_OR_ERROR(s = (int)syscall(SYS_socket, AF_INET, SOCK_DGRAM, 0));
+	SAY_RESULT(syscall(SYS_bind, s, &own, sizeof(own)));
+	SAY_RESULT(syscall(SYS_getsockname, s, &own, &len));
 	say("a name of %u bytes, the same: %d", len, ntohs(own.sin_port) == port_of(s));
 	expect_offloaded(s);
-	warm_up(s, there, ntohs(to.sin_port));
-	bypass_begin();
+	warm_up_until_offloaded_send(s, there, ntohs(to.sin_port));
+	kernel_bypass_check_begin();
 	fill(bytes, sizeof(bytes), 1);
-	RES(syscall(SYS_sendto, s, bytes, 20, 0, &to, sizeof(to)));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(syscall(SYS_sendto, s, bytes, 20, 0, &to, sizeof(to)));
+	say_peer_received(far(), 0, 2000);
 	msg.msg_name = &to;
 	msg.msg_namelen = sizeof(to);
-	RES(syscall(SYS_sendmsg, s, &msg, 0));
-	peer_take(far(), 0, 2000);
+	SAY_RESULT(syscall(SYS_sendmsg, s, &msg, 0));
+	say_peer_received(far(), 0, 2000);
 	for (int i = 0; i < 4; i++)
 		peer_send(far(), 0, here, port_of(s), 20, i);
-	let_arrive(20);
+	wait_until_sent_packets_arrived(20);
 	len = sizeof(to);
-	RES(syscall(SYS_recvfrom, s, got, sizeof(got), 0, &to, &len));
+	SAY_RESULT(syscall(SYS_recvfrom, s, got, sizeof(got), 0, &to, &len));
 	say("from the peer: %d, %u", ntohs(to.sin_port) == atoi(peer(far(), "port 0")), len);
-	RES(syscall(SYS_read, s, got, 10));
+	SAY_RESULT(syscall(SYS_read, s, got, 10));
 	piece = (struct iovec){.iov_base = got, .iov_len = sizeof(got)};
-	RES(syscall(SYS_readv, s, &piece, 1));
-	RES(syscall(SYS_recvmsg, s, &msg, 0));
-	bypass_end(4, 2);
-	RES(syscall(SYS_recvfrom, s, got, sizeof(got), MSG_DONTWAIT, NULL, NULL));
-	RES(syscall(SYS_connect, s, &to, sizeof(to)));
-	RES(syscall(SYS_write, s, bytes, 20));
-	peer_take(far(), 0, 2000);
-	RES(syscall(SYS_writev, s, &piece, 1));
-	peer_take(far(), 0, 2000);
-	RES(syscall(SYS_preadv, s, &piece, 1, 0L, 0L));
-	RES(syscall(SYS_pwritev2, s, &piece, 1, -1L, -1L, 0));
-	peer_take(far(), 0, 2000);
-	RES(syscall(SYS_close, s));
-	RES(syscall(SYS_close, s));
-	RES(syscall(SYS_recvfrom, s, got, sizeof(got), 0, NULL, NULL));
-	OKAY(s = (int)syscall(SYS_socket, AF_INET, SOCK_DGRAM, 0));
-	RES(syscall(SYS_bind, s, &own, sizeof(own)));
+	SAY_RESULT(syscall(SYS_readv, s, &piece, 1));
+	SAY_RESULT(syscall(SYS_recvmsg, s, &msg, 0));
+	kernel_bypass_check_end(4, 2);
+	SAY_RESULT(syscall(SYS_recvfrom, s, got, sizeof(got), MSG_DONTWAIT, NULL, NULL));
+	SAY_RESULT(syscall(SYS_connect, s, &to, sizeof(to)));
+	SAY_RESULT(syscall(SYS_write, s, bytes, 20));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(syscall(SYS_writev, s, &piece, 1));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(syscall(SYS_preadv, s, &piece, 1, 0L, 0L));
+	SAY_RESULT(syscall(SYS_pwritev2, s, &piece, 1, -1L, -1L, 0));
+	say_peer_received(far(), 0, 2000);
+	SAY_RESULT(syscall(SYS_close, s));
+	SAY_RESULT(syscall(SYS_close, s));
+	SAY_RESULT(syscall(SYS_recvfrom, s, got, sizeof(got), 0, NULL, NULL));
+	SAY_OK_OR_ERROR(s = (int)syscall(SYS_socket, AF_INET, SOCK_DGRAM, 0));
+	SAY_RESULT(syscall(SYS_bind, s, &own, sizeof(own)));
 	expect_offloaded(s);
 }
 
 CASE(syscall_close_ends, "the peer sees the end of a connection that SYS_close closes, and a reset after unread bytes")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	RES(syscall(SYS_write, s, "hello", 5));
-	RES(syscall(SYS_close, s));
-	far_reads(1, 5, 0, 1);
-	far_reads(1, 1, 0, 1);
-	far_state(1);
-	s = tcp_out();
-	far_writes(1, 100, 1, 1);
-	let_arrive(20);
-	RES(syscall(SYS_close, s));
-	far_reads(1, 1, 0, 1);
-	s = tcp_out();
-	RES(syscall(SYS_close_range, s, s, 0));
-	far_reads(1, 1, 0, 1);
-	s = tcp_out();
-	RES(syscall(SYS_dup3, tcp_socket(), s, 0) == s);
-	far_reads(1, 1, 0, 1);
+	SAY_RESULT(syscall(SYS_write, s, "hello", 5));
+	SAY_RESULT(syscall(SYS_close, s));
+	say_far_peer_reads(1, 5, 0, 1);
+	say_far_peer_reads(1, 1, 0, 1);
+	say_far_peer_state(1);
+	s = tcp_connected_to_far_peer();
+	far_peer_writes(1, 100, 1, 1);
+	wait_until_sent_packets_arrived(20);
+	SAY_RESULT(syscall(SYS_close, s));
+	say_far_peer_reads(1, 1, 0, 1);
+	s = tcp_connected_to_far_peer();
+	SAY_RESULT(syscall(SYS_close_range, s, s, 0));
+	say_far_peer_reads(1, 1, 0, 1);
+	s = tcp_connected_to_far_peer();
+	SAY_RESULT(syscall(SYS_dup3, tcp_socket(), s, 0) == s);
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(syscall_tcp, "a connection made, used and ended by syscall(), and one that is accepted so")
@@ -109,48 +109,48 @@ CASE(syscall_tcp, "a connection made, used and ended by syscall(), and one that 
 	socklen_t len = sizeof(value);
 	char got[64];
 
-	OKAY(s = (int)syscall(SYS_socket, AF_INET, SOCK_STREAM, 0));
-	RES(syscall(SYS_setsockopt, s, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one)));
-	RES(syscall(SYS_connect, s, &to, sizeof(to)));
+	SAY_OK_OR_ERROR(s = (int)syscall(SYS_socket, AF_INET, SOCK_STREAM, 0));
+	SAY_RESULT(syscall(SYS_setsockopt, s, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one)));
+	SAY_RESULT(syscall(SYS_connect, s, &to, sizeof(to)));
 	peer(far(), "accept 0 1 2000");
 	expect_offloaded(s);
-	segments_begin();
-	RES(syscall(SYS_write, s, "0123456789", 10));
-	far_reads(1, 10, 0, 1);
-	far_writes(1, 40, 1, 1);
-	RES(syscall(SYS_recvfrom, s, got, 40, MSG_WAITALL, NULL, NULL));
-	RES(syscall(SYS_getsockopt, s, SOL_SOCKET, SO_KEEPALIVE, &value, &len));
+	kernel_segments_check_begin();
+	SAY_RESULT(syscall(SYS_write, s, "0123456789", 10));
+	say_far_peer_reads(1, 10, 0, 1);
+	far_peer_writes(1, 40, 1, 1);
+	SAY_RESULT(syscall(SYS_recvfrom, s, got, 40, MSG_WAITALL, NULL, NULL));
+	SAY_RESULT(syscall(SYS_getsockopt, s, SOL_SOCKET, SO_KEEPALIVE, &value, &len));
 	say("keepalive %d", value);
-	far_writes(1, 7, 1, 1);
-	let_arrive(20);
-	RES(syscall(SYS_ioctl, s, FIONREAD, &value));
+	far_peer_writes(1, 7, 1, 1);
+	wait_until_sent_packets_arrived(20);
+	SAY_RESULT(syscall(SYS_ioctl, s, FIONREAD, &value));
 	say("%d bytes wait", value);
-	RES(syscall(SYS_fcntl, s, F_SETFL, O_NONBLOCK));
-	RES(syscall(SYS_read, s, got, sizeof(got)));
-	RES(syscall(SYS_read, s, got, sizeof(got)));
-	RES(syscall(SYS_shutdown, s, SHUT_WR));
-	far_reads(1, 1, 0, 1);
-	segments_end();
+	SAY_RESULT(syscall(SYS_fcntl, s, F_SETFL, O_NONBLOCK));
+	SAY_RESULT(syscall(SYS_read, s, got, sizeof(got)));
+	SAY_RESULT(syscall(SYS_read, s, got, sizeof(got)));
+	SAY_RESULT(syscall(SYS_shutdown, s, SHUT_WR));
+	say_far_peer_reads(1, 1, 0, 1);
+	kernel_segments_check_end();
 	len = sizeof(from);
-	RES(syscall(SYS_getpeername, s, &from, &len));
+	SAY_RESULT(syscall(SYS_getpeername, s, &from, &len));
 	say("the peer: %d", from.sin_port == to.sin_port);
-	RES(syscall(SYS_close, s));
+	SAY_RESULT(syscall(SYS_close, s));
 
 	from = address_of(here, 0);
-	OKAY(listener = (int)syscall(SYS_socket, AF_INET, SOCK_STREAM, 0));
-	RES(syscall(SYS_bind, listener, &from, sizeof(from)));
-	RES(syscall(SYS_listen, listener, 5));
+	SAY_OK_OR_ERROR(listener = (int)syscall(SYS_socket, AF_INET, SOCK_STREAM, 0));
+	SAY_RESULT(syscall(SYS_bind, listener, &from, sizeof(from)));
+	SAY_RESULT(syscall(SYS_listen, listener, 5));
 	peer(far(), "dial 2 %s %d", here, port_of(listener));
-	OKAY(s = (int)syscall(SYS_accept4, listener, NULL, NULL, SOCK_NONBLOCK));
+	SAY_OK_OR_ERROR(s = (int)syscall(SYS_accept4, listener, NULL, NULL, SOCK_NONBLOCK));
 	expect_offloaded(s);
-	RES(syscall(SYS_read, s, got, sizeof(got)));
-	RES(syscall(SYS_close, listener));
-	RES(syscall(SYS_close, s));
-	far_reads(2, 1, 0, 1);
+	SAY_RESULT(syscall(SYS_read, s, got, sizeof(got)));
+	SAY_RESULT(syscall(SYS_close, listener));
+	SAY_RESULT(syscall(SYS_close, s));
+	say_far_peer_reads(2, 1, 0, 1);
 }
 
 /* What is left, in classes of 100 ms. */
-static void say_left(const char *what, long ms)
+static void say_time_left(const char *what, long ms)
 {
 	say("%s: about %ld ms left", what, (ms + 99) / 100 * 100);
 }
@@ -161,7 +161,7 @@ CASE(syscall_waits,
 	struct timespec left = {.tv_sec = 3};
 	struct timeval short_left = {.tv_sec = 3};
 	struct epoll_event event = {.events = EPOLLIN}, found;
-	int s = udp_at(here, 0), set;
+	int s = udp_socket_bound_to(here, 0), set;
 	struct pollfd p = {.fd = s, .events = POLLIN};
 	uint64_t mask = 0;
 	struct {
@@ -170,87 +170,87 @@ CASE(syscall_waits,
 	} sized = {&mask, MASK_BYTES};
 	fd_set r;
 
-	name_port(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	left = (struct timespec){0};
-	RES(syscall(SYS_poll, &p, 1, SYS_poll == SYS_ppoll ? (long)&left : 0L, NULL, 0));
+	SAY_RESULT(syscall(SYS_poll, &p, 1, SYS_poll == SYS_ppoll ? (long)&left : 0L, NULL, 0));
 	left = (struct timespec){.tv_nsec = 50000000};
-	RES(syscall(SYS_ppoll, &p, 1, &left, NULL, 0));
+	SAY_RESULT(syscall(SYS_ppoll, &p, 1, &left, NULL, 0));
 	say("%ld.%09ld", (long)left.tv_sec, left.tv_nsec);
 	left = (struct timespec){.tv_sec = 3};
-	peer_later(far(), 150, 0, here, port_of(s), 20, 1);
-	RES(syscall(SYS_ppoll, &p, 1, &left, &mask, MASK_BYTES));
-	say_left("ppoll", left.tv_sec * 1000 + left.tv_nsec / 1000000);
-	RES(syscall(SYS_ppoll, &p, 1, &left, &mask, 7));
-	RES(syscall(SYS_ppoll, &p, 1, &left, &mask, sizeof(sigset_t)));
-	RES(syscall(SYS_ppoll, &p, 1, &left, bad_pointer(), MASK_BYTES));
-	RES(syscall(SYS_ppoll, &p, 1, bad_pointer(), NULL, 0));
-	RES(syscall(SYS_ppoll, bad_pointer(), 1, NULL, NULL, 0));
+	peer_send_after_ms(far(), 150, 0, here, port_of(s), 20, 1);
+	SAY_RESULT(syscall(SYS_ppoll, &p, 1, &left, &mask, MASK_BYTES));
+	say_time_left("ppoll", left.tv_sec * 1000 + left.tv_nsec / 1000000);
+	SAY_RESULT(syscall(SYS_ppoll, &p, 1, &left, &mask, 7));
+	SAY_RESULT(syscall(SYS_ppoll, &p, 1, &left, &mask, sizeof(sigset_t)));
+	SAY_RESULT(syscall(SYS_ppoll, &p, 1, &left, bad_pointer(), MASK_BYTES));
+	SAY_RESULT(syscall(SYS_ppoll, &p, 1, bad_pointer(), NULL, 0));
+	SAY_RESULT(syscall(SYS_ppoll, bad_pointer(), 1, NULL, NULL, 0));
 	left.tv_nsec = -1;
-	RES(syscall(SYS_ppoll, &p, 1, &left, NULL, 0));
+	SAY_RESULT(syscall(SYS_ppoll, &p, 1, &left, NULL, 0));
 	take(s, 2000, 0);
 
 	FD_ZERO(&r);
 	FD_SET(s, &r);
-	peer_later(far(), 150, 0, here, port_of(s), 20, 1);
-	RES(syscall(SYS_select, s + 1, &r, NULL, NULL, &short_left, NULL));
-	say_left("select", short_left.tv_sec * 1000 + short_left.tv_usec / 1000);
+	peer_send_after_ms(far(), 150, 0, here, port_of(s), 20, 1);
+	SAY_RESULT(syscall(SYS_select, s + 1, &r, NULL, NULL, &short_left, NULL));
+	say_time_left("select", short_left.tv_sec * 1000 + short_left.tv_usec / 1000);
 	take(s, 2000, 0);
 	left = (struct timespec){.tv_sec = 3};
-	peer_later(far(), 150, 0, here, port_of(s), 20, 1);
-	RES(syscall(SYS_pselect6, s + 1, &r, NULL, NULL, &left, &sized));
-	say_left("pselect6", left.tv_sec * 1000 + left.tv_nsec / 1000000);
+	peer_send_after_ms(far(), 150, 0, here, port_of(s), 20, 1);
+	SAY_RESULT(syscall(SYS_pselect6, s + 1, &r, NULL, NULL, &left, &sized));
+	say_time_left("pselect6", left.tv_sec * 1000 + left.tv_nsec / 1000000);
 	say("set: %d", FD_ISSET(s, &r));
 	sized.size = 4;
-	RES(syscall(SYS_pselect6, s + 1, &r, NULL, NULL, &left, &sized));
-	RES(syscall(SYS_pselect6, s + 1, &r, NULL, NULL, &left, bad_pointer()));
-	RES(syscall(SYS_pselect6, s + 1, &r, NULL, NULL, &left, NULL));
+	SAY_RESULT(syscall(SYS_pselect6, s + 1, &r, NULL, NULL, &left, &sized));
+	SAY_RESULT(syscall(SYS_pselect6, s + 1, &r, NULL, NULL, &left, bad_pointer()));
+	SAY_RESULT(syscall(SYS_pselect6, s + 1, &r, NULL, NULL, &left, NULL));
 
-	OKAY(set = (int)syscall(SYS_epoll_create1, 0));
+	SAY_OK_OR_ERROR(set = (int)syscall(SYS_epoll_create1, 0));
 	event.data.u64 = 77;
-	RES(syscall(SYS_epoll_ctl, set, EPOLL_CTL_ADD, s, &event));
-	RES(syscall(SYS_epoll_ctl, set, EPOLL_CTL_ADD, s, &event));
-	RES(syscall(SYS_epoll_wait, set, &found, 1, 1000, NULL, 0));
+	SAY_RESULT(syscall(SYS_epoll_ctl, set, EPOLL_CTL_ADD, s, &event));
+	SAY_RESULT(syscall(SYS_epoll_ctl, set, EPOLL_CTL_ADD, s, &event));
+	SAY_RESULT(syscall(SYS_epoll_wait, set, &found, 1, 1000, NULL, 0));
 	say("%x %d", found.events, (int)found.data.u64);
 	take(s, 2000, 0);
-	RES(syscall(SYS_epoll_pwait, set, &found, 1, 20, &mask, MASK_BYTES));
-	RES(syscall(SYS_epoll_pwait, set, &found, 1, 20, &mask, 4));
-	RES(syscall(SYS_epoll_pwait, set, &found, 1, 20, NULL, 0));
+	SAY_RESULT(syscall(SYS_epoll_pwait, set, &found, 1, 20, &mask, MASK_BYTES));
+	SAY_RESULT(syscall(SYS_epoll_pwait, set, &found, 1, 20, &mask, 4));
+	SAY_RESULT(syscall(SYS_epoll_pwait, set, &found, 1, 20, NULL, 0));
 	left = (struct timespec){.tv_sec = 3};
-	peer_later(far(), 50, 0, here, port_of(s), 20, 1);
-	RES(syscall(SYS_epoll_pwait2, set, &found, 1, &left, &mask, MASK_BYTES));
+	peer_send_after_ms(far(), 50, 0, here, port_of(s), 20, 1);
+	SAY_RESULT(syscall(SYS_epoll_pwait2, set, &found, 1, &left, &mask, MASK_BYTES));
 	say("%ld s, as before", (long)left.tv_sec);
-	RES(syscall(SYS_close, s));
-	RES(syscall(SYS_epoll_wait, set, &found, 1, 20, NULL, 0));
+	SAY_RESULT(syscall(SYS_close, s));
+	SAY_RESULT(syscall(SYS_epoll_wait, set, &found, 1, 20, NULL, 0));
 }
 
 CASE(syscall_copies, "dup, dup2, dup3 and F_DUPFD by syscall() share the socket; numbers are used again")
 {
-	int s = udp_at(here, 0), copies[4], ends[2];
+	int s = udp_socket_bound_to(here, 0), copies[4], ends[2];
 
-	name_port(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
-	OKAY(copies[0] = (int)syscall(SYS_dup, s));
-	OKAY(copies[1] = (int)syscall(SYS_dup2, s, 200, 0));
-	OKAY(copies[2] = (int)syscall(SYS_dup3, s, 201, O_CLOEXEC));
-	OKAY(copies[3] = (int)syscall(SYS_fcntl, s, F_DUPFD_CLOEXEC, 300));
-	RES(syscall(SYS_close, s));
+	SAY_OK_OR_ERROR(copies[0] = (int)syscall(SYS_dup, s));
+	SAY_OK_OR_ERROR(copies[1] = (int)syscall(SYS_dup2, s, 200, 0));
+	SAY_OK_OR_ERROR(copies[2] = (int)syscall(SYS_dup3, s, 201, O_CLOEXEC));
+	SAY_OK_OR_ERROR(copies[3] = (int)syscall(SYS_fcntl, s, F_DUPFD_CLOEXEC, 300));
+	SAY_RESULT(syscall(SYS_close, s));
 	for (int i = 0; i < 4; i++) {
 		expect_offloaded(copies[i]);
 		peer_send(far(), 0, here, port_of(copies[i]), 20, i);
 		take(copies[i], 2000, 0);
 	}
-	RES(syscall(SYS_close_range, 200, 400, 0));
-	RES(syscall(SYS_fcntl, 200, F_GETFD));
+	SAY_RESULT(syscall(SYS_close_range, 200, 400, 0));
+	SAY_RESULT(syscall(SYS_fcntl, 200, F_GETFD));
 	peer_send(far(), 0, here, port_of(copies[0]), 20, 9);
 	take(copies[0], 2000, 0);
-	RES(syscall(SYS_close, copies[0]));
-	RES(syscall(SYS_pipe2, ends, 0));
-	RES(syscall(SYS_write, ends[1], "x", 1));
-	RES(syscall(SYS_read, ends[0], &s, 1));
-	RES(syscall(SYS_socketpair, AF_UNIX, SOCK_STREAM, 0, ends));
-	RES(syscall(SYS_write, ends[1], "x", 1));
-	RES(syscall(SYS_read, ends[0], &s, 1));
+	SAY_RESULT(syscall(SYS_close, copies[0]));
+	SAY_RESULT(syscall(SYS_pipe2, ends, 0));
+	SAY_RESULT(syscall(SYS_write, ends[1], "x", 1));
+	SAY_RESULT(syscall(SYS_read, ends[0], &s, 1));
+	SAY_RESULT(syscall(SYS_socketpair, AF_UNIX, SOCK_STREAM, 0, ends));
+	SAY_RESULT(syscall(SYS_write, ends[1], "x", 1));
+	SAY_RESULT(syscall(SYS_read, ends[0], &s, 1));
 }
 
 struct kernel_action {
@@ -262,7 +262,7 @@ struct kernel_action {
 
 static volatile sig_atomic_t handled;
 
-static void syscall_note(int sig)
+static void syscall_count_handled(int sig)
 {
 	(void)sig;
 	handled++;
@@ -285,42 +285,42 @@ static void syscall_no_alarm(void)
 
 CASE(syscall_rt_sigaction, "a handler that rt_sigaction installs ends a wait, and is shown again as it was given")
 {
-	struct sigaction by_name = {.sa_handler = syscall_note}, seen;
+	struct sigaction by_name = {.sa_handler = syscall_count_handled}, seen;
 	struct kernel_action action, had;
-	int s = udp_at(here, 0);
+	int s = udp_socket_bound_to(here, 0);
 	char byte;
 
 	expect_offloaded(s);
 	sigemptyset(&by_name.sa_mask);
 	sigaddset(&by_name.sa_mask, SIGUSR2);
-	RES(sigaction(SIGALRM, &by_name, NULL));
-	RES(syscall(SYS_rt_sigaction, SIGALRM, NULL, &action, MASK_BYTES)); /* with a restorer */
-	say("the same: %d, %lx, mask %lx", action.handler == (void *)syscall_note, action.flags & ~0x04000000UL,
-	    (unsigned long)action.mask);
+	SAY_RESULT(sigaction(SIGALRM, &by_name, NULL));
+	SAY_RESULT(syscall(SYS_rt_sigaction, SIGALRM, NULL, &action, MASK_BYTES)); /* with a restorer */
+	say("the same: %d, %lx, mask %lx", action.handler == (void *)syscall_count_handled,
+	    action.flags & ~0x04000000UL, (unsigned long)action.mask);
 	by_name.sa_handler = SIG_DFL;
-	RES(sigaction(SIGALRM, &by_name, NULL));
-	RES(syscall(SYS_rt_sigaction, SIGALRM, &action, &had, MASK_BYTES));
+	SAY_RESULT(sigaction(SIGALRM, &by_name, NULL));
+	SAY_RESULT(syscall(SYS_rt_sigaction, SIGALRM, &action, &had, MASK_BYTES));
 	say("it was the default: %d", had.handler == (void *)SIG_DFL);
 	alarm_soon();
-	RES(recv(s, &byte, 1, 0));
+	SAY_RESULT(recv(s, &byte, 1, 0));
 	alarm_soon();
-	RES(syscall(SYS_recvfrom, s, &byte, 1, 0, NULL, NULL));
+	SAY_RESULT(syscall(SYS_recvfrom, s, &byte, 1, 0, NULL, NULL));
 	syscall_no_alarm();
 	say("handled: %d", handled > 0);
-	RES(sigaction(SIGALRM, NULL, &seen));
-	say("%d %d %d", seen.sa_handler == syscall_note, sigismember(&seen.sa_mask, SIGUSR2),
+	SAY_RESULT(sigaction(SIGALRM, NULL, &seen));
+	say("%d %d %d", seen.sa_handler == syscall_count_handled, sigismember(&seen.sa_mask, SIGUSR2),
 	    sigismember(&seen.sa_mask, SIGUSR1));
-	RES(syscall(SYS_rt_sigaction, SIGALRM, &action, NULL, 4));
-	RES(syscall(SYS_rt_sigaction, SIGKILL, &action, NULL, MASK_BYTES));
-	RES(syscall(SYS_rt_sigaction, 65, &action, NULL, MASK_BYTES));
-	RES(syscall(SYS_rt_sigaction, SIGALRM, bad_pointer(), NULL, MASK_BYTES));
-	RES(syscall(SYS_rt_sigaction, SIGALRM, NULL, bad_pointer(), MASK_BYTES));
+	SAY_RESULT(syscall(SYS_rt_sigaction, SIGALRM, &action, NULL, 4));
+	SAY_RESULT(syscall(SYS_rt_sigaction, SIGKILL, &action, NULL, MASK_BYTES));
+	SAY_RESULT(syscall(SYS_rt_sigaction, 65, &action, NULL, MASK_BYTES));
+	SAY_RESULT(syscall(SYS_rt_sigaction, SIGALRM, bad_pointer(), NULL, MASK_BYTES));
+	SAY_RESULT(syscall(SYS_rt_sigaction, SIGALRM, NULL, bad_pointer(), MASK_BYTES));
 }
 
 static int the_socket;
 static volatile sig_atomic_t came_through;
 
-static void *read_by_number(void *arg)
+static void *read_by_syscall_number(void *arg)
 {
 	char bytes[32];
 
@@ -341,13 +341,13 @@ CASE(syscall_is_no_cancellation_point, "a thread that is to be cancelled reads, 
 	pthread_t thread;
 	void *end;
 
-	the_socket = tcp_out();
-	far_writes(1, 20, 1, 1);
-	pthread_create(&thread, NULL, read_by_number, NULL);
+	the_socket = tcp_connected_to_far_peer();
+	far_peer_writes(1, 20, 1, 1);
+	pthread_create(&thread, NULL, read_by_syscall_number, NULL);
 	pthread_join(thread, &end);
 	say("came through %d, cancelled %d", came_through, end == PTHREAD_CANCELED);
-	far_reads(1, 5, 0, 1);
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 5, 0, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(syscall_exit_group, "exit_group and execve by syscall() deliver what was written before them")
@@ -359,7 +359,7 @@ CASE(syscall_exit_group, "exit_group and execve by syscall() deliver what was wr
 		pid_t child = fork();
 
 		if (child == 0) {
-			int s = tcp_to(there, port);
+			int s = tcp_socket_connected_to(there, port);
 
 			fcntl(s, F_SETFD, FD_CLOEXEC);
 			if (write(s, "0123456789", 10) != 10)
@@ -369,8 +369,8 @@ CASE(syscall_exit_group, "exit_group and execve by syscall() deliver what was wr
 			syscall(SYS_execve, "/bin/true", argv, none);
 		}
 		peer(far(), "accept 0 1 3000");
-		far_reads(1, 10, 0, 1);
-		far_reads(1, 1, 0, 1);
+		say_far_peer_reads(1, 10, 0, 1);
+		say_far_peer_reads(1, 1, 0, 1);
 		waitpid(child, &status, 0);
 		say("status %d", WEXITSTATUS(status));
 	}
@@ -378,24 +378,24 @@ CASE(syscall_exit_group, "exit_group and execve by syscall() deliver what was wr
 
 CASE(syscall_errors, "numbers that nobody has, descriptors that are none, pointers that lead nowhere")
 {
-	int s = udp_at(here, 0);
+	int s = udp_socket_bound_to(here, 0);
 
 	expect_offloaded(s);
-	RES(syscall(-1));
-	RES(syscall(511));
-	RES(syscall(512));
-	RES(syscall(1000000));
-	RES(syscall(SYS_close, -1));
-	RES(syscall(SYS_close, 9999));
-	RES(syscall(SYS_read, 9999, &s, 1));
-	RES(syscall(SYS_sendto, s, "x", 1, 0, bad_pointer(), 16));
-	RES(syscall(SYS_bind, s, bad_pointer(), 16));
-	RES(syscall(SYS_recvmsg, s, bad_pointer(), MSG_DONTWAIT));
-	RES(syscall(SYS_sendmsg, s, bad_pointer(), 0));
-	RES(syscall(SYS_getsockname, s, bad_pointer(), bad_pointer()));
+	SAY_RESULT(syscall(-1));
+	SAY_RESULT(syscall(511));
+	SAY_RESULT(syscall(512));
+	SAY_RESULT(syscall(1000000));
+	SAY_RESULT(syscall(SYS_close, -1));
+	SAY_RESULT(syscall(SYS_close, 9999));
+	SAY_RESULT(syscall(SYS_read, 9999, &s, 1));
+	SAY_RESULT(syscall(SYS_sendto, s, "x", 1, 0, bad_pointer(), 16));
+	SAY_RESULT(syscall(SYS_bind, s, bad_pointer(), 16));
+	SAY_RESULT(syscall(SYS_recvmsg, s, bad_pointer(), MSG_DONTWAIT));
+	SAY_RESULT(syscall(SYS_sendmsg, s, bad_pointer(), 0));
+	SAY_RESULT(syscall(SYS_getsockname, s, bad_pointer(), bad_pointer()));
 	errno = 0;
-	RES(syscall(SYS_getpid) == getpid());
+	SAY_RESULT(syscall(SYS_getpid) == getpid());
 	say("errno %d", errno);
 	/* The descriptor is the lower half of the register. */
-	RES(syscall(SYS_fcntl, (1L << 32) | s, F_GETFD));
+	SAY_RESULT(syscall(SYS_fcntl, (1L << 32) | s, F_GETFD));
 }

@@ -21,25 +21,25 @@ static void tcp_close_on_pipe(int sig)
 	pipes++;
 }
 
-static void far_resets(void)
+static void far_peer_resets(void)
 {
 	peer(far(), "reset 1");
-	let_arrive(50);
+	wait_until_sent_packets_arrived(50);
 }
 
 CASE(tcp_close_delivers, "what was written just before close arrives, then the end")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
 	for (int i = 0; i < 10; i++)
 		fill(bytes + i * 20000, 20000, i);
-	segments_begin();
+	kernel_segments_check_begin();
 	peer(far(), "later 100 state 1");
-	RES(write(s, bytes, 200000));
-	RES(close(s));
-	far_reads(1, 20000, 0, 10);
-	far_reads(1, 1, 0, 1);
-	segments_end();
+	SAY_RESULT(write(s, bytes, 200000));
+	SAY_RESULT(close(s));
+	say_far_peer_reads(1, 20000, 0, 10);
+	say_far_peer_reads(1, 1, 0, 1);
+	kernel_segments_check_end();
 }
 
 /* The peer reads meanwhile: the process waits for that, but not for ever. */
@@ -49,15 +49,15 @@ CASE(tcp_exit_delivers, "what was written just before exit arrives, then the end
 	pid_t child = fork();
 
 	if (child == 0) {
-		int s = tcp_to(there, port);
+		int s = tcp_socket_connected_to(there, port);
 
 		for (int i = 0; i < 10; i++)
 			fill(bytes + i * 20000, 20000, i);
 		exit(write(s, bytes, 200000) == 200000 ? 0 : 1);
 	}
 	peer(far(), "accept 0 1 3000");
-	far_reads(1, 20000, 0, 10);
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 20000, 0, 10);
+	say_far_peer_reads(1, 1, 0, 1);
 	waitpid(child, &status, 0);
 	say("status %d", status);
 }
@@ -75,7 +75,7 @@ static void *tcp_close_write_on(void *arg)
 	return NULL;
 }
 
-static void *read_on(void *arg)
+static void *read_until_end(void *arg)
 {
 	char byte;
 
@@ -86,45 +86,45 @@ static void *read_on(void *arg)
 
 CASE(tcp_exit_among_threads, "exit while threads write and read is orderly, and the peer sees the end")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	pid_t child = fork();
 	int status = 0;
 
 	if (child == 0) {
 		pthread_t thread;
-		int own = tcp_to(there, atoi(peer(far(), "listen 0 %s 0", there)));
+		int own = tcp_socket_connected_to(there, atoi(peer(far(), "listen 0 %s 0", there)));
 
 		for (int i = 0; i < 4; i++)
 			pthread_create(&thread, NULL, tcp_close_write_on, &own);
-		pthread_create(&thread, NULL, read_on, &own);
+		pthread_create(&thread, NULL, read_until_end, &own);
 		pause_ms(5);
 		exit(7);
 	}
 	waitpid(child, &status, 0);
 	say("status %d", WIFEXITED(status) ? WEXITSTATUS(status) : -1);
-	far_state(1);
-	RES(close(s));
+	say_far_peer_state(1);
+	SAY_RESULT(close(s));
 }
 
 CASE(tcp_end_of_stream, "the peer closes: what it wrote is read, then the end; events tell")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
 	say_state("connected", s, POLLOUT, 100);
-	far_writes(1, 100, 1, 1);
-	far_shuts(1, SHUT_WR);
+	far_peer_writes(1, 100, 1, 1);
+	far_peer_shuts_down(1, SHUT_WR);
 	say_state("closed by the peer", s, POLLRDHUP, 1000);
 	say_read(s, 100, MSG_WAITALL);
 	say_read(s, 100, 0);
 	say_read(s, 100, 0);
 	say_write(s, 50, 2, 0);
-	far_reads(1, 50, 2, 1);
-	RES(shutdown(s, SHUT_WR));
-	let_arrive(50);
+	say_far_peer_reads(1, 50, 2, 1);
+	SAY_RESULT(shutdown(s, SHUT_WR));
+	wait_until_sent_packets_arrived(50);
 	say_state("both closed", s, POLLHUP, 1000);
 	say_write(s, 50, 2, MSG_NOSIGNAL);
-	RES(shutdown(s, SHUT_WR));
-	RES(shutdown(s, SHUT_RDWR));
+	SAY_RESULT(shutdown(s, SHUT_WR));
+	SAY_RESULT(shutdown(s, SHUT_RDWR));
 	say_peer("peer", s);
 	say_so_error(s);
 	close(s);
@@ -132,49 +132,49 @@ CASE(tcp_end_of_stream, "the peer closes: what it wrote is read, then the end; e
 
 CASE(tcp_half_close, "shutdown(SHUT_WR): the peer sees the end and goes on writing; select says readable, not writable")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
 	say_write(s, 10, 1, 0);
-	RES(shutdown(s, SHUT_WR));
+	SAY_RESULT(shutdown(s, SHUT_WR));
 	say_state("half closed", s, POLLIN, 50);
-	far_reads(1, 10, 1, 1);
-	far_reads(1, 1, 0, 1);
-	far_writes(1, 1000, 2, 3);
+	say_far_peer_reads(1, 10, 1, 1);
+	say_far_peer_reads(1, 1, 0, 1);
+	far_peer_writes(1, 1000, 2, 3);
 	for (int i = 0; i < 3; i++)
 		say_read(s, 1000, MSG_WAITALL);
 	signal(SIGPIPE, tcp_close_on_pipe);
 	say_write(s, 10, 1, 0);
 	say("SIGPIPE %d", (int)pipes);
-	far_shuts(1, SHUT_WR);
+	far_peer_shuts_down(1, SHUT_WR);
 	say_read(s, 10, 0);
 	close(s);
 }
 
 CASE(tcp_shutdown_read, "shutdown(SHUT_RD): reads end, what comes later is dropped or not as the kernel does")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	far_writes(1, 100, 1, 1);
-	let_arrive(30);
-	RES(shutdown(s, SHUT_RD));
+	far_peer_writes(1, 100, 1, 1);
+	wait_until_sent_packets_arrived(30);
+	SAY_RESULT(shutdown(s, SHUT_RD));
 	say_state("read side closed", s, POLLIN, 100);
 	say_read(s, 100, 0);
 	say_read(s, 100, MSG_DONTWAIT);
-	far_writes(1, 100, 2, 1);
-	let_arrive(50);
+	far_peer_writes(1, 100, 2, 1);
+	wait_until_sent_packets_arrived(50);
 	say_read(s, 100, MSG_DONTWAIT);
 	say_write(s, 10, 1, 0);
-	far_reads(1, 10, 1, 1);
+	say_far_peer_reads(1, 10, 1, 1);
 	close(s);
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(tcp_reset_by_peer,
      "a reset: what was read before is lost or not as the kernel does, ECONNRESET once, then the end")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	far_resets();
+	far_peer_resets();
 	say_state("reset", s, POLLERR, 1000);
 	say_read(s, 10, 0);
 	say_read(s, 10, 0);
@@ -183,17 +183,17 @@ CASE(tcp_reset_by_peer,
 	say("SIGPIPE %d", (int)pipes);
 	say_so_error(s);
 	say_peer("peer", s);
-	RES(shutdown(s, SHUT_RDWR));
+	SAY_RESULT(shutdown(s, SHUT_RDWR));
 	close(s);
 }
 
 CASE(tcp_reset_with_data, "a reset after data that was not read yet")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	far_writes(1, 100, 1, 1);
-	let_arrive(30);
-	far_resets();
+	far_peer_writes(1, 100, 1, 1);
+	wait_until_sent_packets_arrived(30);
+	far_peer_resets();
 	say_state("reset", s, POLLERR, 1000);
 	say_read(s, 100, 0);
 	say_read(s, 100, 0);
@@ -203,9 +203,9 @@ CASE(tcp_reset_with_data, "a reset after data that was not read yet")
 
 CASE(tcp_reset_tells_so_error, "SO_ERROR takes the error of a reset")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	far_resets();
+	far_peer_resets();
 	say_so_error(s);
 	say_so_error(s);
 	say_read(s, 10, 0);
@@ -215,9 +215,9 @@ CASE(tcp_reset_tells_so_error, "SO_ERROR takes the error of a reset")
 
 CASE(tcp_reset_tells_writer, "a writer is told of a reset first by ECONNRESET, then by EPIPE")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	far_resets();
+	far_peer_resets();
 	say_write(s, 10, 1, MSG_NOSIGNAL);
 	say_write(s, 10, 1, MSG_NOSIGNAL);
 	signal(SIGPIPE, tcp_close_on_pipe);
@@ -228,45 +228,46 @@ CASE(tcp_reset_tells_writer, "a writer is told of a reset first by ECONNRESET, t
 
 CASE(tcp_close_unread, "close with data that was not read resets the peer")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	far_writes(1, 100, 1, 1);
-	let_arrive(50);
+	far_peer_writes(1, 100, 1, 1);
+	wait_until_sent_packets_arrived(50);
 	close(s);
-	let_arrive(50);
-	far_reads(1, 1, 0, 1);
-	s = tcp_out();
+	wait_until_sent_packets_arrived(50);
+	say_far_peer_reads(1, 1, 0, 1);
+	s = tcp_connected_to_far_peer();
 	close(s);
-	far_reads(1, 1, 0, 1);
-	say("the peer writes: %s", (peer(far(), "write 1 10 1 1"), let_arrive(50), peer(far(), "write 1 10 1 1")));
+	say_far_peer_reads(1, 1, 0, 1);
+	say("the peer writes: %s",
+	    (peer(far(), "write 1 10 1 1"), wait_until_sent_packets_arrived(50), peer(far(), "write 1 10 1 1")));
 }
 
 CASE(tcp_linger_zero, "SO_LINGER of zero resets at close")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	struct linger linger = {.l_onoff = 1, .l_linger = 0};
 
 	say_write(s, 10, 1, 0);
-	let_arrive(30);
-	RES(setsockopt(s, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
-	RES(close(s));
-	far_reads(1, 10, 1, 1);
-	far_reads(1, 1, 0, 1);
+	wait_until_sent_packets_arrived(30);
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
+	SAY_RESULT(close(s));
+	say_far_peer_reads(1, 10, 1, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(tcp_linger_waits, "SO_LINGER waits in close until the peer has acknowledged all, or for its time")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	struct linger linger = {.l_onoff = 1, .l_linger = 1};
 	uint64_t since;
 
-	RES(setsockopt(s, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
 	say_write(s, 1000, 1, 0);
 	since = now_ms();
-	RES(close(s));
+	SAY_RESULT(close(s));
 	say_took_about("closed", since, 0);
-	far_reads(1, 1000, 1, 1);
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 1000, 1, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 static void *read_one(void *arg)
@@ -283,7 +284,7 @@ static void *read_one(void *arg)
 
 CASE(tcp_shutdown_wakes_reader, "shutdown in another thread ends a read that waits")
 {
-	int s = tcp_out(), rc;
+	int s = tcp_connected_to_far_peer(), rc;
 	pthread_t thread;
 
 	pthread_create(&thread, NULL, read_one, &s);
@@ -296,7 +297,7 @@ CASE(tcp_shutdown_wakes_reader, "shutdown in another thread ends a read that wai
 
 CASE(tcp_reset_wakes_reader, "a reset ends a read that waits")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	pthread_t thread;
 
 	pthread_create(&thread, NULL, read_one, &s);
@@ -308,11 +309,11 @@ CASE(tcp_reset_wakes_reader, "a reset ends a read that waits")
 
 CASE(tcp_reset_wakes_writer, "a reset ends a write that waits")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	ssize_t n;
 
 	signal(SIGPIPE, SIG_IGN);
-	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, 20000));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_SNDBUF, 20000));
 	peer(far(), "later 200 reset 1");
 	do
 		n = write(s, bytes, sizeof(bytes));
@@ -320,38 +321,38 @@ CASE(tcp_reset_wakes_writer, "a reset ends a write that waits")
 	if (n >= 0)
 		n = write(s, bytes, sizeof(bytes));
 	say("writer: %s", n < 0 ? error_name(errno) : "went on");
-	RES(write(s, bytes, 1));
+	SAY_RESULT(write(s, bytes, 1));
 	close(s);
 }
 
 CASE(tcp_simultaneous_close, "both close at the same time")
 {
 	for (int i = 0; i < 5; i++) {
-		int s = tcp_out();
+		int s = tcp_connected_to_far_peer();
 
 		peer(far(), "later 5 close 1");
 		pause_ms(5);
-		RES(close(s));
+		SAY_RESULT(close(s));
 		pause_ms(20);
 	}
 }
 
 CASE(tcp_port_again, "the address of a connection that this side closed can be listened at anew, with SO_REUSEADDR")
 {
-	int l, s = tcp_in(&l), port = port_of(l);
+	int l, s = tcp_accepted_from_far_peer(&l), port = port_of(l);
 
-	RES(close(s));
-	far_reads(1, 1, 0, 1);
+	SAY_RESULT(close(s));
+	say_far_peer_reads(1, 1, 0, 1);
 	peer(far(), "close 1");
-	RES(close(l));
+	SAY_RESULT(close(l));
 	l = tcp_socket();
 	{
 		struct sockaddr_in address = address_of(here, port);
 
-		RES(bind(l, (struct sockaddr *)&address, sizeof(address)));
-		RES(set_int(l, SOL_SOCKET, SO_REUSEADDR, 1));
-		RES(bind(l, (struct sockaddr *)&address, sizeof(address)));
-		RES(listen(l, 5));
+		SAY_RESULT(bind(l, (struct sockaddr *)&address, sizeof(address)));
+		SAY_RESULT(set_int(l, SOL_SOCKET, SO_REUSEADDR, 1));
+		SAY_RESULT(bind(l, (struct sockaddr *)&address, sizeof(address)));
+		SAY_RESULT(listen(l, 5));
 	}
 	expect_offloaded(l);
 	close(l);
@@ -361,7 +362,7 @@ CASE(tcp_connect_close_many, "a hundred connections, one after the other, each w
 {
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), good = 0;
 
-	segments_begin();
+	kernel_segments_check_begin();
 	for (int i = 0; i < 100; i++) {
 		struct sockaddr_in address = address_of(there, port);
 		int s = tcp_socket();
@@ -370,33 +371,33 @@ CASE(tcp_connect_close_many, "a hundred connections, one after the other, each w
 			say("connect %d: %s", i, error_name(errno));
 		peer(far(), "accept 0 1 2000");
 		if (send(s, bytes, 100, 0) == 100)
-			far_writes(1, 50, i % 64, 1);
-		if (recv(s, bytes, 50, MSG_WAITALL) == 50 && seed_of(bytes, 50) == i % 64)
+			far_peer_writes(1, 50, i % 64, 1);
+		if (recv(s, bytes, 50, MSG_WAITALL) == 50 && seed_of_payload(bytes, 50) == i % 64)
 			good++;
 		peer(far(), "close 1");
 		close(s);
 	}
 	say("%d good ones", good);
-	segments_end();
+	kernel_segments_check_end();
 }
 
 CASE(tcp_linger_nonblocking, "SO_LINGER waits in close of a non-blocking socket, too")
 {
 	struct linger linger = {.l_onoff = 1, .l_linger = 1};
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	uint64_t since;
 
-	RES(setsockopt(s, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
-	RES(fcntl(s, F_SETFL, O_NONBLOCK));
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
+	SAY_RESULT(fcntl(s, F_SETFL, O_NONBLOCK));
 	while (write(s, bytes, sizeof(bytes)) > 0)
 		pause_ms(1);
 	since = now_ms();
-	RES(close(s));
+	SAY_RESULT(close(s));
 	say_took_about("closed", since, 1000);
-	s = tcp_out();
-	RES(setsockopt(s, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
-	RES(write(s, bytes, 1000));
+	s = tcp_connected_to_far_peer();
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)));
+	SAY_RESULT(write(s, bytes, 1000));
 	since = now_ms();
-	RES(close(s));
+	SAY_RESULT(close(s));
 	say_took_about("closed with nothing in its way", since, 0);
 }

@@ -10,11 +10,11 @@
 
 #include "parity.h"
 
-static int far_listens(void)
+static int far_peer_listens(void)
 {
 	int port = atoi(peer(far(), "listen 0 %s 0", there));
 
-	name_port(port, "its");
+	register_port_name(port, "its");
 	return port;
 }
 
@@ -28,56 +28,56 @@ static int tcp_connect_try_connect(int fd, const char *ip, int port)
 CASE(tcp_connect_says_its_names,
      "connect: bytes go both ways around the kernel, names are right, a second connect is refused")
 {
-	int port = far_listens(), s;
+	int port = far_peer_listens(), s;
 
-	segments_begin();
-	s = tcp_to(there, port);
-	name_port_of(s, "mine");
+	kernel_segments_check_begin();
+	s = tcp_socket_connected_to(there, port);
+	register_port_name_of_fd(s, "mine");
 	say("accepted: %s", *peer(far(), "accept 0 1 2000") != 'n' ? "yes" : "nobody");
 	say_name("name", s);
 	say_peer("peer", s);
 	say_state("fresh", s, POLLOUT, 1000);
 	say_write(s, 100, 1, 0);
-	far_reads(1, 100, 1, 1);
-	far_writes(1, 200, 2, 1);
+	say_far_peer_reads(1, 100, 1, 1);
+	far_peer_writes(1, 200, 2, 1);
 	say_read(s, 200, MSG_WAITALL);
-	RES(tcp_connect_try_connect(s, there, port));
+	SAY_RESULT(tcp_connect_try_connect(s, there, port));
 	say_so_error(s);
-	segments_end();
-	OKAY(close(s));
-	far_reads(1, 1, 0, 1);
+	kernel_segments_check_end();
+	SAY_OK_OR_ERROR(close(s));
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(tcp_connect_refused, "a port that nobody listens on: ECONNREFUSED, and the socket can be used again")
 {
-	int port = far_listens(), s = tcp_socket();
+	int port = far_peer_listens(), s = tcp_socket();
 
-	RES(tcp_connect_try_connect(s, there, 9));
+	SAY_RESULT(tcp_connect_try_connect(s, there, 9));
 	say_so_error(s);
 	say_state("refused", s, POLLHUP, 100);
-	RES(tcp_connect_try_connect(s, there, 9));
-	RES(tcp_connect_try_connect(s, there, port));
+	SAY_RESULT(tcp_connect_try_connect(s, there, 9));
+	SAY_RESULT(tcp_connect_try_connect(s, there, port));
 	expect_offloaded(s);
 	peer(far(), "accept 0 1 2000");
 	say_write(s, 10, 3, 0);
-	far_reads(1, 10, 3, 1);
+	say_far_peer_reads(1, 10, 3, 1);
 	close(s);
 }
 
 CASE(tcp_connect_nonblocking, "connect without waiting: EINPROGRESS, writable when it is there, EISCONN then")
 {
-	int port = far_listens(), s = tcp_socket();
+	int port = far_peer_listens(), s = tcp_socket();
 
-	RES(fcntl(s, F_SETFL, O_NONBLOCK));
-	RES(tcp_connect_try_connect(s, there, port));
+	SAY_RESULT(fcntl(s, F_SETFL, O_NONBLOCK));
+	SAY_RESULT(tcp_connect_try_connect(s, there, port));
 	say_state("connected", s, POLLOUT, 1000);
 	say_so_error(s);
 	expect_offloaded(s);
-	RES(tcp_connect_try_connect(s, there, port));
-	RES(tcp_connect_try_connect(s, there, port));
+	SAY_RESULT(tcp_connect_try_connect(s, there, port));
+	SAY_RESULT(tcp_connect_try_connect(s, there, port));
 	peer(far(), "accept 0 1 2000");
 	say_write(s, 10, 3, 0);
-	far_reads(1, 10, 3, 1);
+	say_far_peer_reads(1, 10, 3, 1);
 	say_read(s, 10, 0);
 	close(s);
 }
@@ -86,14 +86,14 @@ CASE(tcp_connect_nonblocking_refused, "refused without waiting: told by poll and
 {
 	int s = tcp_socket();
 
-	RES(fcntl(s, F_SETFL, O_NONBLOCK));
-	RES(tcp_connect_try_connect(s, there, 9));
+	SAY_RESULT(fcntl(s, F_SETFL, O_NONBLOCK));
+	SAY_RESULT(tcp_connect_try_connect(s, there, 9));
 	say_state("refused", s, POLLERR | POLLHUP, 1000);
 	say_so_error(s);
 	say_so_error(s);
-	RES(tcp_connect_try_connect(s, there, 9));
+	SAY_RESULT(tcp_connect_try_connect(s, there, 9));
 	say_state("refused", s, POLLERR | POLLHUP, 1000);
-	RES(tcp_connect_try_connect(s, there, 9));
+	SAY_RESULT(tcp_connect_try_connect(s, there, 9));
 	/* By now. A call right after connect may come before the answer. */
 	say_state("refused", s, POLLERR | POLLHUP, 1000);
 	say_write(s, 1, 1, MSG_NOSIGNAL);
@@ -108,11 +108,11 @@ CASE(tcp_connect_before_reading, "calls on a socket that is not connected")
 	say_state("new", s, POLLHUP, 100);
 	say_read(s, 10, 0);
 	say_write(s, 10, 1, MSG_NOSIGNAL);
-	RES(shutdown(s, SHUT_WR));
-	RES(shutdown(s, 7));
+	SAY_RESULT(shutdown(s, SHUT_WR));
+	SAY_RESULT(shutdown(s, 7));
 	say_peer("peer", s);
 	say_name("name", s);
-	RES(accept(s, NULL, NULL));
+	SAY_RESULT(accept(s, NULL, NULL));
 	close(s);
 }
 
@@ -121,22 +121,22 @@ CASE(tcp_connect_bad, "addresses that connect refuses")
 	int s = tcp_socket();
 	struct sockaddr_in address = address_of(there, 80);
 
-	RES(connect(s, bad_pointer(), sizeof(address)));
-	RES(connect(s, (struct sockaddr *)&address, 4));
+	SAY_RESULT(connect(s, bad_pointer(), sizeof(address)));
+	SAY_RESULT(connect(s, (struct sockaddr *)&address, 4));
 	address.sin_family = AF_INET6;
-	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
-	RES(tcp_connect_try_connect(s, "224.0.0.5", 80));
-	RES(tcp_connect_try_connect(s, "10.9.0.255", 80));
-	RES(tcp_connect_try_connect(s, "203.0.113.5", 80));
+	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(tcp_connect_try_connect(s, "224.0.0.5", 80));
+	SAY_RESULT(tcp_connect_try_connect(s, "10.9.0.255", 80));
+	SAY_RESULT(tcp_connect_try_connect(s, "203.0.113.5", 80));
 	close(s);
 }
 
 CASE(tcp_connect_from_bound, "a socket that was bound first connects from there; its port serves other peers as well")
 {
-	int port = far_listens(), s = tcp_at(here, 0), again;
+	int port = far_peer_listens(), s = tcp_socket_bound_to(here, 0), again;
 
-	name_port_of(s, "mine");
-	RES(tcp_connect_try_connect(s, there, port));
+	register_port_name_of_fd(s, "mine");
+	SAY_RESULT(tcp_connect_try_connect(s, there, port));
 	expect_offloaded(s);
 	say("the peer saw %s",
 	    atoi(strchr(peer(far(), "accept 0 1 2000"), ' ') + 1) == port_of(s) ? "my port" : "another");
@@ -146,8 +146,8 @@ CASE(tcp_connect_from_bound, "a socket that was bound first connects from there;
 	{
 		struct sockaddr_in address = address_of(here, port_of(s));
 
-		RES(bind(again, (struct sockaddr *)&address, sizeof(address)));
-		RES(tcp_connect_try_connect(again, there, port));
+		SAY_RESULT(bind(again, (struct sockaddr *)&address, sizeof(address)));
+		SAY_RESULT(tcp_connect_try_connect(again, there, port));
 	}
 	close(again);
 	close(s);
@@ -157,7 +157,7 @@ CASE(tcp_connect_unreachable, "a neighbour that does not answer: EHOSTUNREACH")
 {
 	int s = tcp_socket();
 
-	RES(tcp_connect_try_connect(s, "10.9.0.77", 80));
+	SAY_RESULT(tcp_connect_try_connect(s, "10.9.0.77", 80));
 	say_so_error(s);
 	close(s);
 }
@@ -168,31 +168,32 @@ CASE(tcp_connect_timeout, "SO_SNDTIMEO bounds connect; afterwards it goes on by 
 	struct timeval limit = {.tv_usec = 300000};
 	uint64_t since;
 
-	peer_run(far(), "ip addr add 10.9.0.44/32 dev lo && ip route add blackhole 10.9.0.45/32; true");
-	run_here("ip neigh replace 10.9.0.99 lladdr 02:00:00:00:00:99 dev $PARITY_IF_FIRST nud permanent");
-	RES(setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)));
+	peer_run_shell_command(far(), "ip addr add 10.9.0.44/32 dev lo && ip route add blackhole 10.9.0.45/32; true");
+	run_shell_command_here(
+	        "ip neigh replace 10.9.0.99 lladdr 02:00:00:00:00:99 dev $PARITY_IF_FIRST nud permanent");
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit)));
 	since = now_ms();
-	RES(tcp_connect_try_connect(s, "10.9.0.99", 80));
+	SAY_RESULT(tcp_connect_try_connect(s, "10.9.0.99", 80));
 	say_took_about("gave up", since, 300);
-	RES(tcp_connect_try_connect(s, "10.9.0.99", 80));
+	SAY_RESULT(tcp_connect_try_connect(s, "10.9.0.99", 80));
 	say_state("on its way", s, POLLHUP, 50);
 	close(s);
 }
 
 CASE(tcp_connect_again_after_unspec, "AF_UNSPEC ends a connection; the socket connects anew")
 {
-	int port = far_listens(), s = tcp_to(there, port);
+	int port = far_peer_listens(), s = tcp_socket_connected_to(there, port);
 	struct sockaddr unspec = {.sa_family = AF_UNSPEC};
 
 	peer(far(), "accept 0 1 2000");
-	RES(connect(s, &unspec, sizeof(unspec)));
+	SAY_RESULT(connect(s, &unspec, sizeof(unspec)));
 	say_peer("peer", s);
 	say("the peer: %s", peer(far(), "read 1 1 0 1"));
-	RES(tcp_connect_try_connect(s, there, port));
+	SAY_RESULT(tcp_connect_try_connect(s, there, port));
 	expect_offloaded(s);
 	peer(far(), "accept 0 1 2000");
 	say_write(s, 10, 3, 0);
-	far_reads(1, 10, 3, 1);
+	say_far_peer_reads(1, 10, 3, 1);
 	close(s);
 }
 
@@ -200,18 +201,18 @@ CASE(tcp_connect_local, "an address of this host is the kernel's: it connects, a
 {
 	int listener = tcp_listener("127.0.0.1", 0, 5), s = tcp_socket(), other;
 
-	RES(tcp_connect_try_connect(s, "127.0.0.1", port_of(listener)));
+	SAY_RESULT(tcp_connect_try_connect(s, "127.0.0.1", port_of(listener)));
 	expect_os_any(s);
 	other = accept(listener, NULL, NULL);
-	OKAY(other);
+	SAY_OK_OR_ERROR(other);
 	say_write(s, 10, 3, 0);
 	say_read(other, 10, MSG_WAITALL);
 	close(s);
 	close(other);
 	close(listener);
 	s = tcp_socket();
-	RES(tcp_connect_try_connect(s, "127.0.0.1", 9));
-	RES(tcp_connect_try_connect(s, here, 9));
+	SAY_RESULT(tcp_connect_try_connect(s, "127.0.0.1", 9));
+	SAY_RESULT(tcp_connect_try_connect(s, here, 9));
 	close(s);
 }
 
@@ -219,9 +220,9 @@ CASE(tcp_connect_own_address, "from this host to its own address, where an offlo
 {
 	int listener = tcp_listener(here, 0, 5), s = tcp_socket(), other;
 
-	RES(tcp_connect_try_connect(s, here, port_of(listener)));
+	SAY_RESULT(tcp_connect_try_connect(s, here, port_of(listener)));
 	other = accept(listener, NULL, NULL);
-	OKAY(other);
+	SAY_OK_OR_ERROR(other);
 	say_write(s, 1000, 3, 0);
 	say_read(other, 1000, MSG_WAITALL);
 	say_write(other, 10, 4, 0);
@@ -236,7 +237,7 @@ static void *connect_far(void *arg)
 {
 	int s = *(int *)arg;
 
-	RES(tcp_connect_try_connect(s, "10.9.0.99", 80));
+	SAY_RESULT(tcp_connect_try_connect(s, "10.9.0.99", 80));
 	return NULL;
 }
 
@@ -245,7 +246,8 @@ CASE(tcp_connect_closed_meanwhile, "shutdown in another thread ends a connect th
 	int s = tcp_socket(), rc;
 	pthread_t thread;
 
-	run_here("ip neigh replace 10.9.0.99 lladdr 02:00:00:00:00:99 dev $PARITY_IF_FIRST nud permanent");
+	run_shell_command_here(
+	        "ip neigh replace 10.9.0.99 lladdr 02:00:00:00:00:99 dev $PARITY_IF_FIRST nud permanent");
 	pthread_create(&thread, NULL, connect_far, &s);
 	pause_ms(200);
 	rc = shutdown(s, SHUT_RDWR);
@@ -262,11 +264,11 @@ static void shut_while_connecting(int how, int first)
 
 	say("shutdown %d", how);
 	fcntl(s, F_SETFL, O_NONBLOCK);
-	RES(tcp_connect_try_connect(s, "10.9.0.99", 80));
+	SAY_RESULT(tcp_connect_try_connect(s, "10.9.0.99", 80));
 	epoll_ctl(set, EPOLL_CTL_ADD, s, &event);
-	RES(epoll_wait(set, &event, 1, 0));
-	RES(shutdown(s, how));
-	RES(epoll_wait(set, &event, 1, 100));
+	SAY_RESULT(epoll_wait(set, &event, 1, 0));
+	SAY_RESULT(shutdown(s, how));
+	SAY_RESULT(epoll_wait(set, &event, 1, 100));
 	say("events %#x", event.events);
 	say_state("shut", s, POLLHUP, 10);
 	say_peer("peer", s);
@@ -280,15 +282,15 @@ static void shut_while_connecting(int how, int first)
 	say_so_error(s);
 	say_read(s, 10, 0);
 	say_write(s, 10, 1, MSG_NOSIGNAL);
-	RES(ioctl(s, FIONREAD, &queued));
+	SAY_RESULT(ioctl(s, FIONREAD, &queued));
 	fcntl(s, F_SETFL, 0);
 	port = atoi(peer(far(), "listen 0 %s 0", there));
-	name_port(port, "listener");
-	RES(tcp_connect_try_connect(s, there, port));
+	register_port_name(port, "listener");
+	SAY_RESULT(tcp_connect_try_connect(s, there, port));
 	peer(far(), "accept 0 1 1000");
 	say_write(s, 10, 1, 0);
-	far_reads(1, 10, 1, 1);
-	far_writes(1, 10, 1, 1);
+	say_far_peer_reads(1, 10, 1, 1);
+	far_peer_writes(1, 10, 1, 1);
 	say_read(s, 10, 0);
 	close(set);
 	close(s);
@@ -296,7 +298,8 @@ static void shut_while_connecting(int how, int first)
 
 CASE(tcp_connect_shut, "shutdown while a connect is on its way: given up, told once, and the socket connects anew")
 {
-	run_here("ip neigh replace 10.9.0.99 lladdr 02:00:00:00:00:99 dev $PARITY_IF_FIRST nud permanent");
+	run_shell_command_here(
+	        "ip neigh replace 10.9.0.99 lladdr 02:00:00:00:00:99 dev $PARITY_IF_FIRST nud permanent");
 	for (int how = SHUT_RD; how <= SHUT_RDWR; how++)
 		shut_while_connecting(how, how);
 }

@@ -36,96 +36,97 @@ static void wait_for_bytes(int s, int count)
 CASE(tcp_read_every_way,
      "read, readv, recv, recvfrom, recvmsg and recvmmsg read the stream in order, around the kernel")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	struct iovec iov[2] = {{bytes, 30}, {bytes + 30, 70}};
 	struct sockaddr_in from;
 	socklen_t len = sizeof(from);
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2, .msg_name = &from, .msg_namelen = sizeof(from)};
 	struct mmsghdr many[2] = {{.msg_hdr = msg}, {.msg_hdr = msg}};
 
-	segments_begin();
-	far_writes(1, 100, 1, 7);
+	kernel_segments_check_begin();
+	far_peer_writes(1, 100, 1, 7);
 	wait_for_bytes(s, 700);
-	say("seed %d", (RES(read(s, bytes, 100)), seed_of(bytes, 100)));
-	say("seed %d", (RES(readv(s, iov, 2)), seed_of(bytes, 100)));
-	say("seed %d", (RES(recv(s, bytes, 100, 0)), seed_of(bytes, 100)));
-	say("seed %d", (RES(recvfrom(s, bytes, 100, 0, (struct sockaddr *)&from, &len)), seed_of(bytes, 100)));
+	say("seed %d", (SAY_RESULT(read(s, bytes, 100)), seed_of_payload(bytes, 100)));
+	say("seed %d", (SAY_RESULT(readv(s, iov, 2)), seed_of_payload(bytes, 100)));
+	say("seed %d", (SAY_RESULT(recv(s, bytes, 100, 0)), seed_of_payload(bytes, 100)));
+	say("seed %d",
+	    (SAY_RESULT(recvfrom(s, bytes, 100, 0, (struct sockaddr *)&from, &len)), seed_of_payload(bytes, 100)));
 	say("name of %u bytes", len);
-	say("seed %d", (RES(recvmsg(s, &msg, 0)), seed_of(bytes, 100)));
+	say("seed %d", (SAY_RESULT(recvmsg(s, &msg, 0)), seed_of_payload(bytes, 100)));
 	say("name of %u bytes, flags %d", msg.msg_namelen, msg.msg_flags);
-	RES(recvmmsg(s, many, 2, 0, NULL));
+	SAY_RESULT(recvmmsg(s, many, 2, 0, NULL));
 	say("%u and %u bytes", many[0].msg_len, many[1].msg_len);
-	segments_end();
+	kernel_segments_check_end();
 	close(s);
 }
 
 CASE(tcp_write_every_way,
      "write, writev, send, sendto, sendmsg and sendmmsg write the stream in order, around the kernel")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	struct iovec iov[2] = {{bytes, 30}, {bytes + 30, 70}};
 	struct sockaddr_in to = address_of(there, 5);
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2};
 	struct mmsghdr many[2] = {{.msg_hdr = msg}, {.msg_hdr = msg}};
 
-	segments_begin();
+	kernel_segments_check_begin();
 	fill(bytes, 100, 1);
-	RES(write(s, bytes, 100));
-	RES(writev(s, iov, 2));
-	RES(send(s, bytes, 100, 0));
-	RES(sendto(s, bytes, 100, 0, (struct sockaddr *)&to, sizeof(to)));
-	RES(sendmsg(s, &msg, 0));
-	RES(sendmmsg(s, many, 2, 0));
+	SAY_RESULT(write(s, bytes, 100));
+	SAY_RESULT(writev(s, iov, 2));
+	SAY_RESULT(send(s, bytes, 100, 0));
+	SAY_RESULT(sendto(s, bytes, 100, 0, (struct sockaddr *)&to, sizeof(to)));
+	SAY_RESULT(sendmsg(s, &msg, 0));
+	SAY_RESULT(sendmmsg(s, many, 2, 0));
 	for (int i = 0; i < 7; i++)
-		far_reads(1, 100, 1, 1);
-	RES(write(s, bytes, 0));
-	RES(send(s, bytes, 0, 0));
-	segments_end();
+		say_far_peer_reads(1, 100, 1, 1);
+	SAY_RESULT(write(s, bytes, 0));
+	SAY_RESULT(send(s, bytes, 0, 0));
+	kernel_segments_check_end();
 	close(s);
 }
 
 CASE(tcp_read_flags, "MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, MSG_TRUNC and what else recv is given")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
 	say_read(s, 10, MSG_DONTWAIT);
-	far_writes(1, 100, 1, 3);
+	far_peer_writes(1, 100, 1, 3);
 	wait_for_bytes(s, 300);
 	say_read(s, 100, MSG_PEEK);
 	say_read(s, 50, MSG_PEEK);
-	RES(recv(s, bytes, 300, MSG_PEEK));
-	RES(recv(s, bytes, 400, MSG_PEEK | MSG_DONTWAIT));
-	RES(recv(s, NULL, 50, MSG_TRUNC));
-	RES(recv(s, NULL, 50, MSG_TRUNC));
+	SAY_RESULT(recv(s, bytes, 300, MSG_PEEK));
+	SAY_RESULT(recv(s, bytes, 400, MSG_PEEK | MSG_DONTWAIT));
+	SAY_RESULT(recv(s, NULL, 50, MSG_TRUNC));
+	SAY_RESULT(recv(s, NULL, 50, MSG_TRUNC));
 	say_read(s, 100, MSG_WAITALL);
-	RES(recv(s, bytes, 0, 0));
-	RES(recv(s, bytes, 50, 0x4000000));
-	RES(recv(s, bytes, 1000, MSG_DONTWAIT | MSG_WAITALL));
+	SAY_RESULT(recv(s, bytes, 0, 0));
+	SAY_RESULT(recv(s, bytes, 50, 0x4000000));
+	SAY_RESULT(recv(s, bytes, 1000, MSG_DONTWAIT | MSG_WAITALL));
 	say_read(s, 10, MSG_DONTWAIT);
-	RES(recv(s, bytes, 10, MSG_ERRQUEUE));
-	RES(recv(s, bytes, 10, MSG_OOB));
+	SAY_RESULT(recv(s, bytes, 10, MSG_ERRQUEUE));
+	SAY_RESULT(recv(s, bytes, 10, MSG_OOB));
 	close(s);
 }
 
 CASE(tcp_read_waits_for_all,
      "MSG_WAITALL waits for all of it, over several segments, and ends at the end of the stream")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	uint64_t since = now_ms();
 
 	peer(far(), "later 100 write 1 500 2 2 100000");
-	RES(recv(s, bytes, 1000, MSG_WAITALL));
+	SAY_RESULT(recv(s, bytes, 1000, MSG_WAITALL));
 	say_took_about("all of it", since, 200);
-	far_writes(1, 300, 1, 1);
-	far_shuts(1, SHUT_WR);
-	RES(recv(s, bytes, 1000, MSG_WAITALL));
-	RES(recv(s, bytes, 1000, MSG_WAITALL));
+	far_peer_writes(1, 300, 1, 1);
+	far_peer_shuts_down(1, SHUT_WR);
+	SAY_RESULT(recv(s, bytes, 1000, MSG_WAITALL));
+	SAY_RESULT(recv(s, bytes, 1000, MSG_WAITALL));
 	close(s);
 }
 
 CASE(tcp_read_times_out, "SO_RCVTIMEO bounds a read; with part of it there, MSG_WAITALL gives the part")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	struct timeval limit = {.tv_usec = 200000};
 	uint64_t since;
 
@@ -133,19 +134,19 @@ CASE(tcp_read_times_out, "SO_RCVTIMEO bounds a read; with part of it there, MSG_
 	since = now_ms();
 	say_read(s, 10, 0);
 	say_took_about("nothing", since, 200);
-	far_writes(1, 10, 1, 1);
+	far_peer_writes(1, 10, 1, 1);
 	since = now_ms();
-	RES(recv(s, bytes, 100, MSG_WAITALL));
+	SAY_RESULT(recv(s, bytes, 100, MSG_WAITALL));
 	say_took_about("a part", since, 200);
 	close(s);
 }
 
 CASE(tcp_bulk, "a megabyte each way, in pieces that do not fit")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	size_t got = 0;
 
-	segments_begin();
+	kernel_segments_check_begin();
 	peer(far(), "later 0 write 1 50000 0 20");
 	while (got < 1000000) {
 		ssize_t n = recv(s, bytes + got, 1000000 - got, 0);
@@ -156,27 +157,27 @@ CASE(tcp_bulk, "a megabyte each way, in pieces that do not fit")
 	}
 	say("%zu bytes", got);
 	for (int i = 0; i < 20; i++)
-		if (seed_of(bytes + i * 50000, 50000) != i)
+		if (seed_of_payload(bytes + i * 50000, 50000) != i)
 			say("piece %d is wrong", i);
 	peer(far(), "later 50 read 1 50000 0 20");
 	for (int i = 0; i < 20; i++)
 		fill(bytes + i * 50000, 50000, i);
-	RES(write(s, bytes, 1000000));
-	segments_end();
-	RES(shutdown(s, SHUT_WR));
+	SAY_RESULT(write(s, bytes, 1000000));
+	kernel_segments_check_end();
+	SAY_RESULT(shutdown(s, SHUT_WR));
 	pause_ms(300);
-	far_state(1);
+	say_far_peer_state(1);
 	close(s);
 }
 
 CASE(tcp_write_fills_up, "without waiting, a writer whose peer does not read gets EAGAIN; then room comes back")
 {
-	int s = tcp_out(), full = 0;
+	int s = tcp_connected_to_far_peer(), full = 0;
 	size_t written = 0;
 	ssize_t n;
 
-	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, 30000));
-	RES(fcntl(s, F_SETFL, O_NONBLOCK));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_SNDBUF, 30000));
+	SAY_RESULT(fcntl(s, F_SETFL, O_NONBLOCK));
 	for (int i = 0; i < 200 && full < 3; i++) {
 		n = write(s, bytes, 100000);
 		if (n < 0) {
@@ -199,12 +200,12 @@ CASE(tcp_write_fills_up, "without waiting, a writer whose peer does not read get
 
 CASE(tcp_write_waits, "a blocking writer waits for room, as long as SO_SNDTIMEO says")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	struct timeval limit = {.tv_usec = 300000};
 	ssize_t n;
 	uint64_t since;
 
-	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, 20000));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_SNDBUF, 20000));
 	setsockopt(s, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
 	while ((n = write(s, bytes, 1000000)) > 0)
 		;
@@ -214,69 +215,69 @@ CASE(tcp_write_waits, "a blocking writer waits for room, as long as SO_SNDTIMEO 
 	while (send(s, bytes, 1000000, MSG_DONTWAIT) > 0)
 		;
 	since = now_ms();
-	RES(write(s, bytes, 1000000));
+	SAY_RESULT(write(s, bytes, 1000000));
 	say_took_about("gave up", since, 300);
 	close(s);
 }
 
 CASE(tcp_bad_pointers, "bad pointers: EFAULT, and no byte is lost")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	struct iovec iov[2] = {{bytes, 50}, {bad_pointer(), 50}}, none = {NULL, 0};
 	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 2}, bad = {.msg_iov = bad_pointer(), .msg_iovlen = 1};
 
-	far_writes(1, 100, 1, 1);
+	far_peer_writes(1, 100, 1, 1);
 	wait_for_bytes(s, 100);
-	RES(recv(s, bad_pointer(), 100, 0));
+	SAY_RESULT(recv(s, bad_pointer(), 100, 0));
 	wait_for_bytes(s, 100);
-	RES(recvmsg(s, bad_pointer(), 0));
-	RES(recvmsg(s, &bad, 0));
-	RES(readv(s, &none, 1));
-	RES(readv(s, iov, minus_one));
-	RES(readv(s, iov, too_many));
+	SAY_RESULT(recvmsg(s, bad_pointer(), 0));
+	SAY_RESULT(recvmsg(s, &bad, 0));
+	SAY_RESULT(readv(s, &none, 1));
+	SAY_RESULT(readv(s, iov, minus_one));
+	SAY_RESULT(readv(s, iov, too_many));
 	say_read(s, 100, 0);
 	fill(bytes, 100, 2);
-	RES(send(s, bad_pointer(), 100, 0));
-	RES(sendmsg(s, bad_pointer(), 0));
-	RES(sendmsg(s, &bad, 0));
-	RES(writev(s, &none, 1));
+	SAY_RESULT(send(s, bad_pointer(), 100, 0));
+	SAY_RESULT(sendmsg(s, bad_pointer(), 0));
+	SAY_RESULT(sendmsg(s, &bad, 0));
+	SAY_RESULT(writev(s, &none, 1));
 	iov[1] = (struct iovec){bytes + 50, 50};
-	RES(sendmsg(s, &msg, 0));
-	far_reads(1, 100, 2, 1);
+	SAY_RESULT(sendmsg(s, &msg, 0));
+	say_far_peer_reads(1, 100, 2, 1);
 	close(s);
 }
 
 CASE(tcp_more, "MSG_MORE and TCP_CORK hold a short segment back; what follows takes it along")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	uint64_t since;
 
 	say_write(s, 10, 1, MSG_MORE);
 	say("the peer: %s", peer(far(), "read 1 10 1 1 50"));
 	say_write(s, 10, 2, 0);
-	far_reads(1, 10, 1, 2);
-	RES(set_int(s, IPPROTO_TCP, 3 /* TCP_CORK */, 1));
+	say_far_peer_reads(1, 10, 1, 2);
+	SAY_RESULT(set_int(s, IPPROTO_TCP, 3 /* TCP_CORK */, 1));
 	say_write(s, 10, 1, 0);
 	say("the peer: %s", peer(far(), "read 1 10 1 1 50"));
-	RES(set_int(s, IPPROTO_TCP, 3, 0));
-	far_reads(1, 10, 1, 1);
-	RES(set_int(s, IPPROTO_TCP, 3, 1));
+	SAY_RESULT(set_int(s, IPPROTO_TCP, 3, 0));
+	say_far_peer_reads(1, 10, 1, 1);
+	SAY_RESULT(set_int(s, IPPROTO_TCP, 3, 1));
 	since = now_ms();
 	say_write(s, 10, 1, 0);
-	far_reads(1, 10, 1, 1);
+	say_far_peer_reads(1, 10, 1, 1);
 	say_took_about("the cork gives way", since, 200);
 	close(s);
 }
 
 CASE(tcp_nodelay_corked, "TCP_NODELAY sends what TCP_CORK holds back, each time that it is set")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	RES(set_int(s, IPPROTO_TCP, 3 /* TCP_CORK */, 1));
+	SAY_RESULT(set_int(s, IPPROTO_TCP, 3 /* TCP_CORK */, 1));
 	for (int i = 0; i < 3; i++) {
 		say_write(s, 10, i, 0);
 		say("the peer: %s", peer(far(), "read 1 10 %d 1 50", i));
-		RES(set_int(s, IPPROTO_TCP, TCP_NODELAY, 1));
+		SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_NODELAY, 1));
 		say("the peer: %s", peer(far(), "read 1 10 %d 1 100", i));
 	}
 	close(s);
@@ -298,14 +299,14 @@ static int write_all_there_is_room_for(int s)
 
 CASE(tcp_notsent_lowat, "TCP_NOTSENT_LOWAT bounds what waits, also within one write")
 {
-	int s = tcp_out(), unsent;
+	int s = tcp_connected_to_far_peer(), unsent;
 
-	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, 200000));
-	RES(set_int(s, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 20000));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_SNDBUF, 200000));
+	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 20000));
 	unsent = write_all_there_is_room_for(s);
 	say("unsent: %s", unsent >= 20000 && unsent < 20000 + 65536 ? "up to the mark" : "odd");
 	say_state("then", s, POLLOUT, 100);
-	RES(set_int(s, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 0)); /* as the host says: no bound */
+	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 0)); /* as the host says: no bound */
 	unsent = write_all_there_is_room_for(s);
 	say("unsent: %s", unsent > 20000 + 65536 ? "more" : "odd");
 	close(s);
@@ -314,264 +315,264 @@ CASE(tcp_notsent_lowat, "TCP_NOTSENT_LOWAT bounds what waits, also within one wr
 CASE(tcp_sendfile, "sendfile and splice send a file's bytes, from its offset or from where it stands")
 {
 	char name[] = "/tmp/parity-XXXXXX";
-	int s = tcp_out(), file = mkstemp(name), ends[2];
+	int s = tcp_connected_to_far_peer(), file = mkstemp(name), ends[2];
 	off_t offset = 1000;
 
 	unlink(name);
 	for (int i = 0; i < 10; i++) {
 		fill(bytes, 1000, i);
 		if (write(file, bytes, 1000) != 1000)
-			give_up("write");
+			die_with_message("write");
 	}
-	RES(sendfile(s, file, &offset, 2000));
+	SAY_RESULT(sendfile(s, file, &offset, 2000));
 	say("offset %ld", (long)offset);
-	far_reads(1, 1000, 1, 2);
+	say_far_peer_reads(1, 1000, 1, 2);
 	lseek(file, 5000, SEEK_SET);
-	RES(sendfile(s, file, NULL, 100000));
+	SAY_RESULT(sendfile(s, file, NULL, 100000));
 	say("stands at %ld", (long)lseek(file, 0, SEEK_CUR));
-	far_reads(1, 1000, 5, 5);
-	RES(pipe(ends));
-	far_writes(1, 1000, 7, 1);
+	say_far_peer_reads(1, 1000, 5, 5);
+	SAY_RESULT(pipe(ends));
+	far_peer_writes(1, 1000, 7, 1);
 	wait_for_bytes(s, 1000);
-	RES(splice(s, NULL, ends[1], NULL, 1000, 0));
-	RES(read(ends[0], bytes, 1000));
-	say("seed %d", seed_of(bytes, 1000));
-	RES(write(ends[1], bytes, 1000));
-	RES(splice(ends[0], NULL, s, NULL, 1000, 0));
-	far_reads(1, 1000, 7, 1);
+	SAY_RESULT(splice(s, NULL, ends[1], NULL, 1000, 0));
+	SAY_RESULT(read(ends[0], bytes, 1000));
+	say("seed %d", seed_of_payload(bytes, 1000));
+	SAY_RESULT(write(ends[1], bytes, 1000));
+	SAY_RESULT(splice(ends[0], NULL, s, NULL, 1000, 0));
+	say_far_peer_reads(1, 1000, 7, 1);
 	close(s);
 }
 
 CASE(tcp_queue_sizes, "FIONREAD, SIOCOUTQ and SIOCOUTQNSD")
 {
-	int s = tcp_out(), value = -1;
+	int s = tcp_connected_to_far_peer(), value = -1;
 
-	RES(ioctl(s, FIONREAD, &value));
+	SAY_RESULT(ioctl(s, FIONREAD, &value));
 	say("%d", value);
-	RES(ioctl(s, TIOCOUTQ, &value));
+	SAY_RESULT(ioctl(s, TIOCOUTQ, &value));
 	say("%d", value);
-	RES(ioctl(s, 0x894B /* SIOCOUTQNSD */, &value));
+	SAY_RESULT(ioctl(s, 0x894B /* SIOCOUTQNSD */, &value));
 	say("%d", value);
 	say_write(s, 100, 1, 0);
-	let_arrive(100);
-	RES(ioctl(s, TIOCOUTQ, &value));
+	wait_until_sent_packets_arrived(100);
+	SAY_RESULT(ioctl(s, TIOCOUTQ, &value));
 	say("%d", value);
-	RES(ioctl(s, FIONREAD, bad_pointer()));
-	far_writes(1, 10, 1, 1);
+	SAY_RESULT(ioctl(s, FIONREAD, bad_pointer()));
+	far_peer_writes(1, 10, 1, 1);
 	wait_for_bytes(s, 10);
 	close(s);
 	s = tcp_listener(here, 0, 5);
-	RES(ioctl(s, FIONREAD, &value));
-	RES(ioctl(s, TIOCOUTQ, &value));
+	SAY_RESULT(ioctl(s, FIONREAD, &value));
+	SAY_RESULT(ioctl(s, TIOCOUTQ, &value));
 	close(s);
 }
 
 CASE(tcp_urgent, "one urgent byte: MSG_OOB, SIOCATMARK, POLLPRI")
 {
-	int s = tcp_out(), mark = -1;
+	int s = tcp_connected_to_far_peer(), mark = -1;
 	char c = 0;
 
-	far_writes(1, 10, 1, 1);
+	far_peer_writes(1, 10, 1, 1);
 	wait_for_bytes(s, 10);
 	peer(far(), "urgent 1 X");
 	say_state("urgent", s, POLLPRI, 1000);
-	let_arrive(30);
-	RES(recv(s, &c, 1, MSG_OOB | MSG_PEEK));
-	RES(recv(s, &c, 1, MSG_OOB));
+	wait_until_sent_packets_arrived(30);
+	SAY_RESULT(recv(s, &c, 1, MSG_OOB | MSG_PEEK));
+	SAY_RESULT(recv(s, &c, 1, MSG_OOB));
 	say("the byte is %c", c);
-	RES(recv(s, &c, 1, MSG_OOB));
-	RES(ioctl(s, 0x8905 /* SIOCATMARK */, &mark));
+	SAY_RESULT(recv(s, &c, 1, MSG_OOB));
+	SAY_RESULT(ioctl(s, 0x8905 /* SIOCATMARK */, &mark));
 	say("at the mark: %d", mark);
-	far_writes(1, 10, 2, 1);
-	let_arrive(50);
-	RES(recv(s, bytes, 100, 0));
-	RES(ioctl(s, 0x8905, &mark));
+	far_peer_writes(1, 10, 2, 1);
+	wait_until_sent_packets_arrived(50);
+	SAY_RESULT(recv(s, bytes, 100, 0));
+	SAY_RESULT(ioctl(s, 0x8905, &mark));
 	say("at the mark: %d", mark);
-	RES(recv(s, bytes, 100, 0));
-	RES(send(s, "Y", 1, MSG_OOB));
-	let_arrive(50);
-	far_state(1);
+	SAY_RESULT(recv(s, bytes, 100, 0));
+	SAY_RESULT(send(s, "Y", 1, MSG_OOB));
+	wait_until_sent_packets_arrived(50);
+	say_far_peer_state(1);
 	close(s);
 }
 
 CASE(tcp_urgent_mark, "sockatmark says whether the reader is at the mark")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	RES(sockatmark(s));
-	far_writes(1, 10, 1, 1);
+	SAY_RESULT(sockatmark(s));
+	far_peer_writes(1, 10, 1, 1);
 	peer(far(), "urgent 1 U");
-	let_arrive(50);
-	RES(sockatmark(s));
+	wait_until_sent_packets_arrived(50);
+	SAY_RESULT(sockatmark(s));
 	say_read(s, 100, 0);
-	RES(sockatmark(s));
-	far_writes(1, 10, 1, 1);
-	let_arrive(50);
+	SAY_RESULT(sockatmark(s));
+	far_peer_writes(1, 10, 1, 1);
+	wait_until_sent_packets_arrived(50);
 	say_read(s, 100, 0);
-	RES(sockatmark(s));
-	RES(sockatmark(-1));
-	RES(sockatmark(0));
+	SAY_RESULT(sockatmark(s));
+	SAY_RESULT(sockatmark(-1));
+	SAY_RESULT(sockatmark(0));
 	close(s);
 }
 
 CASE(tcp_urgent_inline, "SO_OOBINLINE: the urgent byte is part of the stream")
 {
-	int s = tcp_out(), mark = -1;
+	int s = tcp_connected_to_far_peer(), mark = -1;
 	char c = 0;
 
-	RES(set_int(s, SOL_SOCKET, SO_OOBINLINE, 1));
-	far_writes(1, 3, 1, 1);
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_OOBINLINE, 1));
+	far_peer_writes(1, 3, 1, 1);
 	peer(far(), "urgent 1 X");
-	let_arrive(50);
-	RES(recv(s, &c, 1, MSG_OOB));
-	RES(recv(s, bytes, 100, 0));
-	RES(ioctl(s, 0x8905, &mark));
+	wait_until_sent_packets_arrived(50);
+	SAY_RESULT(recv(s, &c, 1, MSG_OOB));
+	SAY_RESULT(recv(s, bytes, 100, 0));
+	SAY_RESULT(ioctl(s, 0x8905, &mark));
 	say("at the mark: %d", mark);
-	RES(recv(s, bytes, 100, 0));
+	SAY_RESULT(recv(s, bytes, 100, 0));
 	close(s);
 }
 
-static void say_mark(int s)
+static void say_at_urgent_mark(int s)
 {
 	int mark = -1;
 
-	RES(ioctl(s, 0x8905 /* SIOCATMARK */, &mark));
+	SAY_RESULT(ioctl(s, 0x8905 /* SIOCATMARK */, &mark));
 	say("at the mark: %d", mark);
 }
 
-static void say_urgent(int s)
+static void say_urgent_byte(int s)
 {
 	char c = '-';
 
-	RES(recv(s, &c, 1, MSG_OOB));
+	SAY_RESULT(recv(s, &c, 1, MSG_OOB));
 	say("the byte is %c", c);
 }
 
 /* abX cdY ef: X is urgent first, then Y, and nobody has read anything. */
-static void two_marks(void)
+static void say_two_urgent_marks(void)
 {
-	far_writes(1, 2, 1, 1);
+	far_peer_writes(1, 2, 1, 1);
 	peer(far(), "urgent 1 X");
-	let_arrive(30);
-	far_writes(1, 2, 2, 1);
+	wait_until_sent_packets_arrived(30);
+	far_peer_writes(1, 2, 2, 1);
 	peer(far(), "urgent 1 Y");
-	let_arrive(30);
-	far_writes(1, 2, 3, 1);
-	let_arrive(50);
+	wait_until_sent_packets_arrived(30);
+	far_peer_writes(1, 2, 3, 1);
+	wait_until_sent_packets_arrived(50);
 }
 
 static void read_to_the_end(int s)
 {
 	for (int i = 0; i < 5; i++) {
-		RES(recv(s, bytes, 100, MSG_DONTWAIT));
-		say_mark(s);
+		SAY_RESULT(recv(s, bytes, 100, MSG_DONTWAIT));
+		say_at_urgent_mark(s);
 	}
 }
 
 CASE(tcp_urgent_again, "a second urgent byte before the first was read: the first is part of the stream")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	two_marks();
-	say_mark(s);
+	say_two_urgent_marks();
+	say_at_urgent_mark(s);
 	read_to_the_end(s);
-	say_urgent(s);
-	say_urgent(s);
+	say_urgent_byte(s);
+	say_urgent_byte(s);
 	close(s);
 }
 
 CASE(tcp_urgent_again_taken, "a second urgent byte, taken before what is before it; and after the first was taken")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	two_marks();
-	say_urgent(s);
+	say_two_urgent_marks();
+	say_urgent_byte(s);
 	read_to_the_end(s);
-	far_writes(1, 2, 4, 1);
+	far_peer_writes(1, 2, 4, 1);
 	peer(far(), "urgent 1 V");
-	let_arrive(50);
-	say_urgent(s);
-	far_writes(1, 2, 5, 1);
+	wait_until_sent_packets_arrived(50);
+	say_urgent_byte(s);
+	far_peer_writes(1, 2, 5, 1);
 	peer(far(), "urgent 1 W");
-	let_arrive(50);
-	say_urgent(s);
+	wait_until_sent_packets_arrived(50);
+	say_urgent_byte(s);
 	read_to_the_end(s);
 	close(s);
 }
 
 CASE(tcp_urgent_again_at_mark, "a second urgent byte, right behind the first; one while the reader is at the mark")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	far_writes(1, 2, 1, 1);
+	far_peer_writes(1, 2, 1, 1);
 	peer(far(), "urgent 1 X");
 	peer(far(), "urgent 1 Y");
-	let_arrive(50);
-	RES(recv(s, bytes, 100, MSG_DONTWAIT));
-	say_mark(s);
+	wait_until_sent_packets_arrived(50);
+	SAY_RESULT(recv(s, bytes, 100, MSG_DONTWAIT));
+	say_at_urgent_mark(s);
 	peer(far(), "urgent 1 Z");
-	let_arrive(50);
+	wait_until_sent_packets_arrived(50);
 	read_to_the_end(s);
-	say_urgent(s);
-	far_writes(1, 2, 2, 1);
+	say_urgent_byte(s);
+	far_peer_writes(1, 2, 2, 1);
 	peer(far(), "urgent 1 P");
-	let_arrive(50);
-	RES(recv(s, bytes, 2, MSG_DONTWAIT));
-	say_mark(s);
-	far_writes(1, 1, 3, 1);
+	wait_until_sent_packets_arrived(50);
+	SAY_RESULT(recv(s, bytes, 2, MSG_DONTWAIT));
+	say_at_urgent_mark(s);
+	far_peer_writes(1, 1, 3, 1);
 	peer(far(), "urgent 1 Q");
-	let_arrive(50);
+	wait_until_sent_packets_arrived(50);
 	read_to_the_end(s);
-	say_urgent(s);
+	say_urgent_byte(s);
 	close(s);
 }
 
 CASE(tcp_urgent_row, "urgent bytes in a row while the reader is at the first: it is behind all but the last")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	far_writes(1, 2, 1, 1);
+	far_peer_writes(1, 2, 1, 1);
 	peer(far(), "urgent 1 X");
-	let_arrive(50);
-	RES(recv(s, bytes, 100, MSG_DONTWAIT));
-	say_mark(s);
+	wait_until_sent_packets_arrived(50);
+	SAY_RESULT(recv(s, bytes, 100, MSG_DONTWAIT));
+	say_at_urgent_mark(s);
 	for (const char *c = "YZW"; *c != '\0'; c++) {
 		peer(far(), "urgent 1 %c", *c);
-		let_arrive(30);
+		wait_until_sent_packets_arrived(30);
 	}
-	say_mark(s);
+	say_at_urgent_mark(s);
 	say_state("in a row", s, POLLIN, 30);
-	say_urgent(s);
-	far_writes(1, 2, 2, 1);
-	let_arrive(50);
+	say_urgent_byte(s);
+	far_peer_writes(1, 2, 2, 1);
+	wait_until_sent_packets_arrived(50);
 	read_to_the_end(s);
 	close(s);
 }
 
 CASE(tcp_urgent_then_inline, "an urgent byte that a second one had the reader pass is not read inline either")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
 	peer(far(), "urgent 1 X");
-	let_arrive(30);
-	far_writes(1, 2, 1, 1);
+	wait_until_sent_packets_arrived(30);
+	far_peer_writes(1, 2, 1, 1);
 	peer(far(), "urgent 1 Y");
-	let_arrive(30);
-	RES(set_int(s, SOL_SOCKET, SO_OOBINLINE, 1));
-	say_mark(s);
+	wait_until_sent_packets_arrived(30);
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_OOBINLINE, 1));
+	say_at_urgent_mark(s);
 	read_to_the_end(s);
 	close(s);
 }
 
 CASE(tcp_urgent_again_inline, "a second urgent byte where they are read inline")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	RES(set_int(s, SOL_SOCKET, SO_OOBINLINE, 1));
-	two_marks();
-	say_mark(s);
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_OOBINLINE, 1));
+	say_two_urgent_marks();
+	say_at_urgent_mark(s);
 	read_to_the_end(s);
-	say_urgent(s);
+	say_urgent_byte(s);
 	close(s);
 }
 
@@ -588,32 +589,32 @@ static void *tcp_data_read_some(void *arg)
 
 CASE(tcp_read_by_threads, "several threads read one stream: every byte once, all of them see the end")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	pthread_t threads[4];
 	void *total = NULL;
 
 	for (int i = 0; i < 4; i++)
 		pthread_create(&threads[i], NULL, tcp_data_read_some, &s);
-	far_writes(1, 1000, 1, 50);
-	far_shuts(1, SHUT_WR);
+	far_peer_writes(1, 1000, 1, 50);
+	far_peer_shuts_down(1, SHUT_WR);
 	for (int i = 0; i < 4; i++)
 		pthread_join(threads[i], &total);
 	say("all ended");
-	RES(recv(s, bytes, 10, 0));
+	SAY_RESULT(recv(s, bytes, 10, 0));
 	close(s);
 }
 
 CASE(tcp_duplicates, "dup, dup2 and F_DUPFD share the stream; it ends with the last of them")
 {
-	int s = tcp_out(), a = dup(s), b = dup2(s, 200), c = fcntl(s, F_DUPFD, 210);
+	int s = tcp_connected_to_far_peer(), a = dup(s), b = dup2(s, 200), c = fcntl(s, F_DUPFD, 210);
 
 	expect_offloaded(a);
 	expect_offloaded(b);
 	say_write(a, 10, 1, 0);
 	say_write(b, 10, 2, 0);
 	say_write(c, 10, 3, 0);
-	far_reads(1, 10, 1, 3);
-	far_writes(1, 10, 4, 2);
+	say_far_peer_reads(1, 10, 1, 3);
+	far_peer_writes(1, 10, 4, 2);
 	close(s);
 	say_read(b, 10, MSG_WAITALL);
 	say_read(c, 10, MSG_WAITALL);
@@ -621,7 +622,7 @@ CASE(tcp_duplicates, "dup, dup2 and F_DUPFD share the stream; it ends with the l
 	close(b);
 	say("the peer: %s", peer(far(), "read 1 1 0 1 50"));
 	close(c);
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(tcp_many_pieces, "writev and readv of as many pieces as there may be")
@@ -629,37 +630,37 @@ CASE(tcp_many_pieces, "writev and readv of as many pieces as there may be")
 	enum { PIECES = 1024 };
 	static struct iovec out[PIECES + 1], in[PIECES + 1];
 	static char from[PIECES * 7], to[PIECES * 7];
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
 	fill(from, sizeof(from), 9);
 	for (int i = 0; i < PIECES; i++) {
 		out[i] = (struct iovec){from + i * 7, 7};
 		in[i] = (struct iovec){to + i * 7, 7};
 	}
-	RES(writev(s, out, PIECES));
-	far_reads(1, sizeof(from), 9, 1);
-	far_writes(1, sizeof(to), 10, 1);
+	SAY_RESULT(writev(s, out, PIECES));
+	say_far_peer_reads(1, sizeof(from), 9, 1);
+	far_peer_writes(1, sizeof(to), 10, 1);
 	wait_for_bytes(s, sizeof(to));
-	RES(readv(s, in, PIECES));
-	say("seed %d", seed_of(to, sizeof(to)));
-	RES(writev(s, out, PIECES + 1));
-	RES(readv(s, in, PIECES + 1));
+	SAY_RESULT(readv(s, in, PIECES));
+	say("seed %d", seed_of_payload(to, sizeof(to)));
+	SAY_RESULT(writev(s, out, PIECES + 1));
+	SAY_RESULT(readv(s, in, PIECES + 1));
 	close(s);
 }
 
 CASE(tcp_low_water, "SO_RCVLOWAT: fewer bytes do not make it readable, but for the end")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	RES(set_int(s, SOL_SOCKET, SO_RCVLOWAT, 10));
-	far_writes(1, 5, 1, 1);
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_RCVLOWAT, 10));
+	far_peer_writes(1, 5, 1, 1);
 	say_state("five", s, POLLIN, 100);
-	far_writes(1, 5, 2, 1);
+	far_peer_writes(1, 5, 2, 1);
 	say_state("ten", s, POLLIN, 1000);
 	say_read(s, 4, 0);
 	say_state("six", s, POLLIN, 50);
 	say_read(s, 5, MSG_DONTWAIT);
-	far_shuts(1, SHUT_WR);
+	far_peer_shuts_down(1, SHUT_WR);
 	say_state("one, and the end", s, POLLIN, 1000);
 	say_read(s, 5, 0);
 	say_read(s, 5, 0);
@@ -668,26 +669,26 @@ CASE(tcp_low_water, "SO_RCVLOWAT: fewer bytes do not make it readable, but for t
 
 CASE(tcp_zerocopy, "MSG_ZEROCOPY: the bytes arrive, and a notice says so for each call")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
 	fill(bytes, 20000, 1);
-	RES(send(s, bytes, 100, MSG_ZEROCOPY)); /* not asked for: no notice */
-	RES(set_int(s, SOL_SOCKET, SO_ZEROCOPY, 1));
-	RES(send(s, bytes, 20000, MSG_ZEROCOPY));
-	far_reads(1, 20100, 0, 1);
+	SAY_RESULT(send(s, bytes, 100, MSG_ZEROCOPY)); /* not asked for: no notice */
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_ZEROCOPY, 1));
+	SAY_RESULT(send(s, bytes, 20000, MSG_ZEROCOPY));
+	say_far_peer_reads(1, 20100, 0, 1);
 	say_state("a notice", s, POLLERR, 1000);
 	{
 		char control[200];
 		struct msghdr msg = {.msg_control = control, .msg_controllen = sizeof(control)};
 
-		RES(recvmsg(s, &msg, MSG_ERRQUEUE));
+		SAY_RESULT(recvmsg(s, &msg, MSG_ERRQUEUE));
 		for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c != NULL; c = CMSG_NXTHDR(&msg, c)) {
 			const struct sock_extended_err *e = (const void *)CMSG_DATA(c);
 
 			say("level %d type %d: errno %u origin %u, %u to %u", c->cmsg_level, c->cmsg_type, e->ee_errno,
 			    e->ee_origin, e->ee_info, e->ee_data);
 		}
-		RES(recvmsg(s, &msg, MSG_ERRQUEUE));
+		SAY_RESULT(recvmsg(s, &msg, MSG_ERRQUEUE));
 	}
 	say_so_error(s);
 	close(s);
@@ -702,14 +703,14 @@ static void *read_in_thread(void *arg)
 CASE(tcp_close_while_reading,
      "close in another thread: the read that waits goes on and gets what comes; then it is over")
 {
-	int s = tcp_out(), copy = s;
+	int s = tcp_connected_to_far_peer(), copy = s;
 	pthread_t thread;
 
 	pthread_create(&thread, NULL, read_in_thread, &copy);
 	pause_ms(100);
-	RES(close_in_use(s));
+	SAY_RESULT(close_in_use(s));
 	pause_ms(50);
-	far_writes(1, 10, 3, 1);
+	far_peer_writes(1, 10, 3, 1);
 	pthread_join(thread, NULL);
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 }

@@ -26,7 +26,7 @@ static pid_t clone_by_number(void)
 	return (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
 }
 
-static pid_t copy_quietly(pid_t (*copy)(void))
+static pid_t fork_with_output_kept(pid_t (*copy)(void))
 {
 	pid_t child;
 
@@ -35,7 +35,7 @@ static pid_t copy_quietly(pid_t (*copy)(void))
 	fflush(stdout);
 	child = copy();
 	if (said == NULL || child < 0)
-		give_up("fork");
+		die_with_message("fork");
 	if (child == 0)
 		dup2(fileno(said), STDOUT_FILENO);
 	return child;
@@ -43,10 +43,10 @@ static pid_t copy_quietly(pid_t (*copy)(void))
 
 static pid_t tcp_fork_quietly(void)
 {
-	return copy_quietly(fork);
+	return fork_with_output_kept(fork);
 }
 
-static void tell_children(void)
+static void say_output_of_children(void)
 {
 	char line[256];
 
@@ -55,7 +55,7 @@ static void tell_children(void)
 		say("  %s", strtok(line, "\n"));
 	rewind(said);
 	if (ftruncate(fileno(said), 0) != 0)
-		give_up("ftruncate");
+		die_with_message("ftruncate");
 }
 
 static void tcp_fork_await(pid_t child)
@@ -63,8 +63,8 @@ static void tcp_fork_await(pid_t child)
 	int status = 0;
 
 	if (waitpid(child, &status, 0) != child)
-		give_up("waitpid");
-	tell_children();
+		die_with_message("waitpid");
+	say_output_of_children();
 	say("the child: status %d", status);
 }
 
@@ -77,17 +77,17 @@ static void tcp_fork_answer(int s, int seed)
 
 static void tcp_fork_ask(int seed)
 {
-	far_writes(1, 100, seed, 1);
-	far_reads(1, 50, seed + 1, 1);
+	far_peer_writes(1, 100, seed, 1);
+	say_far_peer_reads(1, 50, seed + 1, 1);
 }
 
-static void serve_by_children(pid_t (*copy)(void))
+static void say_conversation_by_children(pid_t (*copy)(void))
 {
-	int at, s = tcp_in(&at);
+	int at, s = tcp_accepted_from_far_peer(&at);
 	pid_t child;
 
 	for (int i = 0; i < 3; i++) {
-		child = copy_quietly(copy);
+		child = fork_with_output_kept(copy);
 		if (child == 0) {
 			close(at);
 			tcp_fork_answer(s, 2);
@@ -95,12 +95,12 @@ static void serve_by_children(pid_t (*copy)(void))
 			say_read(s, 1, 0);
 			exit(0);
 		}
-		RES(close(s));
+		SAY_RESULT(close(s));
 		tcp_fork_ask(1);
 		tcp_fork_ask(3);
-		far_shuts(1, SHUT_WR);
+		far_peer_shuts_down(1, SHUT_WR);
 		tcp_fork_await(child);
-		far_reads(1, 1, 0, 1);
+		say_far_peer_reads(1, 1, 0, 1);
 		if (i == 2)
 			break;
 		peer(far(), "close 1");
@@ -113,38 +113,38 @@ static void serve_by_children(pid_t (*copy)(void))
 
 CASE(tcp_fork_server, "accept, fork, close in the parent: the child serves, in one connection after the other")
 {
-	serve_by_children(fork);
+	say_conversation_by_children(fork);
 }
 
 CASE(tcp_fork_server_by_syscall, "the same, and the children are made by syscall(SYS_clone), as vsftpd does it")
 {
-	serve_by_children(clone_by_number);
+	say_conversation_by_children(clone_by_number);
 }
 
 CASE(tcp_fork_child_goes_on, "a client forks, and the child goes on with the connection; the parent then, too")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	pid_t child;
 
-	far_writes(1, 100, 1, 1);
+	far_peer_writes(1, 100, 1, 1);
 	tcp_fork_answer(s, 2);
-	far_reads(1, 50, 2, 1);
+	say_far_peer_reads(1, 50, 2, 1);
 	child = tcp_fork_quietly();
 	if (child == 0) {
 		tcp_fork_answer(s, 4);
 		tcp_fork_answer(s, 6);
-		RES(close(s));
+		SAY_RESULT(close(s));
 		exit(0);
 	}
 	tcp_fork_ask(3);
 	tcp_fork_ask(5);
 	tcp_fork_await(child);
 	expect_os(s, VMA_SOCK_FORKED);
-	far_writes(1, 100, 7, 1);
+	far_peer_writes(1, 100, 7, 1);
 	tcp_fork_answer(s, 8);
-	far_reads(1, 50, 8, 1);
-	RES(close(s));
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 50, 8, 1);
+	SAY_RESULT(close(s));
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 static void say_segment_size(int s)
@@ -154,15 +154,15 @@ static void say_segment_size(int s)
 	uint8_t options[40];
 
 	if (getsockopt(s, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
-		give_up("TCP_INFO");
+		die_with_message("TCP_INFO");
 	if (getsockopt(s, IPPROTO_IP, IP_OPTIONS, options, &options_len) != 0)
-		give_up("IP_OPTIONS");
+		die_with_message("IP_OPTIONS");
 	say("segments of %u bytes, %u bytes of IP options", info.tcpi_snd_mss, (unsigned)options_len);
 }
 
 CASE(tcp_fork_segment_size, "a connection that was handed over sends segments as long as before")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	pid_t child;
 
 	say_segment_size(s);
@@ -175,13 +175,13 @@ CASE(tcp_fork_segment_size, "a connection that was handed over sends segments as
 	tcp_fork_ask(1);
 	tcp_fork_await(child);
 	say_segment_size(s);
-	RES(close(s));
-	far_reads(1, 1, 0, 1);
+	SAY_RESULT(close(s));
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(tcp_fork_both_write, "parent and child both write; the end comes when both have closed")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	pid_t child;
 
 	say_write(s, 100, 1, 0);
@@ -193,10 +193,10 @@ CASE(tcp_fork_both_write, "parent and child both write; the end comes when both 
 	tcp_fork_await(child);
 	say_write(s, 100, 3, 0);
 	for (int i = 1; i <= 3; i++)
-		far_reads(1, 100, i, 1);
+		say_far_peer_reads(1, 100, i, 1);
 	say_state("still open", s, POLLOUT, 100);
-	RES(close(s));
-	far_reads(1, 1, 0, 1);
+	SAY_RESULT(close(s));
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(tcp_fork_parent_ends_first, "the parent exits at once: the child has the connection")
@@ -205,7 +205,7 @@ CASE(tcp_fork_parent_ends_first, "the parent exits at once: the child has the co
 	pid_t parent = tcp_fork_quietly();
 
 	if (parent == 0) {
-		int s = tcp_to(there, port);
+		int s = tcp_socket_connected_to(there, port);
 		pid_t child = tcp_fork_quietly();
 
 		if (child != 0)
@@ -218,18 +218,18 @@ CASE(tcp_fork_parent_ends_first, "the parent exits at once: the child has the co
 	peer(far(), "accept 0 1 3000");
 	tcp_fork_await(parent);
 	tcp_fork_ask(1);
-	far_shuts(1, SHUT_WR);
-	far_reads(1, 1, 0, 1);
+	far_peer_shuts_down(1, SHUT_WR);
+	say_far_peer_reads(1, 1, 0, 1);
 	pause_ms(100);
-	tell_children();
+	say_output_of_children();
 }
 
 CASE(tcp_fork_child_ends, "a child that closes the connection, or only ends, costs the parent nothing")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	pid_t child;
 
-	segments_begin();
+	kernel_segments_check_begin();
 	for (int i = 0; i < 3; i++) {
 		child = tcp_fork_quietly();
 		if (child == 0) {
@@ -242,28 +242,28 @@ CASE(tcp_fork_child_ends, "a child that closes the connection, or only ends, cos
 		}
 		tcp_fork_await(child);
 		expect_offloaded(s);
-		far_writes(1, 100, 1, 1);
+		far_peer_writes(1, 100, 1, 1);
 		tcp_fork_answer(s, 2);
-		far_reads(1, 50, 2, 1);
+		say_far_peer_reads(1, 50, 2, 1);
 	}
 	expect_offloaded(s);
-	segments_end();
-	RES(close(s));
-	far_reads(1, 1, 0, 1);
+	kernel_segments_check_end();
+	SAY_RESULT(close(s));
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(tcp_fork_programs, "system, popen, fork and exec in between leave the connection offloaded")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	char line[32] = "";
 	pid_t child;
 	FILE *pipe;
 
 	fflush(stdout);
-	RES(system("exit 3") >> 8);
+	SAY_RESULT(system("exit 3") >> 8);
 	pipe = popen("echo hello", "r");
 	if (pipe == NULL || fgets(line, sizeof(line), pipe) == NULL)
-		give_up("popen");
+		die_with_message("popen");
 	pclose(pipe);
 	say("popen: %s", strtok(line, "\n"));
 	child = tcp_fork_quietly();
@@ -273,15 +273,15 @@ CASE(tcp_fork_programs, "system, popen, fork and exec in between leave the conne
 	}
 	tcp_fork_await(child);
 	expect_offloaded(s);
-	far_writes(1, 100, 1, 1);
+	far_peer_writes(1, 100, 1, 1);
 	tcp_fork_answer(s, 2);
-	far_reads(1, 50, 2, 1);
-	RES(close(s));
+	say_far_peer_reads(1, 50, 2, 1);
+	SAY_RESULT(close(s));
 }
 
 CASE(tcp_fork_exec, "the child's next program has the connection as its standard input and output")
 {
-	int at, s = tcp_in(&at);
+	int at, s = tcp_accepted_from_far_peer(&at);
 	pid_t child = tcp_fork_quietly();
 
 	if (child == 0) {
@@ -292,13 +292,13 @@ CASE(tcp_fork_exec, "the child's next program has the connection as its standard
 		execl("/bin/cat", "cat", NULL);
 		_exit(1);
 	}
-	RES(close(s));
+	SAY_RESULT(close(s));
 	for (int i = 1; i <= 3; i++) {
-		far_writes(1, 1000, i, 1);
-		far_reads(1, 1000, i, 1);
+		far_peer_writes(1, 1000, i, 1);
+		say_far_peer_reads(1, 1000, i, 1);
 	}
-	far_shuts(1, SHUT_WR);
-	far_reads(1, 1, 0, 1);
+	far_peer_shuts_down(1, SHUT_WR);
+	say_far_peer_reads(1, 1, 0, 1);
 	tcp_fork_await(child);
 	close(at);
 }
@@ -309,7 +309,7 @@ CASE(tcp_exec, "the process itself becomes another program, and its connection g
 	pid_t child = tcp_fork_quietly();
 
 	if (child == 0) {
-		s = tcp_to(there, port);
+		s = tcp_socket_connected_to(there, port);
 		dup2(s, 0);
 		dup2(s, 1);
 		close(s);
@@ -318,21 +318,21 @@ CASE(tcp_exec, "the process itself becomes another program, and its connection g
 	}
 	peer(far(), "accept 0 1 3000");
 	for (int i = 1; i <= 3; i++) {
-		far_writes(1, 1000, i, 1);
-		far_reads(1, 1000, i, 1);
+		far_peer_writes(1, 1000, i, 1);
+		say_far_peer_reads(1, 1000, i, 1);
 	}
-	far_shuts(1, SHUT_WR);
-	far_reads(1, 1, 0, 1);
+	far_peer_shuts_down(1, SHUT_WR);
+	say_far_peer_reads(1, 1, 0, 1);
 	tcp_fork_await(child);
 }
 
 CASE(tcp_fork_unread, "what had come before the child has the connection, and was not read, is the child's")
 {
-	int at, s = tcp_in(&at);
+	int at, s = tcp_accepted_from_far_peer(&at);
 	pid_t child;
 
-	far_writes(1, BLOCK, 1, 2);
-	let_arrive(100);
+	far_peer_writes(1, BLOCK, 1, 2);
+	wait_until_sent_packets_arrived(100);
 	say_read(s, 1000, MSG_WAITALL | MSG_PEEK);
 	child = tcp_fork_quietly();
 	if (child == 0) {
@@ -342,18 +342,18 @@ CASE(tcp_fork_unread, "what had come before the child has the connection, and wa
 		say_read(s, 1, 0);
 		exit(0);
 	}
-	RES(close(s));
-	far_writes(1, BLOCK, 3, 4);
-	far_shuts(1, SHUT_WR);
+	SAY_RESULT(close(s));
+	far_peer_writes(1, BLOCK, 3, 4);
+	far_peer_shuts_down(1, SHUT_WR);
 	tcp_fork_await(child);
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 	close(at);
 }
 
 /* The peer does not read: all buffers are full when the connection is handed over. */
 CASE(tcp_fork_unsent, "what was written and has not left yet arrives, and after it what the child writes")
 {
-	int s = tcp_out(), blocks = 0;
+	int s = tcp_connected_to_far_peer(), blocks = 0;
 	pid_t child;
 	ssize_t n;
 
@@ -363,7 +363,7 @@ CASE(tcp_fork_unsent, "what was written and has not left yet arrives, and after 
 		for (size_t done = 0; done < sizeof(bytes); done += (size_t)n) {
 			n = send(s, bytes + done, sizeof(bytes) - done, 0);
 			if (n <= 0)
-				give_up("send");
+				die_with_message("send");
 		}
 		blocks++;
 	}
@@ -373,23 +373,23 @@ CASE(tcp_fork_unsent, "what was written and has not left yet arrives, and after 
 		say_write(s, 100, 6, 0);
 		exit(0);
 	}
-	RES(close(s));
+	SAY_RESULT(close(s));
 	for (int i = 0; i < blocks; i++)
-		far_reads(1, BLOCK, 5, 1);
-	far_reads(1, 100, 6, 1);
-	far_reads(1, 1, 0, 1);
+		say_far_peer_reads(1, BLOCK, 5, 1);
+	say_far_peer_reads(1, 100, 6, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 	tcp_fork_await(child);
 }
 
 CASE(tcp_fork_bulk, "a connection is handed over while megabytes go through it, both ways")
 {
 	enum { BLOCKS = 64 };
-	int s = tcp_out(), got = 0;
+	int s = tcp_connected_to_far_peer(), got = 0;
 	pid_t child, writer;
 
 	peer(far(), "later 1 write 1 %d 1 %d", BLOCK, BLOCKS);
 	for (int i = 0; i < 3; i++)
-		got += recv(s, bytes, sizeof(bytes), MSG_WAITALL) == BLOCK && seed_of(bytes, BLOCK) == i + 1;
+		got += recv(s, bytes, sizeof(bytes), MSG_WAITALL) == BLOCK && seed_of_payload(bytes, BLOCK) == i + 1;
 	child = tcp_fork_quietly();
 	if (child == 0) {
 		writer = tcp_fork_quietly();
@@ -397,10 +397,10 @@ CASE(tcp_fork_bulk, "a connection is handed over while megabytes go through it, 
 			if (writer == 0) {
 				fill(bytes, sizeof(bytes), i);
 				if (send(s, bytes, sizeof(bytes), 0) != BLOCK)
-					give_up("send");
+					die_with_message("send");
 			} else {
 				got += recv(s, bytes, sizeof(bytes), MSG_WAITALL) == BLOCK &&
-				       seed_of(bytes, BLOCK) == i + 1;
+				       seed_of_payload(bytes, BLOCK) == i + 1;
 			}
 		}
 		if (writer == 0)
@@ -409,21 +409,21 @@ CASE(tcp_fork_bulk, "a connection is handed over while megabytes go through it, 
 		waitpid(writer, NULL, 0);
 		exit(0);
 	}
-	RES(close(s));
+	SAY_RESULT(close(s));
 	for (int i = 3; i < BLOCKS; i++)
-		far_reads(1, BLOCK, i, 1);
-	far_reads(1, 1, 0, 1);
+		say_far_peer_reads(1, BLOCK, i, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 	tcp_fork_await(child);
 }
 
 CASE(tcp_fork_peer_closed, "the peer has closed its side before the child comes to it")
 {
-	int at, s = tcp_in(&at);
+	int at, s = tcp_accepted_from_far_peer(&at);
 	pid_t child;
 
-	far_writes(1, 100, 1, 1);
-	far_shuts(1, SHUT_WR);
-	let_arrive(100);
+	far_peer_writes(1, 100, 1, 1);
+	far_peer_shuts_down(1, SHUT_WR);
+	wait_until_sent_packets_arrived(100);
 	child = tcp_fork_quietly();
 	if (child == 0) {
 		close(at);
@@ -432,38 +432,38 @@ CASE(tcp_fork_peer_closed, "the peer has closed its side before the child comes 
 		say_read(s, 1, 0);
 		exit(0);
 	}
-	RES(close(s));
-	far_reads(1, 50, 2, 1);
+	SAY_RESULT(close(s));
+	say_far_peer_reads(1, 50, 2, 1);
 	tcp_fork_await(child);
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 	close(at);
 }
 
 CASE(tcp_fork_half_closed, "this side was shut down before the fork: the child reads on")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	pid_t child;
 
 	say_write(s, 100, 1, 0);
-	RES(shutdown(s, SHUT_WR));
-	far_reads(1, 100, 1, 1);
-	far_reads(1, 1, 0, 1);
+	SAY_RESULT(shutdown(s, SHUT_WR));
+	say_far_peer_reads(1, 100, 1, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 	child = tcp_fork_quietly();
 	if (child == 0) {
 		say_read(s, 100, MSG_WAITALL);
-		RES(send(s, "x", 1, MSG_NOSIGNAL));
+		SAY_RESULT(send(s, "x", 1, MSG_NOSIGNAL));
 		say_read(s, 1, 0);
 		exit(0);
 	}
-	RES(close(s));
-	far_writes(1, 100, 2, 1);
-	far_shuts(1, SHUT_WR);
+	SAY_RESULT(close(s));
+	far_peer_writes(1, 100, 2, 1);
+	far_peer_shuts_down(1, SHUT_WR);
 	tcp_fork_await(child);
 }
 
 CASE(tcp_fork_waits, "the first thing that a child does with the connection is to wait for it: poll, select, epoll")
 {
-	int s = tcp_out(), ep;
+	int s = tcp_connected_to_far_peer(), ep;
 	pid_t child;
 
 	for (int how = 0; how < 3; how++) {
@@ -479,9 +479,9 @@ CASE(tcp_fork_waits, "the first thing that a child does with the connection is t
 			if (how == 0)
 				say_state("poll", s, POLLIN, 3000);
 			else if (how == 1)
-				RES(select(s + 1, &set, NULL, NULL, &wait));
+				SAY_RESULT(select(s + 1, &set, NULL, NULL, &wait));
 			else if (epoll_ctl(ep, EPOLL_CTL_ADD, s, &event) == 0)
-				RES(epoll_wait(ep, &event, 1, 3000));
+				SAY_RESULT(epoll_wait(ep, &event, 1, 3000));
 			tcp_fork_answer(s, 2);
 			exit(0);
 		}
@@ -491,7 +491,7 @@ CASE(tcp_fork_waits, "the first thing that a child does with the connection is t
 		close(s);
 		peer(far(), "close 1");
 		peer(far(), "close 0");
-		s = tcp_out();
+		s = tcp_connected_to_far_peer();
 	}
 	close(s);
 }
@@ -500,11 +500,11 @@ CASE(tcp_fork_parent_waits,
      "the parent waits in epoll and in recv while the child uses the connection, and is woken by what comes")
 {
 	struct epoll_event event = {.events = EPOLLIN};
-	int s = tcp_out(), ep = epoll_create1(0);
+	int s = tcp_connected_to_far_peer(), ep = epoll_create1(0);
 	pid_t child;
 
 	if (epoll_ctl(ep, EPOLL_CTL_ADD, s, &event) != 0)
-		give_up("epoll_ctl");
+		die_with_message("epoll_ctl");
 	child = tcp_fork_quietly();
 	if (child == 0) {
 		pause_ms(100);
@@ -512,13 +512,13 @@ CASE(tcp_fork_parent_waits,
 		exit(0);
 	}
 	peer(far(), "later 300 write 1 100 2 2");
-	RES(epoll_wait(ep, &event, 1, 3000));
+	SAY_RESULT(epoll_wait(ep, &event, 1, 3000));
 	say_read(s, 100, MSG_WAITALL);
 	say_read(s, 100, MSG_WAITALL);
-	RES(epoll_wait(ep, &event, 1, 50));
+	SAY_RESULT(epoll_wait(ep, &event, 1, 50));
 	tcp_fork_await(child);
 	expect_os(s, VMA_SOCK_FORKED);
-	far_reads(1, 100, 1, 1);
+	say_far_peer_reads(1, 100, 1, 1);
 	child = tcp_fork_quietly();
 	if (child == 0) {
 		say_write(s, 100, 3, 0);
@@ -527,13 +527,13 @@ CASE(tcp_fork_parent_waits,
 	peer(far(), "later 100 write 1 100 4 1");
 	say_read(s, 100, MSG_WAITALL);
 	tcp_fork_await(child);
-	far_reads(1, 100, 3, 1);
+	say_far_peer_reads(1, 100, 3, 1);
 	close(s);
 }
 
 CASE(tcp_fork_parent_reads, "the parent is in recv while the child takes the connection over")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	pid_t child = tcp_fork_quietly();
 
 	if (child == 0) {
@@ -544,19 +544,19 @@ CASE(tcp_fork_parent_reads, "the parent is in recv while the child takes the con
 	peer(far(), "later 300 write 1 100 2 1");
 	say_read(s, 100, MSG_WAITALL);
 	tcp_fork_await(child);
-	far_reads(1, 100, 1, 1);
+	say_far_peer_reads(1, 100, 1, 1);
 	close(s);
 }
 
 /* Both ask: the names, an option, and what is to be read. */
 CASE(tcp_fork_names, "both names and the options are the same in the child, before and after the parent has closed")
 {
-	int at, s = tcp_in(&at), one = 1, to_child[2];
+	int at, s = tcp_accepted_from_far_peer(&at), one = 1, to_child[2];
 	pid_t child;
 
-	RES(setsockopt(s, 6, 1, &one, sizeof(one)));
+	SAY_RESULT(setsockopt(s, 6, 1, &one, sizeof(one)));
 	if (pipe(to_child) != 0)
-		give_up("pipe");
+		die_with_message("pipe");
 	child = tcp_fork_quietly();
 	if (child == 0) {
 		for (int i = 0; i < 2; i++) {
@@ -565,18 +565,18 @@ CASE(tcp_fork_names, "both names and the options are the same in the child, befo
 			say_peer("peer", s);
 			say_name("name", s);
 			one = 0;
-			RES(getsockopt(s, 6, 1, &one, &len));
+			SAY_RESULT(getsockopt(s, 6, 1, &one, &len));
 			say("no delay %d", one);
 			if (i == 0 && read(to_child[0], &one, 1) != 1)
-				give_up("read");
+				die_with_message("read");
 		}
 		exit(0);
 	}
 	pause_ms(100);
-	RES(close(s));
+	SAY_RESULT(close(s));
 	if (write(to_child[1], "x", 1) != 1)
-		give_up("write");
+		die_with_message("write");
 	tcp_fork_await(child);
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 	close(at);
 }

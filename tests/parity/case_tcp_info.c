@@ -25,7 +25,7 @@ static struct newest_info tcp_info_info_of(int fd)
 
 	memset(&info, 0, sizeof(info));
 	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
-		give_up("TCP_INFO: %s", error_name(errno));
+		die_with_message("TCP_INFO: %s", error_name(errno));
 	return info;
 }
 
@@ -52,7 +52,7 @@ static void say_info(const char *when, int fd)
 }
 
 /* Within bounds that hold for every host. */
-static void say_sane(int fd)
+static void say_tcp_info_is_in_bounds(int fd)
 {
 	const struct newest_info info = tcp_info_info_of(fd);
 	const struct tcp_info *known = &info.known;
@@ -68,70 +68,70 @@ static void tcp_info_ping_pong(int fd, int slot, int times)
 {
 	for (int i = 0; i < times; i++) {
 		say_write(fd, 1000, 1 + i, 0);
-		far_reads(slot, 1000, 1 + i, 1);
-		far_writes(slot, 500, 100 + i, 1);
+		say_far_peer_reads(slot, 1000, 1 + i, 1);
+		far_peer_writes(slot, 500, 100 + i, 1);
 		say_read(fd, 500, MSG_WAITALL);
 	}
-	let_arrive(100);
+	wait_until_sent_packets_arrived(100);
 }
 
 CASE(tcp_info_conversation, "TCP_INFO: bytes and segments of a short conversation, from its SYN to its end")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	let_arrive(20);
+	wait_until_sent_packets_arrived(20);
 	say_info("connected", s);
 	tcp_info_ping_pong(s, 1, 3);
 	say_info("talked", s);
-	say_sane(s);
-	far_shuts(1, SHUT_WR);
-	let_arrive(100);
+	say_tcp_info_is_in_bounds(s);
+	far_peer_shuts_down(1, SHUT_WR);
+	wait_until_sent_packets_arrived(100);
 	say_info("the peer has ended", s);
 	say_write(s, 10, 1, 0);
-	RES(shutdown(s, SHUT_WR));
-	far_reads(1, 10, 1, 1);
-	far_reads(1, 1, 0, 1);
-	let_arrive(100);
+	SAY_RESULT(shutdown(s, SHUT_WR));
+	say_far_peer_reads(1, 10, 1, 1);
+	say_far_peer_reads(1, 1, 0, 1);
+	wait_until_sent_packets_arrived(100);
 	close(s);
 }
 
 CASE(tcp_info_accepted, "TCP_INFO of the side that was asked; it ends first")
 {
-	int s = tcp_in(NULL);
+	int s = tcp_accepted_from_far_peer(NULL);
 
-	let_arrive(20);
+	wait_until_sent_packets_arrived(20);
 	say_info("connected", s);
 	tcp_info_ping_pong(s, 1, 2);
 	say_info("talked", s);
-	say_sane(s);
-	RES(shutdown(s, SHUT_WR));
-	let_arrive(100);
+	say_tcp_info_is_in_bounds(s);
+	SAY_RESULT(shutdown(s, SHUT_WR));
+	wait_until_sent_packets_arrived(100);
 	say_info("ended", s);
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 	close(s);
 }
 
 CASE(tcp_info_segments, "TCP_INFO: the segments of a handshake, and of the first bytes")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	struct newest_info info;
 
-	let_arrive(20);
+	wait_until_sent_packets_arrived(20);
 	info = tcp_info_info_of(s);
 	say("connected: in %u out %u", info.known.tcpi_segs_in, info.known.tcpi_segs_out);
 	say_write(s, 1000, 1, 0);
-	far_reads(1, 1000, 1, 1);
-	let_arrive(20);
+	say_far_peer_reads(1, 1000, 1, 1);
+	wait_until_sent_packets_arrived(20);
 	info = tcp_info_info_of(s);
 	say("sent: in %u out %u", info.known.tcpi_segs_in, info.known.tcpi_segs_out);
 	close(s);
-	s = tcp_in(NULL);
-	let_arrive(20);
+	s = tcp_accepted_from_far_peer(NULL);
+	wait_until_sent_packets_arrived(20);
 	info = tcp_info_info_of(s);
 	say("accepted: in %u out %u", info.known.tcpi_segs_in, info.known.tcpi_segs_out);
 	say_write(s, 1000, 1, 0);
-	far_reads(1, 1000, 1, 1);
-	let_arrive(20);
+	say_far_peer_reads(1, 1000, 1, 1);
+	wait_until_sent_packets_arrived(20);
 	info = tcp_info_info_of(s);
 	say("sent: in %u out %u", info.known.tcpi_segs_in, info.known.tcpi_segs_out);
 	close(s);
@@ -139,16 +139,16 @@ CASE(tcp_info_segments, "TCP_INFO: the segments of a handshake, and of the first
 
 CASE(tcp_info_many_bytes, "TCP_INFO: bytes of larger transfers, each way, and what a reader has not read")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
 	for (int i = 0; i < 5; i++) {
 		say_write(s, 60000, i, 0);
-		far_reads(1, 60000, i, 1);
-		far_writes(1, 50000, i, 1);
+		say_far_peer_reads(1, 60000, i, 1);
+		far_peer_writes(1, 50000, i, 1);
 		if (i < 4)
 			say_read(s, 50000, MSG_WAITALL);
 	}
-	let_arrive(100);
+	wait_until_sent_packets_arrived(100);
 	for (int i = 0; i < 1; i++) {
 		const struct newest_info info = tcp_info_info_of(s);
 
@@ -170,7 +170,7 @@ static int tcp_out_by_route(unsigned window)
 	const uint64_t end = now_ms() + 3000;
 
 	for (;;) {
-		const int s = tcp_out();
+		const int s = tcp_connected_to_far_peer();
 
 		if (tcp_info_info_of(s).known.tcpi_snd_cwnd == window || now_ms() > end)
 			return s;
@@ -187,32 +187,32 @@ CASE(tcp_info_metrics, "TCP_INFO: advmss and initcwnd of the route, of both kind
 
 	snprintf(command, sizeof(command), "ip route replace %s/32 dev %s src %s advmss 900 initcwnd 33", there,
 	         if_first, here);
-	run_here(command);
+	run_shell_command_here(command);
 	s = tcp_out_by_route(33);
 	info = tcp_info_info_of(s);
 	say("out: window %u, announced %u", info.known.tcpi_snd_cwnd, info.known.tcpi_advmss);
 	close(s);
-	s = tcp_in(&listener);
+	s = tcp_accepted_from_far_peer(&listener);
 	info = tcp_info_info_of(s);
 	say("in: window %u", info.known.tcpi_snd_cwnd);
 	close(s);
 	close(listener);
 	snprintf(command, sizeof(command), "ip route del %s/32 dev %s", there, if_first);
-	run_here(command);
+	run_shell_command_here(command);
 }
 
 CASE(tcp_info_not_sent, "TCP_INFO: what waits behind a cork")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	struct newest_info info;
 
-	RES(set_int(s, IPPROTO_TCP, TCP_CORK, 1));
+	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_CORK, 1));
 	say_write(s, 700, 1, 0);
 	info = tcp_info_info_of(s);
 	say("not sent %u, sent %llu", info.known.tcpi_notsent_bytes, (unsigned long long)info.known.tcpi_bytes_sent);
-	RES(set_int(s, IPPROTO_TCP, TCP_CORK, 0));
-	far_reads(1, 700, 1, 1);
-	let_arrive(20);
+	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_CORK, 0));
+	say_far_peer_reads(1, 700, 1, 1);
+	wait_until_sent_packets_arrived(20);
 	info = tcp_info_info_of(s);
 	say("not sent %u, sent %llu", info.known.tcpi_notsent_bytes, (unsigned long long)info.known.tcpi_bytes_sent);
 	close(s);
@@ -220,12 +220,12 @@ CASE(tcp_info_not_sent, "TCP_INFO: what waits behind a cork")
 
 CASE(tcp_info_sent_again, "TCP_INFO: what had to be sent again is counted, and apart")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	struct newest_info info;
 
 	say_write(s, 1000, 1, 0);
-	far_reads(1, 1000, 1, 1);
-	peer_run(far(), "ip route add blackhole 10.9.0.1/32");
+	say_far_peer_reads(1, 1000, 1, 1);
+	peer_run_shell_command(far(), "ip route add blackhole 10.9.0.1/32");
 	say_write(s, 1000, 2, 0);
 	pause_ms(900);
 	info = tcp_info_info_of(s);
@@ -239,8 +239,8 @@ CASE(tcp_info_sent_again, "TCP_INFO: what had to be sent again is counted, and a
 	                    info.known.tcpi_total_retrans * 1000ULL == info.known.tcpi_bytes_retrans
 	            ? "all"
 	            : "not all");
-	peer_run(far(), "ip route del blackhole 10.9.0.1/32");
-	far_reads(1, 1000, 2, 1);
+	peer_run_shell_command(far(), "ip route del blackhole 10.9.0.1/32");
+	say_far_peer_reads(1, 1000, 2, 1);
 	pause_ms(1500);
 	info = tcp_info_info_of(s);
 	say("not acknowledged %u, acked %llu, delivered %u", info.known.tcpi_unacked,
@@ -249,7 +249,7 @@ CASE(tcp_info_sent_again, "TCP_INFO: what had to be sent again is counted, and a
 	close(s);
 }
 
-static void say_lengths(const char *what, int fd)
+static void say_tcp_info_of_each_length(const char *what, int fd)
 {
 	static const socklen_t rooms[] = {0, 1, 7, 8, 103, 104, 105, 192, 232, 247, 280, 300, 512, 1000, (socklen_t)-1};
 
@@ -268,19 +268,19 @@ static void say_lengths(const char *what, int fd)
 		say("%s, room for %d: %u, %s", what, (int)rooms[i], len, end <= len ? "no more" : "more than that");
 	}
 	errno = 0;
-	RES(getsockopt(fd, IPPROTO_TCP, TCP_INFO, bad_pointer(), &(socklen_t){100}));
+	SAY_RESULT(getsockopt(fd, IPPROTO_TCP, TCP_INFO, bad_pointer(), &(socklen_t){100}));
 }
 
 CASE(tcp_info_lengths, "TCP_INFO: as long as the kernel's, cut to what is asked for; of each kind of socket")
 {
 	int l = tcp_listener(here, 0, 5), s = tcp_socket();
 
-	say_lengths("listener", l);
+	say_tcp_info_of_each_length("listener", l);
 	close(l);
-	say_lengths("new", s);
+	say_tcp_info_of_each_length("new", s);
 	close(s);
-	s = tcp_out();
-	say_lengths("connected", s);
+	s = tcp_connected_to_far_peer();
+	say_tcp_info_of_each_length("connected", s);
 	close(s);
 }
 
@@ -292,7 +292,7 @@ static void say_cc_info(int fd, const char *name, socklen_t room)
 
 	memset(&info, 0, sizeof(info));
 	errno = 0;
-	RES(getsockopt(fd, IPPROTO_TCP, TCP_CC_INFO, &info, &len));
+	SAY_RESULT(getsockopt(fd, IPPROTO_TCP, TCP_CC_INFO, &info, &len));
 	say("%s, room for %d: %u; rate %s, round trip %s, gains %u and %u", name, (int)room, len,
 	    info.bbr.bbr_bw_lo != 0 ? "known" : "none",
 	    info.bbr.bbr_min_rtt > 0 && info.bbr.bbr_min_rtt < 200000 ? "sane" : "odd", info.bbr.bbr_pacing_gain,
@@ -305,10 +305,10 @@ CASE(tcp_info_congestion,
 	static const char *const names[] = {"cubic", "reno", "bbr"};
 	int s = tcp_socket();
 
-	RES(setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, "reno", 4));
+	SAY_RESULT(setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, "reno", 4));
 	say_cc_info(s, "new", sizeof(union tcp_cc_info));
 	close(s);
-	s = tcp_out();
+	s = tcp_connected_to_far_peer();
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
 		if (setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, names[i], (socklen_t)strlen(names[i])) != 0)
 			continue; /* this kernel does not know it */
@@ -318,6 +318,6 @@ CASE(tcp_info_congestion,
 		say_cc_info(s, names[i], 0);
 		say_cc_info(s, names[i], (socklen_t)-1);
 	}
-	RES(getsockopt(s, IPPROTO_TCP, TCP_CC_INFO, bad_pointer(), &(socklen_t){20}));
+	SAY_RESULT(getsockopt(s, IPPROTO_TCP, TCP_CC_INFO, bad_pointer(), &(socklen_t){20}));
 	close(s);
 }

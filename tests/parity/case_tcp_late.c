@@ -83,34 +83,34 @@ static void tcp_late_read_with(int fd, size_t len, int flags, size_t room)
 static void tcp_late_goes_on(int s)
 {
 	expect_os(s, VMA_SOCK_OPTION);
-	far_writes(1, 3000, 7, 1);
+	far_peer_writes(1, 3000, 7, 1);
 	say_read(s, 3000, MSG_WAITALL);
 	say_write(s, 2000, 8, 0);
-	far_reads(1, 2000, 8, 1);
+	say_far_peer_reads(1, 2000, 8, 1);
 }
 
 static void tcp_late_ends(int s)
 {
-	far_shuts(1, SHUT_WR);
+	far_peer_shuts_down(1, SHUT_WR);
 	say_read(s, 10, 0);
-	RES(close(s));
-	far_reads(1, 1, 0, 1);
+	SAY_RESULT(close(s));
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 /* ---- served by the library ---- */
 
 CASE(tcp_late_inq, "TCP_INQ on a connection: each message says how much is left, and the end counts")
 {
-	int s = tcp_out(), on = 77;
+	int s = tcp_connected_to_far_peer(), on = 77;
 	socklen_t len = sizeof(on);
 
-	RES(set_int(s, IPPROTO_TCP, TCP_INQ, 2));
-	RES(set_int(s, IPPROTO_TCP, TCP_INQ, -1));
-	RES(set_int(s, IPPROTO_TCP, TCP_INQ, 1));
-	RES(getsockopt(s, IPPROTO_TCP, TCP_INQ, &on, &len));
+	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_INQ, 2));
+	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_INQ, -1));
+	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_INQ, 1));
+	SAY_RESULT(getsockopt(s, IPPROTO_TCP, TCP_INQ, &on, &len));
 	say("%d (%u)", on, len);
-	far_writes(1, 1000, 1, 1);
-	let_arrive(50);
+	far_peer_writes(1, 1000, 1, 1);
+	wait_until_sent_packets_arrived(50);
 	tcp_late_read_with(s, 300, 0, 512);
 	tcp_late_read_with(s, 100, MSG_PEEK, 512);
 	tcp_late_read_with(s, 100, 0, 24);
@@ -124,13 +124,13 @@ CASE(tcp_late_inq, "TCP_INQ on a connection: each message says how much is left,
 	say_read(s, 10, 0);
 	tcp_late_read_with(s, 1000, 0, 512);
 	tcp_late_read_with(s, 10, MSG_DONTWAIT, 512);
-	far_writes(1, 10, 1, 1);
-	far_shuts(1, SHUT_WR);
-	let_arrive(50);
+	far_peer_writes(1, 10, 1, 1);
+	far_peer_shuts_down(1, SHUT_WR);
+	wait_until_sent_packets_arrived(50);
 	tcp_late_read_with(s, 4, 0, 512);
 	tcp_late_read_with(s, 10, 0, 512);
 	tcp_late_read_with(s, 10, 0, 512);
-	RES(set_int(s, IPPROTO_TCP, TCP_INQ, 0));
+	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_INQ, 0));
 	tcp_late_read_with(s, 10, 0, 512);
 	expect_offloaded(s);
 	close(s);
@@ -141,23 +141,23 @@ CASE(tcp_late_inq_before, "TCP_INQ set before connect, and on a listener: its co
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket(), l;
 	struct sockaddr_in address = address_of(there, port);
 
-	RES(set_int(s, IPPROTO_TCP, TCP_INQ, 1));
+	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_INQ, 1));
 	tcp_late_read_with(s, 10, MSG_DONTWAIT, 512);
-	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
 	peer(far(), "accept 0 1 2000");
 	expect_offloaded(s);
-	far_writes(1, 100, 1, 1);
-	let_arrive(50);
+	far_peer_writes(1, 100, 1, 1);
+	wait_until_sent_packets_arrived(50);
 	tcp_late_read_with(s, 30, 0, 512);
 	close(s);
-	l = tcp_at(here, 0);
-	RES(set_int(l, IPPROTO_TCP, TCP_INQ, 1));
-	RES(listen(l, 5));
+	l = tcp_socket_bound_to(here, 0);
+	SAY_RESULT(set_int(l, IPPROTO_TCP, TCP_INQ, 1));
+	SAY_RESULT(listen(l, 5));
 	expect_offloaded(l);
 	peer(far(), "dial 2 %s %d", here, port_of(l));
-	s = OKAY(accept(l, NULL, NULL));
-	far_writes(2, 100, 1, 1);
-	let_arrive(50);
+	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
+	far_peer_writes(2, 100, 1, 1);
+	wait_until_sent_packets_arrived(50);
 	tcp_late_read_with(s, 30, 0, 512);
 	expect_offloaded(s);
 	close(s);
@@ -166,24 +166,24 @@ CASE(tcp_late_inq_before, "TCP_INQ set before connect, and on a listener: its co
 
 CASE(tcp_late_tuning, "options that merely tune, or are taken away, leave a connection where it is")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	uint64_t unlimited = ~0ULL;
 	uint32_t unlimited_deferred = ~0U;
 
-	RES(set_int(s, SOL_SOCKET, SO_PRIORITY, 3));
-	RES(set_int(s, SOL_SOCKET, SO_BUSY_POLL, 50));
-	RES(set_int(s, SOL_SOCKET, SO_PEEK_OFF, -1));
-	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 0));
-	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, 0));
-	RES(setsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &unlimited, sizeof(unlimited)));
-	RES(setsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &unlimited_deferred, sizeof(unlimited_deferred)));
-	RES(set_int(s, IPPROTO_IP, IP_TOS, 0x10));
-	RES(set_int(s, IPPROTO_IP, IP_MINTTL, 0));
-	RES(set_int(s, IPPROTO_IP, IP_RECVERR, 0));
-	RES(set_int(s, IPPROTO_TCP, TCP_SAVE_SYN, 1));
-	RES(setsockopt(s, SOL_SOCKET, SO_TIMESTAMP, bad_pointer(), 4));
-	RES(setsockopt(s, SOL_SOCKET, SO_TIMESTAMP, bytes, 2));
-	far_writes(1, 3000, 7, 1);
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_PRIORITY, 3));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_BUSY_POLL, 50));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_PEEK_OFF, -1));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 0));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, 0));
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &unlimited, sizeof(unlimited)));
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &unlimited_deferred, sizeof(unlimited_deferred)));
+	SAY_RESULT(set_int(s, IPPROTO_IP, IP_TOS, 0x10));
+	SAY_RESULT(set_int(s, IPPROTO_IP, IP_MINTTL, 0));
+	SAY_RESULT(set_int(s, IPPROTO_IP, IP_RECVERR, 0));
+	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_SAVE_SYN, 1));
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_TIMESTAMP, bad_pointer(), 4));
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_TIMESTAMP, bytes, 2));
+	far_peer_writes(1, 3000, 7, 1);
 	say_read(s, 3000, MSG_WAITALL);
 	expect_offloaded(s);
 	tcp_late_ends(s);
@@ -193,20 +193,20 @@ CASE(tcp_late_tuning, "options that merely tune, or are taken away, leave a conn
 
 static void stamps(int s, int option)
 {
-	RES(set_int(s, SOL_SOCKET, option, 1));
+	SAY_RESULT(set_int(s, SOL_SOCKET, option, 1));
 	pause_ms(100); /* the kernel begins to stamp a moment later */
-	far_writes(1, 30, 1, 1);
-	let_arrive(50);
+	far_peer_writes(1, 30, 1, 1);
+	wait_until_sent_packets_arrived(50);
 	tcp_late_read_with(s, 100, 0, 512);
-	RES(set_int(s, SOL_SOCKET, option, 0));
+	SAY_RESULT(set_int(s, SOL_SOCKET, option, 0));
 }
 
 CASE(tcp_late_timestamp, "SO_TIMESTAMP and SO_TIMESTAMPNS on a connection: what comes then has stamps")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
 	say_write(s, 500, 1, 0);
-	far_reads(1, 500, 1, 1);
+	say_far_peer_reads(1, 500, 1, 1);
 	expect_offloaded(s);
 	stamps(s, SO_TIMESTAMP);
 	stamps(s, SO_TIMESTAMPNS);
@@ -217,42 +217,42 @@ CASE(tcp_late_timestamp, "SO_TIMESTAMP and SO_TIMESTAMPNS on a connection: what 
 CASE(tcp_late_timestamp_queued, "SO_TIMESTAMP while bytes wait to be read, and others to be taken by the peer")
 {
 	static char sent[40000];
-	int s = tcp_in(NULL);
+	int s = tcp_accepted_from_far_peer(NULL);
 
-	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, 300000));
-	far_writes(1, 40000, 1, 1);
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_SNDBUF, 300000));
+	far_peer_writes(1, 40000, 1, 1);
 	say_write(s, 60000, 2, 0);
-	let_arrive(50);
+	wait_until_sent_packets_arrived(50);
 	say_read(s, 1000, 0);
 	expect_offloaded(s);
-	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1));
 	expect_os(s, VMA_SOCK_OPTION);
-	RES(recv(s, bytes, 39000, MSG_WAITALL));
+	SAY_RESULT(recv(s, bytes, 39000, MSG_WAITALL));
 	fill(sent, sizeof(sent), 1);
 	say("%s", memcmp(bytes, sent + 1000, 39000) == 0 ? "in order" : "others");
-	far_reads(1, 60000, 2, 1);
+	say_far_peer_reads(1, 60000, 2, 1);
 	tcp_late_ends(s);
 }
 
 CASE(tcp_late_timestamping,
      "SO_TIMESTAMPING on an accepted connection: stamps of what comes, and of what has been sent")
 {
-	int s = tcp_in(NULL);
+	int s = tcp_accepted_from_far_peer(NULL);
 
 	say_write(s, 500, 1, 0);
-	far_reads(1, 500, 1, 1);
+	say_far_peer_reads(1, 500, 1, 1);
 	expect_offloaded(s);
-	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, 1 << 30));
-	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMPING,
-	            SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE |
-	                    SOF_TIMESTAMPING_OPT_ID));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMPING, 1 << 30));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMPING,
+	                   SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_TX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE |
+	                           SOF_TIMESTAMPING_OPT_ID));
 	expect_os(s, VMA_SOCK_OPTION);
 	pause_ms(100);
-	far_writes(1, 30, 1, 1);
-	let_arrive(50);
+	far_peer_writes(1, 30, 1, 1);
+	wait_until_sent_packets_arrived(50);
 	tcp_late_read_with(s, 100, 0, 512);
 	say_write(s, 10, 2, 0);
-	far_reads(1, 10, 2, 1);
+	say_far_peer_reads(1, 10, 2, 1);
 	say_state("sent", s, POLLIN, 500);
 	tcp_late_read_with(s, 100, MSG_ERRQUEUE, 512);
 	tcp_late_read_with(s, 100, MSG_ERRQUEUE, 512);
@@ -262,12 +262,12 @@ CASE(tcp_late_timestamping,
 
 CASE(tcp_late_peek_off, "SO_PEEK_OFF on a connection: each peek goes on behind the last one")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	far_writes(1, 30, 1, 1);
-	let_arrive(50);
+	far_peer_writes(1, 30, 1, 1);
+	wait_until_sent_packets_arrived(50);
 	expect_offloaded(s);
-	RES(set_int(s, SOL_SOCKET, SO_PEEK_OFF, 10));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_PEEK_OFF, 10));
 	say_read(s, 5, MSG_PEEK);
 	say_read(s, 100, MSG_PEEK);
 	say_read(s, 100, MSG_PEEK | MSG_DONTWAIT);
@@ -280,16 +280,16 @@ CASE(tcp_late_filter, "SO_ATTACH_FILTER on a connection: what it drops comes aga
 {
 	struct sock_filter none[] = {{.code = BPF_RET | BPF_K, .k = 0}};
 	struct sock_fprog program = {.len = 1, .filter = none};
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	far_writes(1, 30, 1, 1);
+	far_peer_writes(1, 30, 1, 1);
 	say_read(s, 30, MSG_WAITALL);
 	expect_offloaded(s);
-	RES(setsockopt(s, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)));
-	far_writes(1, 30, 2, 1);
-	let_arrive(100);
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)));
+	far_peer_writes(1, 30, 2, 1);
+	wait_until_sent_packets_arrived(100);
 	say_read(s, 30, MSG_DONTWAIT);
-	RES(set_int(s, SOL_SOCKET, SO_DETACH_FILTER, 0));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_DETACH_FILTER, 0));
 	say_read(s, 30, MSG_WAITALL);
 	tcp_late_goes_on(s);
 	tcp_late_ends(s);
@@ -297,16 +297,16 @@ CASE(tcp_late_filter, "SO_ATTACH_FILTER on a connection: what it drops comes aga
 
 CASE(tcp_late_minttl, "IP_MINTTL on a connection: what comes from farther is not heard")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	far_writes(1, 30, 1, 1);
+	far_peer_writes(1, 30, 1, 1);
 	say_read(s, 30, MSG_WAITALL);
 	expect_offloaded(s);
-	RES(set_int(s, IPPROTO_IP, IP_MINTTL, 255));
-	far_writes(1, 30, 2, 1);
-	let_arrive(100);
+	SAY_RESULT(set_int(s, IPPROTO_IP, IP_MINTTL, 255));
+	far_peer_writes(1, 30, 2, 1);
+	wait_until_sent_packets_arrived(100);
 	say_read(s, 30, MSG_DONTWAIT);
-	RES(set_int(s, IPPROTO_IP, IP_MINTTL, 64));
+	SAY_RESULT(set_int(s, IPPROTO_IP, IP_MINTTL, 64));
 	say_read(s, 30, MSG_WAITALL);
 	tcp_late_goes_on(s);
 	tcp_late_ends(s);
@@ -314,24 +314,24 @@ CASE(tcp_late_minttl, "IP_MINTTL on a connection: what comes from farther is not
 
 CASE(tcp_late_recverr, "IP_RECVERR on a connection")
 {
-	int s = tcp_out(), on = 0;
+	int s = tcp_connected_to_far_peer(), on = 0;
 	socklen_t len = sizeof(on);
 
 	expect_offloaded(s);
-	RES(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
-	RES(getsockopt(s, IPPROTO_IP, IP_RECVERR, &on, &len));
+	SAY_RESULT(set_int(s, IPPROTO_IP, IP_RECVERR, 1));
+	SAY_RESULT(getsockopt(s, IPPROTO_IP, IP_RECVERR, &on, &len));
 	say("%d", on);
 	tcp_late_goes_on(s);
 	tcp_late_ends(s);
 }
 
 /* What is sent in 100 KB, at 200 KB a second. */
-static void paced(int s)
+static void say_paced_send(int s)
 {
 	uint64_t since = now_ms();
 	int queued = 1;
 
-	RES(send(s, bytes, 100000, 0));
+	SAY_RESULT(send(s, bytes, 100000, 0));
 	while (queued > 0 && now_ms() - since < 5000 && ioctl(s, SIOCOUTQ, &queued) == 0)
 		pause_ms(5);
 	say("sent %s", now_ms() - since > 250 ? "slowly" : "at once");
@@ -340,21 +340,21 @@ static void paced(int s)
 CASE(tcp_late_pacing, "SO_MAX_PACING_RATE on a connection, and before: what is sent leaves no faster")
 {
 	const unsigned rate = 200000;
-	int port, s = tcp_out();
+	int port, s = tcp_connected_to_far_peer();
 	struct sockaddr_in address;
 
-	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, 200000));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_SNDBUF, 200000));
 	peer(far(), "later 0 read 1 50000 0 2 8000");
 	expect_offloaded(s);
-	RES(setsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate)));
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate)));
 	expect_os(s, VMA_SOCK_OPTION);
-	paced(s);
+	say_paced_send(s);
 	close(s);
 	port = atoi(peer(far(), "listen 2 %s 0", there));
 	address = address_of(there, port);
 	s = tcp_socket();
-	RES(setsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate)));
-	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(rate)));
+	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
 	expect_os(s, VMA_SOCK_OPTION);
 	close(s);
 }
@@ -364,8 +364,8 @@ CASE(tcp_late_port_range, "IP_LOCAL_PORT_RANGE: connect chooses a port within it
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket();
 	struct sockaddr_in address = address_of(there, port);
 
-	RES(set_int(s, IPPROTO_IP, IP_LOCAL_PORT_RANGE, (int)(40010U << 16 | 40000)));
-	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(set_int(s, IPPROTO_IP, IP_LOCAL_PORT_RANGE, (int)(40010U << 16 | 40000)));
+	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
 	say("%s", port_of(s) >= 40000 && port_of(s) <= 40010 ? "within" : "outside");
 	expect_os(s, VMA_SOCK_OPTION);
 	close(s);
@@ -383,14 +383,14 @@ static void *tcp_late_reader(void *arg)
 
 CASE(tcp_late_while_read, "SO_TIMESTAMP set by one thread while another waits in recv")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	pthread_t thread;
 
 	expect_offloaded(s);
 	pthread_create(&thread, NULL, tcp_late_reader, &s);
 	pause_ms(100);
-	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1));
-	far_writes(1, 1000, 1, 1);
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1));
+	far_peer_writes(1, 1000, 1, 1);
 	pthread_join(thread, NULL);
 	tcp_late_goes_on(s);
 	tcp_late_ends(s);
@@ -399,19 +399,19 @@ CASE(tcp_late_while_read, "SO_TIMESTAMP set by one thread while another waits in
 CASE(tcp_late_in_epoll, "SO_TIMESTAMP of a connection that an epoll set watches: it goes on watching")
 {
 	struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u64 = 5};
-	int s = tcp_out(), ep = epoll_create1(0);
+	int s = tcp_connected_to_far_peer(), ep = epoll_create1(0);
 
-	RES(epoll_ctl(ep, EPOLL_CTL_ADD, s, &event));
-	RES(epoll_wait(ep, &event, 1, 0));
-	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1));
-	RES(epoll_wait(ep, &event, 1, 0));
-	far_writes(1, 1000, 1, 1);
-	RES(epoll_wait(ep, &event, 1, 2000));
+	SAY_RESULT(epoll_ctl(ep, EPOLL_CTL_ADD, s, &event));
+	SAY_RESULT(epoll_wait(ep, &event, 1, 0));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1));
+	SAY_RESULT(epoll_wait(ep, &event, 1, 0));
+	far_peer_writes(1, 1000, 1, 1);
+	SAY_RESULT(epoll_wait(ep, &event, 1, 2000));
 	say("%x %llu", event.events, (unsigned long long)event.data.u64);
 	say_read(s, 1000, MSG_WAITALL);
-	RES(epoll_wait(ep, &event, 1, 0));
-	far_shuts(1, SHUT_WR);
-	RES(epoll_wait(ep, &event, 1, 2000));
+	SAY_RESULT(epoll_wait(ep, &event, 1, 0));
+	far_peer_shuts_down(1, SHUT_WR);
+	SAY_RESULT(epoll_wait(ep, &event, 1, 2000));
 	say("%x", event.events);
 	close(ep);
 	close(s);
@@ -419,16 +419,16 @@ CASE(tcp_late_in_epoll, "SO_TIMESTAMP of a connection that an epoll set watches:
 
 CASE(tcp_late_unprivileged, "SO_PEEK_OFF of a connection of nobody's: it is handed over by vmad, and goes on")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
 	expect_offloaded(s);
-	RES(setuid(65534));
-	RES(set_int(s, SOL_SOCKET, SO_PEEK_OFF, 0));
+	SAY_RESULT(setuid(65534));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_PEEK_OFF, 0));
 	expect_os(s, VMA_SOCK_OPTION);
-	far_writes(1, 3000, 7, 1);
+	far_peer_writes(1, 3000, 7, 1);
 	say_read(s, 3000, MSG_WAITALL);
 	say_write(s, 2000, 8, 0);
-	far_reads(1, 2000, 8, 1);
+	say_far_peer_reads(1, 2000, 8, 1);
 	tcp_late_ends(s);
 }
 
@@ -437,16 +437,16 @@ CASE(tcp_late_connecting, "SO_TIMESTAMP while a connection is being made: it is 
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), s = tcp_socket();
 	struct sockaddr_in address = address_of(there, port);
 
-	peer_run(far(), "ip route add blackhole 10.9.0.1/32");
-	RES(ioctl(s, FIONBIO, &(int){1}));
-	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
-	RES(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1));
-	peer_run(far(), "ip route del blackhole 10.9.0.1/32");
+	peer_run_shell_command(far(), "ip route add blackhole 10.9.0.1/32");
+	SAY_RESULT(ioctl(s, FIONBIO, &(int){1}));
+	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_TIMESTAMP, 1));
+	peer_run_shell_command(far(), "ip route del blackhole 10.9.0.1/32");
 	say_state("connected", s, POLLOUT, 5000);
 	say_so_error(s);
 	peer(far(), "accept 0 1 2000");
-	RES(ioctl(s, FIONBIO, &(int){0}));
-	far_writes(1, 30, 1, 1);
+	SAY_RESULT(ioctl(s, FIONBIO, &(int){0}));
+	far_peer_writes(1, 30, 1, 1);
 	say_read(s, 30, MSG_WAITALL);
 	close(s);
 }

@@ -13,7 +13,7 @@
 
 static void tcp_listen_far_dials(int slot, int listener)
 {
-	name_port(atoi(peer(far(), "dial %d %s %d", slot, here, port_of(listener))), "its");
+	register_port_name(atoi(peer(far(), "dial %d %s %d", slot, here, port_of(listener))), "its");
 }
 
 CASE(tcp_accept_names, "accept: names, flags, bytes both ways around the kernel")
@@ -23,21 +23,21 @@ CASE(tcp_accept_names, "accept: names, flags, bytes both ways around the kernel"
 	socklen_t len = sizeof(from);
 
 	expect_offloaded(l);
-	segments_begin();
+	kernel_segments_check_begin();
 	say_state("nobody yet", l, POLLIN, 0);
 	tcp_listen_far_dials(1, l);
 	say_state("somebody", l, POLLIN, 1000);
-	s = OKAY(accept(l, (struct sockaddr *)&from, &len));
+	s = SAY_OK_OR_ERROR(accept(l, (struct sockaddr *)&from, &len));
 	expect_offloaded(s);
 	say("from %s (%u)", address_text(&from, len), len);
 	say_name("name", s);
 	say_peer("peer", s);
 	say_state("nobody any more", l, POLLIN, 0);
-	far_writes(1, 1000, 1, 1);
+	far_peer_writes(1, 1000, 1, 1);
 	say_read(s, 1000, MSG_WAITALL);
 	say_write(s, 2000, 2, 0);
-	far_reads(1, 2000, 2, 1);
-	segments_end();
+	say_far_peer_reads(1, 2000, 2, 1);
+	kernel_segments_check_end();
 	close(s);
 	close(l);
 }
@@ -48,12 +48,12 @@ CASE(tcp_accept4_flags, "accept4: O_NONBLOCK and FD_CLOEXEC, and what it refuses
 	struct sockaddr_in from;
 	socklen_t len = 3;
 
-	RES(fcntl(l, F_SETFL, O_NONBLOCK));
-	RES(accept(l, NULL, NULL));
-	RES(accept4(l, NULL, NULL, 0x1234));
+	SAY_RESULT(fcntl(l, F_SETFL, O_NONBLOCK));
+	SAY_RESULT(accept(l, NULL, NULL));
+	SAY_RESULT(accept4(l, NULL, NULL, 0x1234));
 	tcp_listen_far_dials(1, l);
 	say_state("somebody", l, POLLIN, 1000);
-	s = OKAY(accept4(l, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC));
+	s = SAY_OK_OR_ERROR(accept4(l, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC));
 	say("length %u", len);
 	say("flags %s%s", fcntl(s, F_GETFL) & O_NONBLOCK ? "nonblocking " : "",
 	    fcntl(s, F_GETFD) & FD_CLOEXEC ? "cloexec" : "");
@@ -61,12 +61,12 @@ CASE(tcp_accept4_flags, "accept4: O_NONBLOCK and FD_CLOEXEC, and what it refuses
 	close(s);
 	tcp_listen_far_dials(2, l);
 	say_state("somebody", l, POLLIN, 1000);
-	s = OKAY(accept(l, NULL, NULL));
+	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	say("flags %s%s", fcntl(s, F_GETFL) & O_NONBLOCK ? "nonblocking " : "",
 	    fcntl(s, F_GETFD) & FD_CLOEXEC ? "cloexec" : "");
 	tcp_listen_far_dials(3, l);
 	say_state("somebody", l, POLLIN, 1000);
-	RES(accept(l, bad_pointer(), &len));
+	SAY_RESULT(accept(l, bad_pointer(), &len));
 	len = sizeof(from);
 	close(s);
 	close(l);
@@ -79,18 +79,18 @@ CASE(tcp_accept_any_address, "a listener on 0.0.0.0 accepts on every link and fr
 
 	expect_offloaded(l);
 	tcp_listen_far_dials(1, l);
-	s = OKAY(accept(l, NULL, NULL));
+	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	expect_offloaded(s);
 	say_name("name", s);
 	close(s);
 	peer(far(), "dial 2 %s %d", here_second, port_of(l));
-	s = OKAY(accept(l, NULL, NULL));
+	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	expect_offloaded(s);
 	say_name("name", s);
 	close(s);
 	local = tcp_socket();
-	RES(connect(local, (struct sockaddr *)&address, sizeof(address)));
-	s = OKAY(accept(l, NULL, NULL));
+	SAY_RESULT(connect(local, (struct sockaddr *)&address, sizeof(address)));
+	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	expect_os_any(s);
 	say_name("name", s);
 	say_write(local, 10, 5, 0);
@@ -107,12 +107,12 @@ CASE(tcp_accept_many, "connections are accepted in the order in which they came;
 
 	for (int i = 0; i < 5; i++) {
 		peer(far(), "dial %d %s %d", 10 + i, here, port_of(l));
-		far_writes(10 + i, 10, i, 1);
+		far_peer_writes(10 + i, 10, i, 1);
 	}
 	peer(far(), "close 12");
-	let_arrive(50);
+	wait_until_sent_packets_arrived(50);
 	for (int i = 0; i < 5; i++) {
-		s = OKAY(accept(l, NULL, NULL));
+		s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 		snprintf(what, sizeof(what), "number %d", i);
 		say_state(what, s, POLLIN, 1000);
 		say_read(s, 10, MSG_WAITALL);
@@ -128,12 +128,12 @@ CASE(tcp_accept_reset_before, "a connection that was reset before it is accepted
 	int l = tcp_listener(here, 0, 16), s;
 
 	tcp_listen_far_dials(1, l);
-	far_writes(1, 10, 1, 1);
-	let_arrive(30);
+	far_peer_writes(1, 10, 1, 1);
+	wait_until_sent_packets_arrived(30);
 	peer(far(), "reset 1");
-	let_arrive(50);
+	wait_until_sent_packets_arrived(50);
 	say_state("listener", l, POLLIN, 100);
-	s = OKAY(accept(l, NULL, NULL));
+	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	say_read(s, 10, 0);
 	say_read(s, 10, 0);
 	say_write(s, 10, 1, MSG_NOSIGNAL);
@@ -164,10 +164,10 @@ CASE(tcp_accept_ends_with_shutdown, "accept in another thread returns when its l
 	pthread_join(thread, NULL);
 	say("shutdown: %d", rc);
 	say_state("listener", l, POLLHUP, 100);
-	RES(accept(l, NULL, NULL));
-	RES(listen(l, 5));
+	SAY_RESULT(accept(l, NULL, NULL));
+	SAY_RESULT(listen(l, 5));
 	tcp_listen_far_dials(1, l);
-	OKAY(accept(l, NULL, NULL));
+	SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	close(l);
 }
 
@@ -179,11 +179,11 @@ CASE(tcp_accept_waits, "accept waits for a connection; SO_RCVTIMEO bounds it")
 
 	expect_offloaded(l);
 	peer(far(), "later 200 dial 1 %s %d", here, port_of(l));
-	OKAY(accept(l, NULL, NULL));
+	SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	say_took_about("accepted", since, 200);
 	setsockopt(l, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
 	since = now_ms();
-	RES(accept(l, NULL, NULL));
+	SAY_RESULT(accept(l, NULL, NULL));
 	say_took_about("gave up", since, 200);
 	close(l);
 }
@@ -201,12 +201,12 @@ CASE(tcp_accept_interrupted, "a signal interrupts accept, with SA_RESTART it goe
 	expect_offloaded(l);
 	sigaction(SIGALRM, &action, NULL);
 	ualarm(100000, 0);
-	RES(accept(l, NULL, NULL));
+	SAY_RESULT(accept(l, NULL, NULL));
 	action.sa_flags = SA_RESTART;
 	sigaction(SIGALRM, &action, NULL);
 	ualarm(100000, 0);
 	peer(far(), "later 250 dial 1 %s %d", here, port_of(l));
-	OKAY(accept(l, NULL, NULL));
+	SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	close(l);
 }
 
@@ -215,16 +215,16 @@ CASE(tcp_listen_twice, "listen again changes the backlog; bind and connect of a 
 	int l = tcp_listener(here, 0, 1), other = tcp_socket(), s;
 	struct sockaddr_in address = address_of(here, port_of(l)), peer_at = address_of(there, 9);
 
-	RES(listen(l, 10));
-	RES(bind(other, (struct sockaddr *)&address, sizeof(address)));
-	RES(bind(l, (struct sockaddr *)&address, sizeof(address)));
-	RES(connect(l, (struct sockaddr *)&peer_at, sizeof(peer_at)));
+	SAY_RESULT(listen(l, 10));
+	SAY_RESULT(bind(other, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(bind(l, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(connect(l, (struct sockaddr *)&peer_at, sizeof(peer_at)));
 	say_read(l, 10, 0);
 	say_write(l, 10, 1, MSG_NOSIGNAL);
 	tcp_listen_far_dials(1, l);
-	s = OKAY(accept(l, NULL, NULL));
-	RES(listen(s, 5));
-	RES(listen(other, 5));
+	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
+	SAY_RESULT(listen(s, 5));
+	SAY_RESULT(listen(other, 5));
 	close(s);
 	close(other);
 	close(l);
@@ -232,23 +232,24 @@ CASE(tcp_listen_twice, "listen again changes the backlog; bind and connect of a 
 
 CASE(tcp_listen_closed, "a closed listener refuses; what it accepted before goes on; the port can be bound again")
 {
-	int l, s = tcp_in(&l), port = port_of(l);
+	int l, s = tcp_accepted_from_far_peer(&l), port = port_of(l);
 
 	close(l);
 	pause_ms(50);
-	far_writes(1, 5000, 1, 1);
+	far_peer_writes(1, 5000, 1, 1);
 	say_read(s, 5000, MSG_WAITALL);
 	say_write(s, 5000, 2, 0);
-	far_reads(1, 5000, 2, 1);
-	peer_run(far(), "! python3 -c 'import socket,sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), "
-	                "2)' 10.9.0.1 1 2>/dev/null");
-	l = tcp_at(here, port);
-	RES(listen(l, 5));
+	say_far_peer_reads(1, 5000, 2, 1);
+	peer_run_shell_command(
+	        far(), "! python3 -c 'import socket,sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), "
+	               "2)' 10.9.0.1 1 2>/dev/null");
+	l = tcp_socket_bound_to(here, port);
+	SAY_RESULT(listen(l, 5));
 	expect_offloaded(l);
-	name_port(port, "listener");
+	register_port_name(port, "listener");
 	tcp_listen_far_dials(2, l);
-	OKAY(accept(l, NULL, NULL));
-	far_writes(1, 5000, 3, 1);
+	SAY_OK_OR_ERROR(accept(l, NULL, NULL));
+	far_peer_writes(1, 5000, 3, 1);
 	say_read(s, 5000, MSG_WAITALL);
 	close(s);
 	close(l);
@@ -259,9 +260,9 @@ CASE(tcp_accept_unaccepted_closed, "connections that nobody accepted end with a 
 	int l = tcp_listener(here, 0, 16);
 
 	tcp_listen_far_dials(1, l);
-	let_arrive(30);
+	wait_until_sent_packets_arrived(30);
 	close(l);
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 }
 
 CASE(tcp_accept_inherits, "options of the listener are those of the connection")
@@ -269,23 +270,23 @@ CASE(tcp_accept_inherits, "options of the listener are those of the connection")
 	int l = tcp_listener(here, 0, 16), s, value = 0;
 	socklen_t len = sizeof(value);
 
-	RES(set_int(l, SOL_SOCKET, SO_KEEPALIVE, 1));
-	RES(set_int(l, IPPROTO_TCP, 1 /* TCP_NODELAY */, 1));
-	RES(set_int(l, IPPROTO_TCP, 4 /* TCP_KEEPIDLE */, 123));
-	RES(set_int(l, SOL_SOCKET, SO_RCVBUF, 50000));
+	SAY_RESULT(set_int(l, SOL_SOCKET, SO_KEEPALIVE, 1));
+	SAY_RESULT(set_int(l, IPPROTO_TCP, 1 /* TCP_NODELAY */, 1));
+	SAY_RESULT(set_int(l, IPPROTO_TCP, 4 /* TCP_KEEPIDLE */, 123));
+	SAY_RESULT(set_int(l, SOL_SOCKET, SO_RCVBUF, 50000));
 	tcp_listen_far_dials(1, l);
-	s = OKAY(accept(l, NULL, NULL));
-	RES(getsockopt(s, SOL_SOCKET, SO_KEEPALIVE, &value, &len));
+	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
+	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_KEEPALIVE, &value, &len));
 	say("keepalive %d", value);
-	RES(getsockopt(s, IPPROTO_TCP, 1, &value, &len));
+	SAY_RESULT(getsockopt(s, IPPROTO_TCP, 1, &value, &len));
 	say("nodelay %d", value);
-	RES(getsockopt(s, IPPROTO_TCP, 4, &value, &len));
+	SAY_RESULT(getsockopt(s, IPPROTO_TCP, 4, &value, &len));
 	say("keepidle %d", value);
-	RES(getsockopt(s, SOL_SOCKET, SO_RCVBUF, &value, &len));
+	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_RCVBUF, &value, &len));
 	say("rcvbuf %d", value);
-	RES(getsockopt(l, SOL_SOCKET, SO_ACCEPTCONN, &value, &len));
+	SAY_RESULT(getsockopt(l, SOL_SOCKET, SO_ACCEPTCONN, &value, &len));
 	say("acceptconn %d", value);
-	RES(getsockopt(s, SOL_SOCKET, SO_ACCEPTCONN, &value, &len));
+	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_ACCEPTCONN, &value, &len));
 	say("acceptconn %d", value);
 	close(s);
 	close(l);
@@ -297,26 +298,26 @@ CASE(tcp_accept_epoll, "a listener in an epoll set: level and edge")
 	struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = 42};
 
 	expect_offloaded(l);
-	RES(epoll_ctl(set, EPOLL_CTL_ADD, l, &event));
-	RES(epoll_wait(set, &event, 1, 50));
+	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_ADD, l, &event));
+	SAY_RESULT(epoll_wait(set, &event, 1, 50));
 	tcp_listen_far_dials(1, l);
-	n = RES(epoll_wait(set, &event, 1, 1000));
+	n = SAY_RESULT(epoll_wait(set, &event, 1, 1000));
 	say("events %x data %lu", n > 0 ? event.events : 0, (unsigned long)event.data.u64);
-	RES(epoll_wait(set, &event, 1, 50));
+	SAY_RESULT(epoll_wait(set, &event, 1, 50));
 	tcp_listen_far_dials(2, l);
-	RES(epoll_wait(set, &event, 1, 1000));
-	OKAY(accept(l, NULL, NULL));
-	RES(epoll_wait(set, &event, 1, 50));
+	SAY_RESULT(epoll_wait(set, &event, 1, 1000));
+	SAY_OK_OR_ERROR(accept(l, NULL, NULL));
+	SAY_RESULT(epoll_wait(set, &event, 1, 50));
 	event.events = EPOLLIN;
-	RES(epoll_ctl(set, EPOLL_CTL_MOD, l, &event));
-	RES(epoll_wait(set, &event, 1, 50));
-	OKAY(accept(l, NULL, NULL));
-	RES(epoll_wait(set, &event, 1, 50));
+	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_MOD, l, &event));
+	SAY_RESULT(epoll_wait(set, &event, 1, 50));
+	SAY_OK_OR_ERROR(accept(l, NULL, NULL));
+	SAY_RESULT(epoll_wait(set, &event, 1, 50));
 	close(l);
 	close(set);
 }
 
-static int accept_badly(int listener, int kind)
+static int accept_with_bad_arguments(int listener, int kind)
 {
 	struct sockaddr_in address;
 	socklen_t len = kind == 0 ? (socklen_t)-1 : sizeof(address);
@@ -343,24 +344,24 @@ CASE(tcp_accept_untold, "accept that cannot say whom it has accepted: the peer s
 			continue;
 		tcp_listen_far_dials(1, listener);
 		if (kind == 4)
-			far_writes(1, 10, 1, 1);
+			far_peer_writes(1, 10, 1, 1);
 		is_readable(listener, 1000);
-		let_arrive(30);
+		wait_until_sent_packets_arrived(30);
 		if (kind == 4)
-			RES(accept(listener, bad_pointer(), NULL));
+			SAY_RESULT(accept(listener, bad_pointer(), NULL));
 		else
-			RES(accept_badly(listener, kind));
-		let_arrive(50);
-		far_state(1);
+			SAY_RESULT(accept_with_bad_arguments(listener, kind));
+		wait_until_sent_packets_arrived(50);
+		say_far_peer_state(1);
 		say_state("after", listener, POLLIN, 50);
 	}
 	tcp_listen_far_dials(2, listener);
-	OKAY(accept(listener, NULL, NULL));
+	SAY_OK_OR_ERROR(accept(listener, NULL, NULL));
 	close(listener);
 }
 
 /* Which of the two gets a connection is a matter of its port. */
-static void serve_both(int a, int b)
+static void serve_two_listeners(int a, int b)
 {
 	enum { EACH = 8 };
 	int got = 0;
@@ -389,42 +390,42 @@ static int reuseport_listener(int family, int port)
 	const int s = socket(family, SOCK_STREAM, 0);
 
 	set_int(s, SOL_SOCKET, SO_REUSEPORT, 1);
-	RES(family == AF_INET6 ? bind(s, (const struct sockaddr *)&any, sizeof(any))
-	                       : bind(s, (const struct sockaddr *)&any4, sizeof(any4)));
-	RES(listen(s, 16));
+	SAY_RESULT(family == AF_INET6 ? bind(s, (const struct sockaddr *)&any, sizeof(any))
+	                              : bind(s, (const struct sockaddr *)&any4, sizeof(any4)));
+	SAY_RESULT(listen(s, 16));
 	if (port == 0)
-		name_port_of(s, "listener");
+		register_port_name_of_fd(s, "listener");
 	return s;
 }
 
 /* Nobody takes one of the two for a stranger's: a look at all sockets is made within this time. */
-static void two_of_one_process(int family)
+static void say_two_reuseport_listeners_here(int family)
 {
 	int a = reuseport_listener(family, 0), b = reuseport_listener(AF_INET, port_of(a));
 
 	expect_offloaded(a);
 	expect_offloaded(b);
-	serve_both(a, b);
+	serve_two_listeners(a, b);
 	for (int i = 0; i < 30; i++) {
 		pause_ms(100);
 		expect_offloaded(a);
 		expect_offloaded(b);
 	}
-	serve_both(a, b);
+	serve_two_listeners(a, b);
 	close(a);
-	serve_both(b, b);
+	serve_two_listeners(b, b);
 	close(b);
 }
 
 CASE(tcp_accept_reuseport, "two listeners of one process with SO_REUSEPORT, and one that is left")
 {
-	two_of_one_process(AF_INET);
+	say_two_reuseport_listeners_here(AF_INET);
 }
 
 CASE(tcp_accept_reuseport_dual, "the same of one on :: and one on 0.0.0.0")
 {
-	if (is_mapped())
+	if (ipv4_mapped_mode_is_on())
 		say("they are AF_INET6 sockets");
 	else
-		two_of_one_process(AF_INET6);
+		say_two_reuseport_listeners_here(AF_INET6);
 }

@@ -60,7 +60,7 @@ CASE(tcp_options_defaults, "options as they are at first, on a new and on a conn
 	OPTION(SOL_SOCKET, SO_RCVBUF);
 	OPTION(IPPROTO_TCP, TCP_MAXSEG);
 	close(s);
-	s = tcp_out();
+	s = tcp_connected_to_far_peer();
 	tcp_options_say_all(s);
 	OPTION(IPPROTO_TCP, TCP_MAXSEG);
 	close(s);
@@ -68,7 +68,7 @@ CASE(tcp_options_defaults, "options as they are at first, on a new and on a conn
 
 CASE(tcp_options_set, "options that are set, within and outside of their ranges, while connected")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
 	SET(IPPROTO_TCP, TCP_NODELAY, 1);
 	SET(IPPROTO_TCP, TCP_NODELAY, 5);
@@ -102,28 +102,28 @@ CASE(tcp_options_set, "options that are set, within and outside of their ranges,
 	SET(IPPROTO_IP, IP_TOS, 0x10);
 	SET(IPPROTO_IP, IP_TTL, 5);
 	SET(IPPROTO_IP, IP_TTL, 300);
-	RES(setsockopt(s, IPPROTO_TCP, TCP_NODELAY, bad_pointer(), 4));
-	RES(setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &s, 1));
-	RES(setsockopt(s, IPPROTO_TCP, 12345, &s, 4));
-	RES(getsockopt(s, IPPROTO_TCP, TCP_NODELAY, bad_pointer(), bad_pointer()));
+	SAY_RESULT(setsockopt(s, IPPROTO_TCP, TCP_NODELAY, bad_pointer(), 4));
+	SAY_RESULT(setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &s, 1));
+	SAY_RESULT(setsockopt(s, IPPROTO_TCP, 12345, &s, 4));
+	SAY_RESULT(getsockopt(s, IPPROTO_TCP, TCP_NODELAY, bad_pointer(), bad_pointer()));
 	say_write(s, 10, 1, 0);
-	far_reads(1, 10, 1, 1);
+	say_far_peer_reads(1, 10, 1, 1);
 	close(s);
 }
 
 CASE(tcp_options_short, "getsockopt into less room than the value has")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	unsigned char value[8] = {9, 9, 9, 9, 9, 9, 9, 9};
 	socklen_t len = 1;
 
-	RES(set_int(s, IPPROTO_TCP, TCP_NODELAY, 1));
-	RES(getsockopt(s, IPPROTO_TCP, TCP_NODELAY, value, &len));
+	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_NODELAY, 1));
+	SAY_RESULT(getsockopt(s, IPPROTO_TCP, TCP_NODELAY, value, &len));
 	say("%d %d (%u)", value[0], value[1], len);
 	len = 0;
-	RES(getsockopt(s, IPPROTO_TCP, TCP_NODELAY, value, &len));
+	SAY_RESULT(getsockopt(s, IPPROTO_TCP, TCP_NODELAY, value, &len));
 	len = (socklen_t)-1;
-	RES(getsockopt(s, IPPROTO_TCP, TCP_NODELAY, value, &len));
+	SAY_RESULT(getsockopt(s, IPPROTO_TCP, TCP_NODELAY, value, &len));
 	close(s);
 }
 
@@ -132,7 +132,7 @@ static void say_congestion(int s, socklen_t room)
 	char name[20] = "";
 	socklen_t len = room;
 
-	RES(getsockopt(s, IPPROTO_TCP, TCP_CONGESTION, name, &len));
+	SAY_RESULT(getsockopt(s, IPPROTO_TCP, TCP_CONGESTION, name, &len));
 	say("%s (%u)", name, len);
 }
 
@@ -144,7 +144,7 @@ static void set_congestion(int s, const char *name, socklen_t len)
 	say_congestion(s, 20);
 }
 
-static void congestion(int s)
+static void say_congestion_options(int s)
 {
 	say_congestion(s, 20);
 	say_congestion(s, 16);
@@ -156,7 +156,7 @@ static void congestion(int s)
 	set_congestion(s, "none", 4);
 	set_congestion(s, "reno, and more than any name has", 32);
 	set_congestion(s, "reno", 0);
-	RES(setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, bad_pointer(), 4));
+	SAY_RESULT(setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, bad_pointer(), 4));
 	set_congestion(s, "reno", 5);
 }
 
@@ -164,28 +164,28 @@ CASE(tcp_options_congestion, "TCP_CONGESTION: the name, known ones, unknown ones
 {
 	int s = tcp_socket();
 
-	congestion(s);
+	say_congestion_options(s);
 	close(s);
-	s = tcp_out();
-	congestion(s);
+	s = tcp_connected_to_far_peer();
+	say_congestion_options(s);
 	say_write(s, 10, 1, 0);
-	far_reads(1, 10, 1, 1);
+	say_far_peer_reads(1, 10, 1, 1);
 	close(s);
 }
 
 CASE(tcp_options_info, "TCP_INFO: state and what does not differ from run to run")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	struct tcp_info info;
 	socklen_t len = sizeof(info);
 
 	say_write(s, 1000, 1, 0);
-	far_reads(1, 1000, 1, 1);
-	far_writes(1, 500, 2, 1);
+	say_far_peer_reads(1, 1000, 1, 1);
+	far_peer_writes(1, 500, 2, 1);
 	say_read(s, 500, MSG_WAITALL);
-	let_arrive(60);
+	wait_until_sent_packets_arrived(60);
 	memset(&info, 0, sizeof(info));
-	RES(getsockopt(s, IPPROTO_TCP, TCP_INFO, &info, &len));
+	SAY_RESULT(getsockopt(s, IPPROTO_TCP, TCP_INFO, &info, &len));
 	say("state %d ca %d retransmits %d probes %d backoff %d", info.tcpi_state, info.tcpi_ca_state,
 	    info.tcpi_retransmits, info.tcpi_probes, info.tcpi_backoff);
 	say("options %x", info.tcpi_options & 7);
@@ -197,7 +197,7 @@ CASE(tcp_options_info, "TCP_INFO: state and what does not differ from run to run
 	close(s);
 	s = tcp_socket();
 	len = sizeof(info);
-	RES(getsockopt(s, IPPROTO_TCP, TCP_INFO, &info, &len));
+	SAY_RESULT(getsockopt(s, IPPROTO_TCP, TCP_INFO, &info, &len));
 	say("state %d", info.tcpi_state);
 	close(s);
 }
@@ -208,13 +208,13 @@ CASE(tcp_options_maxseg, "TCP_MAXSEG before connect bounds segments, and the pee
 	struct sockaddr_in address = address_of(there, port);
 
 	SET(IPPROTO_TCP, TCP_MAXSEG, 600);
-	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
 	expect_offloaded(s);
 	peer(far(), "accept 0 1 2000");
 	OPTION(IPPROTO_TCP, TCP_MAXSEG);
 	say_write(s, 5000, 1, 0);
-	far_reads(1, 5000, 1, 1);
-	far_writes(1, 5000, 2, 1);
+	say_far_peer_reads(1, 5000, 1, 1);
+	far_peer_writes(1, 5000, 2, 1);
 	say_read(s, 5000, MSG_WAITALL);
 	close(s);
 }
@@ -226,12 +226,12 @@ CASE(tcp_options_while_connecting,
 	struct sockaddr_in address = address_of(there, port);
 
 	OPTION(IPPROTO_TCP, TCP_WINDOW_CLAMP);
-	peer_run(far(), "ip route add blackhole 10.9.0.1/32");
-	RES(fcntl(s, F_SETFL, O_NONBLOCK));
-	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	peer_run_shell_command(far(), "ip route add blackhole 10.9.0.1/32");
+	SAY_RESULT(fcntl(s, F_SETFL, O_NONBLOCK));
+	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
 	OPTION(IPPROTO_TCP, TCP_MAXSEG);
 	OPTION(IPPROTO_IP, IP_MTU);
-	peer_run(far(), "ip route del blackhole 10.9.0.1/32");
+	peer_run_shell_command(far(), "ip route del blackhole 10.9.0.1/32");
 	say_state("connected", s, POLLOUT, 5000);
 	OPTION(IPPROTO_TCP, TCP_MAXSEG);
 	OPTION(IPPROTO_IP, IP_MTU);
@@ -242,31 +242,31 @@ CASE(tcp_options_while_connecting,
 	close(s);
 	s = tcp_socket();
 	SET(SOL_SOCKET, SO_RCVBUF, 20000);
-	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
 	OPTION(IPPROTO_TCP, TCP_WINDOW_CLAMP);
 	close(s);
 }
 
 CASE(tcp_options_meminfo, "SO_MEMINFO: the limits, and whether something is queued")
 {
-	int s = tcp_out(), buffer = 0;
+	int s = tcp_connected_to_far_peer(), buffer = 0;
 	uint32_t words[9] = {0};
 	socklen_t len = 7;
 
-	RES(set_int(s, SOL_SOCKET, SO_RCVBUF, 50000));
-	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, 60000));
-	RES(getsockopt(s, SOL_SOCKET, SO_MEMINFO, words, &len));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_RCVBUF, 50000));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_SNDBUF, 60000));
+	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_MEMINFO, words, &len));
 	say("%u", len);
 	len = sizeof(words);
-	RES(getsockopt(s, SOL_SOCKET, SO_MEMINFO, words, &len));
+	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_MEMINFO, words, &len));
 	say("%u: read %u of %u, written %u of %u", len, words[0], words[1], words[5], words[3]);
-	far_writes(1, 1000, 1, 1);
+	far_peer_writes(1, 1000, 1, 1);
 	is_readable(s, 2000);
 	len = 400;
-	RES(getsockopt(s, SOL_SOCKET, SO_MEMINFO, words, &len));
+	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_MEMINFO, words, &len));
 	say("%u: read %s of %u, written %u of %u", len, words[0] > 0 ? "some" : "none", words[1], words[5], words[3]);
 	len = sizeof(buffer);
-	RES(getsockopt(s, SOL_SOCKET, SO_RCVBUF, &buffer, &len));
+	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_RCVBUF, &buffer, &len));
 	say("%d", buffer);
 	say_read(s, 1000, MSG_WAITALL);
 	close(s);
@@ -274,17 +274,17 @@ CASE(tcp_options_meminfo, "SO_MEMINFO: the limits, and whether something is queu
 
 CASE(tcp_options_defer_accept, "TCP_DEFER_ACCEPT: a connection is there when its first bytes are")
 {
-	int l = tcp_at(here, 0), s;
+	int l = tcp_socket_bound_to(here, 0), s;
 
 	s = l;
 	SET(IPPROTO_TCP, TCP_DEFER_ACCEPT, 5);
-	RES(listen(l, 5));
+	SAY_RESULT(listen(l, 5));
 	expect_offloaded(l);
-	name_port(atoi(peer(far(), "dial 1 %s %d", here, port_of(l))), "its");
+	register_port_name(atoi(peer(far(), "dial 1 %s %d", here, port_of(l))), "its");
 	say_state("connected", l, POLLIN, 100);
-	far_writes(1, 10, 1, 1);
+	far_peer_writes(1, 10, 1, 1);
 	say_state("bytes", l, POLLIN, 1000);
-	s = OKAY(accept(l, NULL, NULL));
+	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	say_read(s, 10, MSG_WAITALL);
 	close(s);
 	close(l);
@@ -292,35 +292,35 @@ CASE(tcp_options_defer_accept, "TCP_DEFER_ACCEPT: a connection is there when its
 
 CASE(tcp_options_user_timeout, "TCP_USER_TIMEOUT: a peer that has gone is noticed")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	uint64_t since;
 	char c;
 
-	RES(set_int(s, IPPROTO_TCP, TCP_USER_TIMEOUT, 600));
-	peer_run(far(), "ip route add blackhole 10.9.0.1/32");
+	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_USER_TIMEOUT, 600));
+	peer_run_shell_command(far(), "ip route add blackhole 10.9.0.1/32");
 	say_write(s, 10, 1, 0);
 	since = now_ms();
-	RES(recv(s, &c, 1, 0));
+	SAY_RESULT(recv(s, &c, 1, 0));
 	say("it took %s", now_ms() - since >= 500 && now_ms() - since < 2500 ? "about as long" : "another time");
 	say_write(s, 10, 1, MSG_NOSIGNAL);
-	peer_run(far(), "ip route del blackhole 10.9.0.1/32");
+	peer_run_shell_command(far(), "ip route del blackhole 10.9.0.1/32");
 	close(s);
 }
 
 CASE(tcp_options_keepalive, "keepalive: a peer that has gone is noticed by an idle connection")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	uint64_t since;
 	char c;
 
-	RES(set_int(s, IPPROTO_TCP, TCP_KEEPIDLE, 1));
-	RES(set_int(s, IPPROTO_TCP, TCP_KEEPINTVL, 1));
-	RES(set_int(s, IPPROTO_TCP, TCP_KEEPCNT, 2));
-	RES(set_int(s, SOL_SOCKET, SO_KEEPALIVE, 1));
-	peer_run(far(), "ip route add blackhole 10.9.0.1/32");
+	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_KEEPIDLE, 1));
+	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_KEEPINTVL, 1));
+	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_KEEPCNT, 2));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_KEEPALIVE, 1));
+	peer_run_shell_command(far(), "ip route add blackhole 10.9.0.1/32");
 	since = now_ms();
-	RES(recv(s, &c, 1, 0));
+	SAY_RESULT(recv(s, &c, 1, 0));
 	say("it took %s", now_ms() - since >= 2500 && now_ms() - since < 4500 ? "about as long" : "another time");
-	peer_run(far(), "ip route del blackhole 10.9.0.1/32");
+	peer_run_shell_command(far(), "ip route del blackhole 10.9.0.1/32");
 	close(s);
 }

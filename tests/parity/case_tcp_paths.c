@@ -21,15 +21,15 @@ static int tcp_paths_try_connect(int fd, const char *ip, int port)
 /* 10.88.0.0/16 lies behind the far namespace. */
 static void route_through_far(void)
 {
-	peer_run(far(), "echo 1 >/proc/sys/net/ipv4/ip_forward");
-	run_here("ip route replace 10.88.0.0/16 via $PARITY_THERE dev $PARITY_IF_FIRST");
+	peer_run_shell_command(far(), "echo 1 >/proc/sys/net/ipv4/ip_forward");
+	run_shell_command_here("ip route replace 10.88.0.0/16 via $PARITY_THERE dev $PARITY_IF_FIRST");
 	pause_ms(30);
 }
 
 static void no_route_through_far(void)
 {
-	run_here("ip route del 10.88.0.0/16");
-	peer_run(far(), "echo 0 >/proc/sys/net/ipv4/ip_forward");
+	run_shell_command_here("ip route del 10.88.0.0/16");
+	peer_run_shell_command(far(), "echo 0 >/proc/sys/net/ipv4/ip_forward");
 }
 
 /* On a link as short as this the first refusal comes while the kernel is still sending, and only the second SYN's is
@@ -44,16 +44,16 @@ CASE(tcp_path_unreachable, "a router says that there is no way: connect ends wit
 		int s = tcp_socket();
 
 		snprintf(command, sizeof(command), "ip route add %s 10.88.1.0/24", routes[i]);
-		peer_run(far(), command);
-		RES(tcp_paths_try_connect(s, "10.88.1.1", 80));
+		peer_run_shell_command(far(), command);
+		SAY_RESULT(tcp_paths_try_connect(s, "10.88.1.1", 80));
 		close(s);
 		s = tcp_socket();
-		RES(fcntl(s, F_SETFL, O_NONBLOCK));
-		RES(tcp_paths_try_connect(s, "10.88.1.1", 80));
+		SAY_RESULT(fcntl(s, F_SETFL, O_NONBLOCK));
+		SAY_RESULT(tcp_paths_try_connect(s, "10.88.1.1", 80));
 		say_state("told", s, POLLHUP, 3000);
 		say_so_error(s);
 		close(s);
-		peer_run(far(), "ip route del 10.88.1.0/24");
+		peer_run_shell_command(far(), "ip route del 10.88.1.0/24");
 	}
 	no_route_through_far();
 }
@@ -64,13 +64,13 @@ CASE(tcp_path_lost, "nothing comes back: SYNs are repeated as often as TCP_SYNCN
 	uint64_t since;
 
 	route_through_far();
-	peer_run(far(), "ip route add blackhole 10.88.2.0/24");
-	RES(set_int(s, IPPROTO_TCP, TCP_SYNCNT, 1));
+	peer_run_shell_command(far(), "ip route add blackhole 10.88.2.0/24");
+	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_SYNCNT, 1));
 	since = now_ms();
-	RES(tcp_paths_try_connect(s, "10.88.2.1", 80));
+	SAY_RESULT(tcp_paths_try_connect(s, "10.88.2.1", 80));
 	say_took_about("given up", since, 3000);
 	close(s);
-	peer_run(far(), "ip route del 10.88.2.0/24");
+	peer_run_shell_command(far(), "ip route del 10.88.2.0/24");
 	no_route_through_far();
 }
 
@@ -91,43 +91,43 @@ CASE(tcp_path_mtu, "a router wants smaller segments: they become so, and all byt
 	char answer[80] = "";
 
 	route_through_far();
-	peer_run(far(), NARROW_HOST);
-	RES(tcp_paths_try_connect(s, "10.88.3.2", 7700));
+	peer_run_shell_command(far(), NARROW_HOST);
+	SAY_RESULT(tcp_paths_try_connect(s, "10.88.3.2", 7700));
 	expect_offloaded(s);
 	for (int i = 0; i < 10; i++)
 		fill(bytes + i * 20000, 20000, i);
-	RES(write(s, bytes, 200000));
-	RES(shutdown(s, SHUT_WR));
+	SAY_RESULT(write(s, bytes, 200000));
+	SAY_RESULT(shutdown(s, SHUT_WR));
 	recv(s, answer, 64, MSG_WAITALL);
 	say("the peer: %s", answer);
-	RES(getsockopt(s, IPPROTO_IP, IP_MTU, &value, &len));
+	SAY_RESULT(getsockopt(s, IPPROTO_IP, IP_MTU, &value, &len));
 	say("mtu %d", value);
-	RES(getsockopt(s, IPPROTO_TCP, TCP_MAXSEG, &value, &len));
+	SAY_RESULT(getsockopt(s, IPPROTO_TCP, TCP_MAXSEG, &value, &len));
 	say("segments %d", value);
 	close(s);
-	peer_run(far(), "ip link del pm0");
+	peer_run_shell_command(far(), "ip link del pm0");
 	no_route_through_far();
 }
 
 CASE(tcp_simultaneous_open, "both sides connect to each other: one connection, and both have made it")
 {
-	int s = tcp_at(here, 7801);
+	int s = tcp_socket_bound_to(here, 7801);
 
-	RES(fcntl(s, F_SETFL, O_NONBLOCK));
-	peer_run(far(), "ip route add blackhole 10.9.0.1/32"); /* it does not refuse */
-	RES(tcp_paths_try_connect(s, there, 7802));
+	SAY_RESULT(fcntl(s, F_SETFL, O_NONBLOCK));
+	peer_run_shell_command(far(), "ip route add blackhole 10.9.0.1/32"); /* it does not refuse */
+	SAY_RESULT(tcp_paths_try_connect(s, there, 7802));
 	pause_ms(100);
-	peer_run(far(), "ip route del blackhole 10.9.0.1/32");
+	peer_run_shell_command(far(), "ip route del blackhole 10.9.0.1/32");
 	say("the peer connects: %s", atoi(peer(far(), "dial 1 %s 7801 %s 7802", here, there)) == 7802 ? "ok" : "not");
 	say_state("so do we", s, POLLOUT, 2000);
 	say_so_error(s);
 	expect_offloaded(s);
 	say_write(s, 1000, 1, 0);
-	far_reads(1, 1000, 1, 1);
-	far_writes(1, 2000, 2, 1);
+	say_far_peer_reads(1, 1000, 1, 1);
+	far_peer_writes(1, 2000, 2, 1);
 	say_state("something to read", s, POLLIN, 1000);
-	let_arrive(20);
+	wait_until_sent_packets_arrived(20);
 	say_read(s, 2000, 0);
 	close(s);
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 }

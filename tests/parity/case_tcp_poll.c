@@ -33,27 +33,27 @@ static int watched(int s, unsigned events)
 	struct epoll_event event = {.events = events, .data.u64 = 7};
 	int set = epoll_create1(0);
 
-	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
+	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_ADD, s, &event));
 	return set;
 }
 
 CASE(tcp_epoll_level, "level: readable as long as there are bytes, writable as long as there is room")
 {
-	int s = tcp_out(), set = watched(s, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
+	int s = tcp_connected_to_far_peer(), set = watched(s, EPOLLIN | EPOLLOUT | EPOLLRDHUP);
 
 	say_epoll("fresh", set, 1000);
-	far_writes(1, 100, 1, 1);
-	let_arrive(50);
+	far_peer_writes(1, 100, 1, 1);
+	wait_until_sent_packets_arrived(50);
 	say_epoll("bytes", set, 1000);
 	say_read(s, 50, 0);
 	say_epoll("some left", set, 1000);
 	say_read(s, 50, 0);
 	say_epoll("none left", set, 1000);
-	far_shuts(1, SHUT_WR);
-	let_arrive(50);
+	far_peer_shuts_down(1, SHUT_WR);
+	wait_until_sent_packets_arrived(50);
 	say_epoll("closed by the peer", set, 1000);
 	shutdown(s, SHUT_WR);
-	let_arrive(50);
+	wait_until_sent_packets_arrived(50);
 	say_epoll("closed by both", set, 1000);
 	close(s);
 	say_epoll("gone", set, 50);
@@ -62,21 +62,21 @@ CASE(tcp_epoll_level, "level: readable as long as there are bytes, writable as l
 
 CASE(tcp_epoll_edge, "edge: told once of bytes, once of the end; acknowledgements are no events")
 {
-	int s = tcp_out(), set = watched(s, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+	int s = tcp_connected_to_far_peer(), set = watched(s, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
 
 	say_epoll("fresh", set, 1000);
 	say_epoll("again", set, 50);
 	say_write(s, 100, 1, 0);
-	far_reads(1, 100, 1, 1);
-	let_arrive(80);
+	say_far_peer_reads(1, 100, 1, 1);
+	wait_until_sent_packets_arrived(80);
 	say_epoll("acknowledged", set, 50);
-	far_writes(1, 100, 1, 1);
+	far_peer_writes(1, 100, 1, 1);
 	say_epoll("bytes", set, 1000);
 	say_epoll("again", set, 50);
-	far_writes(1, 100, 2, 1);
+	far_peer_writes(1, 100, 2, 1);
 	say_epoll("more bytes", set, 1000);
 	say_epoll("again", set, 50);
-	far_shuts(1, SHUT_WR);
+	far_peer_shuts_down(1, SHUT_WR);
 	say_epoll("the end", set, 1000);
 	say_epoll("again", set, 50);
 	close(s);
@@ -85,10 +85,10 @@ CASE(tcp_epoll_edge, "edge: told once of bytes, once of the end; acknowledgement
 
 CASE(tcp_epoll_edge_room, "edge: a writer who found no room is told once when there is")
 {
-	int s = tcp_out(), set;
+	int s = tcp_connected_to_far_peer(), set;
 
-	RES(fcntl(s, F_SETFL, O_NONBLOCK));
-	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, 40000));
+	SAY_RESULT(fcntl(s, F_SETFL, O_NONBLOCK));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_SNDBUF, 40000));
 	set = watched(s, EPOLLOUT | EPOLLET);
 	say_epoll("fresh", set, 1000);
 	for (int i = 0; i < 3; i++) {
@@ -109,15 +109,15 @@ CASE(tcp_epoll_edge_room, "edge: a writer who found no room is told once when th
 
 CASE(tcp_epoll_oneshot, "one-shot: told once, again after EPOLL_CTL_MOD")
 {
-	int s = tcp_out(), set = watched(s, EPOLLIN | EPOLLONESHOT);
+	int s = tcp_connected_to_far_peer(), set = watched(s, EPOLLIN | EPOLLONESHOT);
 	struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.u64 = 8};
 
-	far_writes(1, 100, 1, 1);
+	far_peer_writes(1, 100, 1, 1);
 	say_epoll("bytes", set, 1000);
 	say_epoll("again", set, 50);
-	far_writes(1, 100, 2, 1);
+	far_peer_writes(1, 100, 2, 1);
 	say_epoll("more", set, 100);
-	RES(epoll_ctl(set, EPOLL_CTL_MOD, s, &event));
+	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_MOD, s, &event));
 	say_epoll("armed anew", set, 1000);
 	close(s);
 	close(set);
@@ -131,14 +131,14 @@ CASE(tcp_epoll_connecting, "a connect on its way in an epoll set: hung up before
 	fcntl(s, F_SETFL, O_NONBLOCK);
 	set = watched(s, EPOLLIN | EPOLLOUT | EPOLLET);
 	say_epoll("new", set, 50);
-	RES(connect(s, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(connect(s, (struct sockaddr *)&address, sizeof(address)));
 	say_epoll("connected", set, 1000);
 	expect_offloaded(s);
 	close(s);
 	s = tcp_socket();
 	fcntl(s, F_SETFL, O_NONBLOCK);
-	RES(connect(s, (struct sockaddr *)&nobody, sizeof(nobody)));
-	RES(epoll_ctl(set, EPOLL_CTL_ADD, s, &(struct epoll_event){.events = EPOLLOUT, .data.u64 = 9}));
+	SAY_RESULT(connect(s, (struct sockaddr *)&nobody, sizeof(nobody)));
+	SAY_RESULT(epoll_ctl(set, EPOLL_CTL_ADD, s, &(struct epoll_event){.events = EPOLLOUT, .data.u64 = 9}));
 	say_epoll("refused", set, 1000);
 	close(s);
 	close(set);
@@ -146,16 +146,16 @@ CASE(tcp_epoll_connecting, "a connect on its way in an epoll set: hung up before
 
 CASE(tcp_select, "select: readable, writable, exceptional")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	struct timeval limit;
 	fd_set in, out, except;
 
 	for (int i = 0; i < 3; i++) {
 		if (i == 1)
-			far_writes(1, 10, 1, 1);
+			far_peer_writes(1, 10, 1, 1);
 		if (i == 2)
 			peer(far(), "urgent 1 U");
-		let_arrive(50);
+		wait_until_sent_packets_arrived(50);
 		FD_ZERO(&in);
 		FD_ZERO(&out);
 		FD_ZERO(&except);
@@ -163,7 +163,7 @@ CASE(tcp_select, "select: readable, writable, exceptional")
 		FD_SET(s, &out);
 		FD_SET(s, &except);
 		limit = (struct timeval){.tv_sec = 1};
-		RES(select(s + 1, &in, &out, &except, &limit));
+		SAY_RESULT(select(s + 1, &in, &out, &except, &limit));
 		say("in %d out %d except %d", !!FD_ISSET(s, &in), !!FD_ISSET(s, &out), !!FD_ISSET(s, &except));
 	}
 	close(s);
@@ -175,7 +175,7 @@ static void tcp_poll_on_alarm(int sig)
 }
 
 /* What is to be interrupted may begin late, on a busy machine: the next one finds it. */
-static void alarm_with(int flags)
+static void set_alarm_with_handler_flags(int flags)
 {
 	struct sigaction action = {.sa_handler = tcp_poll_on_alarm, .sa_flags = flags};
 
@@ -190,51 +190,52 @@ static void tcp_poll_no_alarm(void)
 
 CASE(tcp_signals, "a signal interrupts recv, send and connect; with SA_RESTART recv goes on")
 {
-	int s = tcp_out(), other = tcp_socket();
+	int s = tcp_connected_to_far_peer(), other = tcp_socket();
 	struct sockaddr_in nobody = address_of("10.9.0.99", 80);
 	ssize_t n;
 
-	alarm_with(0);
+	set_alarm_with_handler_flags(0);
 	say_read(s, 10, 0);
 	tcp_poll_no_alarm();
-	alarm_with(SA_RESTART);
+	set_alarm_with_handler_flags(SA_RESTART);
 	peer(far(), "later 250 write 1 10 3");
 	say_read(s, 10, 0);
 	set_int(s, SOL_SOCKET, SO_SNDBUF, 20000);
-	alarm_with(0);
+	set_alarm_with_handler_flags(0);
 	n = write(s, bytes, sizeof(bytes));
 	tcp_poll_no_alarm();
 	say("write: %s", n > 0 && n < (ssize_t)sizeof(bytes) ? "a part" : n < 0 ? error_name(errno) : "all");
-	run_here("ip neigh replace 10.9.0.99 lladdr 02:00:00:00:00:99 dev $PARITY_IF_FIRST nud permanent");
-	alarm_with(0);
-	RES(connect(other, (struct sockaddr *)&nobody, sizeof(nobody)));
+	run_shell_command_here(
+	        "ip neigh replace 10.9.0.99 lladdr 02:00:00:00:00:99 dev $PARITY_IF_FIRST nud permanent");
+	set_alarm_with_handler_flags(0);
+	SAY_RESULT(connect(other, (struct sockaddr *)&nobody, sizeof(nobody)));
 	tcp_poll_no_alarm();
 	close(other);
 	close(s);
 }
 
-static sigjmp_buf out_of_here;
+static sigjmp_buf handler_jump_target;
 
-static void tcp_poll_jump(int sig)
+static void tcp_poll_handler_jumps_out(int sig)
 {
 	(void)sig;
-	siglongjmp(out_of_here, 1);
+	siglongjmp(handler_jump_target, 1);
 }
 
 CASE(tcp_jump, "siglongjmp out of recv leaves the stream as it was")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	signal(SIGALRM, tcp_poll_jump);
-	if (sigsetjmp(out_of_here, 1) == 0) {
+	signal(SIGALRM, tcp_poll_handler_jumps_out);
+	if (sigsetjmp(handler_jump_target, 1) == 0) {
 		ualarm(100000, 0);
 		say_read(s, 10, 0);
 		say("not reached");
 	}
-	far_writes(1, 10, 5, 1);
+	far_peer_writes(1, 10, 5, 1);
 	say_read(s, 10, MSG_WAITALL);
 	say_write(s, 10, 6, 0);
-	far_reads(1, 10, 6, 1);
+	say_far_peer_reads(1, 10, 6, 1);
 	close(s);
 }
 
@@ -246,7 +247,7 @@ static void *wait_for_ever(void *arg)
 
 CASE(tcp_cancel, "a thread is cancelled in recv; the stream goes on")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	pthread_t thread;
 	void *how = NULL;
 
@@ -255,7 +256,7 @@ CASE(tcp_cancel, "a thread is cancelled in recv; the stream goes on")
 	pthread_cancel(thread);
 	pthread_join(thread, &how);
 	say("cancelled: %d", how == PTHREAD_CANCELED);
-	far_writes(1, 10, 5, 1);
+	far_peer_writes(1, 10, 5, 1);
 	say_read(s, 10, MSG_WAITALL);
 	close(s);
 }
@@ -275,26 +276,26 @@ CASE(tcp_handler_sends, "a signal handler sends on the socket that the program w
 	/* Not signal(), whose flags ThreadSanitizer does not pass on. */
 	struct sigaction action = {.sa_handler = tcp_poll_send_from_handler, .sa_flags = SA_RESTART};
 
-	handler_socket = tcp_out();
+	handler_socket = tcp_connected_to_far_peer();
 	sigaction(SIGALRM, &action, NULL);
 	ualarm(100000, 0);
 	peer(far(), "later 250 write 1 10 3");
 	say_read(handler_socket, 10, 0);
-	far_reads(1, 10, 9, 1);
+	say_far_peer_reads(1, 10, 9, 1);
 	close(handler_socket);
 }
 
 /* ---- O_ASYNC ---- */
 
-static volatile sig_atomic_t told, told_code, told_fd, told_band;
+static volatile sig_atomic_t told, sigio_code, sigio_fd, sigio_band;
 
-static void note_ready(int sig, siginfo_t *info, void *context)
+static void sigio_handler(int sig, siginfo_t *info, void *context)
 {
 	(void)context;
 	if (told == 0) {
-		told_code = info->si_code;
-		told_fd = info->si_fd;
-		told_band = (int)info->si_band;
+		sigio_code = info->si_code;
+		sigio_fd = info->si_fd;
+		sigio_band = (int)info->si_band;
 		told = sig;
 	}
 }
@@ -307,51 +308,51 @@ static void say_signal(const char *what, int s, bool chosen)
 	pause_ms(30);
 	say("%s: %s", what, told == 0 ? "no signal" : strsignal(told));
 	if (told != 0 && chosen)
-		say("%s, code %d, band %#x", told_fd == s ? "of the socket" : "of another", (int)told_code,
-		    (unsigned)told_band);
+		say("%s, code %d, band %#x", sigio_fd == s ? "of the socket" : "of another", (int)sigio_code,
+		    (unsigned)sigio_band);
 	told = 0;
 }
 
 CASE(tcp_async, "O_ASYNC: the owner's signal; the one of F_SETSIG says what is ready, and where")
 {
 	const struct f_owner_ex thread = {.type = F_OWNER_TID, .pid = gettid()};
-	struct sigaction action = {.sa_sigaction = note_ready, .sa_flags = SA_SIGINFO | SA_RESTART};
-	int s = tcp_out();
+	struct sigaction action = {.sa_sigaction = sigio_handler, .sa_flags = SA_SIGINFO | SA_RESTART};
+	int s = tcp_connected_to_far_peer();
 
 	sigaction(SIGIO, &action, NULL);
 	sigaction(SIGURG, &action, NULL);
 	sigaction(SIGRTMIN + 1, &action, NULL);
-	RES(fcntl(s, F_SETOWN, getpid()));
+	SAY_RESULT(fcntl(s, F_SETOWN, getpid()));
 	peer(far(), "urgent 1 U");
 	say_signal("an urgent byte", s, false);
-	RES(fcntl(s, F_SETFL, O_ASYNC | O_NONBLOCK));
-	far_writes(1, 10, 1, 1);
+	SAY_RESULT(fcntl(s, F_SETFL, O_ASYNC | O_NONBLOCK));
+	far_peer_writes(1, 10, 1, 1);
 	say_signal("bytes", s, false);
-	RES(fcntl(s, F_SETSIG, SIGRTMIN + 1));
-	far_writes(1, 10, 1, 1);
+	SAY_RESULT(fcntl(s, F_SETSIG, SIGRTMIN + 1));
+	far_peer_writes(1, 10, 1, 1);
 	say_signal("bytes, by a signal of one's own", s, true);
-	RES(fcntl(s, F_SETSIG, SIGIO));
-	far_writes(1, 10, 1, 1);
+	SAY_RESULT(fcntl(s, F_SETSIG, SIGIO));
+	far_peer_writes(1, 10, 1, 1);
 	say_signal("bytes, by SIGIO as one's own", s, true);
-	RES(fcntl(s, F_SETOWN_EX, &thread));
-	far_writes(1, 10, 1, 1);
+	SAY_RESULT(fcntl(s, F_SETOWN_EX, &thread));
+	far_peer_writes(1, 10, 1, 1);
 	say_signal("bytes, to a thread", s, true);
-	RES(fcntl(s, F_SETSIG, 0));
-	far_writes(1, 10, 1, 1);
+	SAY_RESULT(fcntl(s, F_SETSIG, 0));
+	far_peer_writes(1, 10, 1, 1);
 	say_signal("bytes, to a thread, by SIGIO", s, false);
-	RES(fcntl(s, F_SETSIG, SIGRTMIN + 1));
-	RES(fcntl(s, F_SETOWN, 0));
-	far_writes(1, 10, 1, 1);
+	SAY_RESULT(fcntl(s, F_SETSIG, SIGRTMIN + 1));
+	SAY_RESULT(fcntl(s, F_SETOWN, 0));
+	far_peer_writes(1, 10, 1, 1);
 	say_signal("bytes, to nobody", s, true);
-	RES(fcntl(s, F_SETOWN, getpid()));
-	far_shuts(1, SHUT_WR);
+	SAY_RESULT(fcntl(s, F_SETOWN, getpid()));
+	far_peer_shuts_down(1, SHUT_WR);
 	say_signal("the end", s, true);
 	peer(far(), "reset 1");
 	say_signal("a reset", s, true);
 	close(s);
 }
 
-static void *sleep_in(void *arg)
+static void *sleep_in_epoll_wait(void *arg)
 {
 	struct epoll_event event;
 
@@ -363,21 +364,21 @@ CASE(tcp_epoll_first_member,
      "a thread sleeps in a set while a connection without events is added: nothing ends its wait")
 {
 	struct epoll_event quiet = {.events = EPOLLIN, .data.u64 = 1}, event = {.events = EPOLLIN, .data.u64 = 7};
-	int s = tcp_out(), ends[2], told = 0;
+	int s = tcp_connected_to_far_peer(), ends[2], told = 0;
 
 	if (pipe(ends) != 0)
-		give_up("pipe");
+		die_with_message("pipe");
 	for (int i = 0; i < 100; i++) {
 		int set = epoll_create1(0);
 		pthread_t sleeper;
 		void *n;
 
 		if (epoll_ctl(set, EPOLL_CTL_ADD, ends[0], &quiet) != 0 ||
-		    pthread_create(&sleeper, NULL, sleep_in, &set) != 0)
-			give_up("a sleeper");
+		    pthread_create(&sleeper, NULL, sleep_in_epoll_wait, &set) != 0)
+			die_with_message("a sleeper");
 		pause_ms(2);
 		if (epoll_ctl(set, EPOLL_CTL_ADD, s, &event) != 0)
-			give_up("epoll_ctl");
+			die_with_message("epoll_ctl");
 		pthread_join(sleeper, &n);
 		told += n != NULL;
 		close(set);

@@ -11,10 +11,10 @@
 
 #include "parity.h"
 
-static int bound_and_connected(int from, int port, long *rc)
+static int tcp_socket_bound_and_connected(int from, int port, long *rc)
 {
 	struct sockaddr_in address = address_of(there, port);
-	int s = tcp_at(here, from);
+	int s = tcp_socket_bound_to(here, from);
 
 	*rc = connect(s, (struct sockaddr *)&address, sizeof(address));
 	return s;
@@ -26,26 +26,26 @@ CASE(tcp_time_wait_connect, "from a port whose connection is in TIME_WAIT: with 
 	    mine;
 	long rc;
 
-	s = bound_and_connected(0, port, &rc);
+	s = tcp_socket_bound_and_connected(0, port, &rc);
 	mine = port_of(s);
 	result("connect", rc);
 	peer(far(), "accept 0 1 2000");
 	close(s);
 	peer(far(), "close 1");
-	let_arrive(20);
-	s = bound_and_connected(mine, port, &rc);
+	wait_until_sent_packets_arrived(20);
+	s = tcp_socket_bound_and_connected(mine, port, &rc);
 	result("to the same peer", rc);
 	close(s);
-	s = bound_and_connected(mine, other, &rc);
+	s = tcp_socket_bound_and_connected(mine, other, &rc);
 	result("to another", rc);
 	expect_offloaded(s);
 	peer(far(), "accept 2 1 2000");
 	say_write(s, 10, 1, 0);
-	far_reads(1, 10, 1, 1);
+	say_far_peer_reads(1, 10, 1, 1);
 	close(s);
 	peer(far(), "close 1");
 	pause_ms(1500); /* tcp_tw_reuse is for loopback only, by default */
-	s = bound_and_connected(mine, port, &rc);
+	s = tcp_socket_bound_and_connected(mine, port, &rc);
 	result("later", rc);
 	close(s);
 }
@@ -57,12 +57,12 @@ CASE(tcp_time_wait_accept, "a peer connects from the port whose connection is in
 	port = atoi(peer(far(), "dial 1 %s %d", here, port_of(l)));
 	s = accept(l, NULL, NULL);
 	close(s);
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 	peer(far(), "close 1");
-	let_arrive(20);
+	wait_until_sent_packets_arrived(20);
 	say("dials again: %s",
 	    atoi(peer(far(), "dial 2 %s %d %s %d", here, port_of(l), there, port)) == port ? "from there" : "not");
-	s = OKAY(accept(l, NULL, NULL));
+	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	expect_offloaded(s);
 	peer(far(), "write 2 10 1");
 	say_read(s, 10, MSG_WAITALL);
@@ -75,10 +75,10 @@ static int reuse_port_listener(int port)
 	struct sockaddr_in address = address_of(here, port);
 	int l = tcp_socket();
 
-	RES(set_int(l, SOL_SOCKET, SO_REUSEPORT, 1));
-	RES(bind(l, (struct sockaddr *)&address, sizeof(address)));
-	RES(listen(l, 32));
-	RES(fcntl(l, F_SETFL, O_NONBLOCK));
+	SAY_RESULT(set_int(l, SOL_SOCKET, SO_REUSEPORT, 1));
+	SAY_RESULT(bind(l, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(listen(l, 32));
+	SAY_RESULT(fcntl(l, F_SETFL, O_NONBLOCK));
 	return l;
 }
 
@@ -92,7 +92,7 @@ CASE(tcp_reuse_port, "two listeners with SO_REUSEPORT share what comes; one is c
 	expect_offloaded(l[1]);
 	for (int i = 0; i < 16; i++)
 		peer(far(), "dial %d %s %d", 10 + i, here, port_of(l[0]));
-	let_arrive(50);
+	wait_until_sent_packets_arrived(50);
 	for (int i = 0; i < 2; i++) {
 		for (; (fd = accept(l[i], NULL, NULL)) >= 0; accepted++)
 			close(fd);
@@ -101,7 +101,7 @@ CASE(tcp_reuse_port, "two listeners with SO_REUSEPORT share what comes; one is c
 	close(l[0]);
 	for (int i = 0; i < 8; i++)
 		peer(far(), "dial %d %s %d", 30 + i, here, port_of(l[1]));
-	let_arrive(50);
+	wait_until_sent_packets_arrived(50);
 	for (accepted = 0; (fd = accept(l[1], NULL, NULL)) >= 0; accepted++)
 		close(fd);
 	say("%d accepted by the other alone", accepted);
@@ -117,12 +117,12 @@ CASE(tcp_backlog_full, "a full queue lets nobody in: who comes then is let in wh
 	peer(far(), "later 0 dial 3 %s %d", here, port_of(l));
 	pause_ms(300);
 	for (int i = 0; i < 2; i++) {
-		s = OKAY(accept(l, NULL, NULL));
+		s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 		close(s);
 	}
 	say_state("the third", l, POLLIN, 100);
 	say_state("and its next attempt", l, POLLIN, 3000);
-	s = OKAY(accept(l, NULL, NULL));
+	s = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	peer(far(), "write 3 10 5");
 	say_read(s, 10, MSG_WAITALL);
 	close(s);
@@ -134,30 +134,30 @@ CASE(tcp_bind_taken, "ports that are taken: by a listener, by a connection, by a
 	int l = tcp_listener(here, 0, 5), s = tcp_socket(), in, port;
 	struct sockaddr_in address = address_of(here, port_of(l));
 
-	RES(bind(s, (struct sockaddr *)&address, sizeof(address)));
-	RES(set_int(s, SOL_SOCKET, SO_REUSEADDR, 1));
-	RES(bind(s, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(bind(s, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_REUSEADDR, 1));
+	SAY_RESULT(bind(s, (struct sockaddr *)&address, sizeof(address)));
 	close(s);
 	peer(far(), "dial 1 %s %d", here, port_of(l));
-	in = OKAY(accept(l, NULL, NULL));
+	in = SAY_OK_OR_ERROR(accept(l, NULL, NULL));
 	port = port_of(l);
 	close(l);
 	address = address_of(here, port);
 	s = tcp_socket();
-	RES(bind(s, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(bind(s, (struct sockaddr *)&address, sizeof(address)));
 	say("another process: %s", atoi(peer(near(), "listen 0 %s %d", here, port)) == port ? "listens" : "not");
-	RES(set_int(s, SOL_SOCKET, SO_REUSEADDR, 1));
-	RES(bind(s, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_REUSEADDR, 1));
+	SAY_RESULT(bind(s, (struct sockaddr *)&address, sizeof(address)));
 	peer(near(), "close 0");
 	say_write(in, 10, 1, 0);
-	far_reads(1, 10, 1, 1);
+	say_far_peer_reads(1, 10, 1, 1);
 	close(in);
 	close(s);
 }
 
 /* ---- TIME_WAIT, and who may bind then ---- */
 
-static int listener_with(const char *ip, int port, int reuse)
+static int listener_with_reuse_option(const char *ip, int port, int reuse)
 {
 	struct sockaddr_in address = address_of(ip, port);
 	int l = tcp_socket();
@@ -165,7 +165,7 @@ static int listener_with(const char *ip, int port, int reuse)
 	if (reuse != 0)
 		set_int(l, SOL_SOCKET, reuse, 1);
 	if (bind(l, (struct sockaddr *)&address, sizeof(address)) != 0 || listen(l, 4) != 0)
-		give_up("a listener");
+		die_with_message("a listener");
 	return l;
 }
 
@@ -178,9 +178,9 @@ static void serve_one(int l)
 	s = accept(l, NULL, NULL);
 	expect_offloaded(s);
 	close(s);
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 	peer(far(), "close 1");
-	let_arrive(20);
+	wait_until_sent_packets_arrived(20);
 }
 
 static void say_bind(const char *ip, const char *name, int port, int reuse, const char *how)
@@ -218,7 +218,7 @@ static const char *const reuse_names[] = {"no option", "SO_REUSEADDR", "SO_REUSE
 CASE(tcp_time_wait_bind, "a listener is closed whose connection is in TIME_WAIT: who may bind the port then")
 {
 	for (int i = 0; i < 6; i++) {
-		int l = listener_with(i < 3 ? here : "0.0.0.0", 0, reuses[i % 3]), port = port_of(l);
+		int l = listener_with_reuse_option(i < 3 ? here : "0.0.0.0", 0, reuses[i % 3]), port = port_of(l);
 
 		serve_one(l);
 		close(l);
@@ -229,7 +229,7 @@ CASE(tcp_time_wait_bind, "a listener is closed whose connection is in TIME_WAIT:
 
 static void serve_and_end(int reuse, bool listener_first, int to)
 {
-	int l = listener_with(here, 0, reuse), port = port_of(l), s;
+	int l = listener_with_reuse_option(here, 0, reuse), port = port_of(l), s;
 
 	if (write(to, &port, sizeof(port)) != sizeof(port) || dup2(to, STDOUT_FILENO) < 0)
 		_exit(1);
@@ -242,14 +242,14 @@ static void serve_and_end(int reuse, bool listener_first, int to)
 	expect_offloaded(s);
 	close(l);
 	close(s);
-	far_reads(1, 1, 0, 1);
+	say_far_peer_reads(1, 1, 0, 1);
 	peer(far(), "close 1");
-	let_arrive(20);
+	wait_until_sent_packets_arrived(20);
 	exit(0);
 }
 
 /* Whether the kernel has a connection of a port's that waits. */
-static bool kernel_waits(int port)
+static bool kernel_has_time_wait_conn(int port)
 {
 	static const char *const lists[] = {"/proc/net/tcp", "/proc/net/tcp6"};
 	char line[512];
@@ -273,7 +273,7 @@ static bool kernel_waits(int port)
  * A kernel that is short of memory, or has too many orphans, closes such a connection at once: there is nothing to ask
  * about then, and the process is started again.
  */
-static int port_of_the_dead(int reuse, bool listener_first, int *status)
+static int port_of_dead_process_conn(int reuse, bool listener_first, int *status)
 {
 	char said[256];
 	int ends[2], port = 0;
@@ -284,20 +284,20 @@ static int port_of_the_dead(int reuse, bool listener_first, int *status)
 		pid_t pid;
 
 		if (pipe(ends) != 0)
-			give_up("pipe");
+			die_with_message("pipe");
 		pid = fork();
 		if (pid == 0)
 			serve_and_end(reuse, listener_first, ends[1]);
 		close(ends[1]);
 		if (read(ends[0], &port, sizeof(port)) != sizeof(port))
-			give_up("the child");
+			die_with_message("the child");
 		while ((n = read(ends[0], said + have, sizeof(said) - 1 - have)) > 0)
 			have += (size_t)n;
 		said[have] = 0;
 		close(ends[0]);
 		if (waitpid(pid, status, 0) != pid)
-			give_up("the child's end");
-		if (getenv("PARITY_PRELOAD") != NULL || kernel_waits(port))
+			die_with_message("the child's end");
+		if (getenv("PARITY_PRELOAD") != NULL || kernel_has_time_wait_conn(port))
 			break;
 		fprintf(stderr, "nothing is left of the connection of port %d\n", port);
 	}
@@ -309,7 +309,7 @@ static int port_of_the_dead(int reuse, bool listener_first, int *status)
 CASE(tcp_time_wait_of_the_dead, "a process has ended whose connection is in TIME_WAIT: who may bind the port then")
 {
 	for (int i = 0; i < 6; i++) {
-		int status = 0, port = port_of_the_dead(reuses[i % 3], i >= 3, &status);
+		int status = 0, port = port_of_dead_process_conn(reuses[i % 3], i >= 3, &status);
 
 		say("its listener had %s%s, status %x", reuse_names[i % 3], i >= 3 ? ", and was closed first" : "",
 		    (unsigned)status);

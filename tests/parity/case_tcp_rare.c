@@ -19,16 +19,16 @@ CASE(tcp_rare_disconnect, "connect(AF_UNSPEC) cuts a connection off: the socket 
 	const struct sockaddr unspec = {.sa_family = AF_UNSPEC};
 
 	for (int kind = 0; kind < 5; kind++) {
-		int s = tcp_out();
+		int s = tcp_connected_to_far_peer();
 
 		if (kind >= 3) {
-			far_shuts(1, SHUT_WR);
+			far_peer_shuts_down(1, SHUT_WR);
 			is_readable(s, 2000); /* and acknowledged */
 		}
 		if (kind == 4)
-			OKAY(shutdown(s, SHUT_WR));
-		let_arrive(30);
-		RES(connect(s, &unspec, sizeof(unspec)));
+			SAY_OK_OR_ERROR(shutdown(s, SHUT_WR));
+		wait_until_sent_packets_arrived(30);
+		SAY_RESULT(connect(s, &unspec, sizeof(unspec)));
 		say_state("cut off", s, POLLERR, 50);
 		if (kind == 0)
 			say_so_error(s);
@@ -38,8 +38,8 @@ CASE(tcp_rare_disconnect, "connect(AF_UNSPEC) cuts a connection off: the socket 
 			say_read(s, 10, 0);
 		say_so_error(s);
 		say_read(s, 10, 0);
-		let_arrive(10);
-		far_state(1);
+		wait_until_sent_packets_arrived(10);
+		say_far_peer_state(1);
 		close(s);
 	}
 }
@@ -47,22 +47,22 @@ CASE(tcp_rare_disconnect, "connect(AF_UNSPEC) cuts a connection off: the socket 
 CASE(tcp_rare_data_for_nobody, "data for who has shut both sides resets the connection, and he is told")
 {
 	for (int kind = 0; kind < 3; kind++) {
-		int s = tcp_out();
+		int s = tcp_connected_to_far_peer();
 
 		if (kind == 0)
-			OKAY(shutdown(s, SHUT_RDWR));
+			SAY_OK_OR_ERROR(shutdown(s, SHUT_RDWR));
 		else
-			OKAY(shutdown(s, SHUT_WR));
-		let_arrive(30);
+			SAY_OK_OR_ERROR(shutdown(s, SHUT_WR));
+		wait_until_sent_packets_arrived(30);
 		if (kind == 2)
-			OKAY(shutdown(s, SHUT_RD));
-		far_writes(1, 100, 1, 1);
-		let_arrive(50);
+			SAY_OK_OR_ERROR(shutdown(s, SHUT_RD));
+		far_peer_writes(1, 100, 1, 1);
+		wait_until_sent_packets_arrived(50);
 		say_state("after", s, POLLERR, 30);
 		say_write(s, 0, 1, MSG_NOSIGNAL);
 		say_read(s, 100, MSG_DONTWAIT);
 		say_so_error(s);
-		far_state(1);
+		say_far_peer_state(1);
 		close(s);
 	}
 }
@@ -70,23 +70,23 @@ CASE(tcp_rare_data_for_nobody, "data for who has shut both sides resets the conn
 CASE(tcp_rare_urgent_unread, "an urgent byte that reading has not passed is unread data to close")
 {
 	for (int kind = 0; kind < 5; kind++) {
-		int s = tcp_out();
+		int s = tcp_connected_to_far_peer();
 
 		if (kind == 3)
-			far_writes(1, 10, 1, 1);
+			far_peer_writes(1, 10, 1, 1);
 		peer(far(), "urgent 1 U");
-		let_arrive(50);
+		wait_until_sent_packets_arrived(50);
 		if (kind == 1)
 			say_read(s, 10, MSG_OOB);
 		else if (kind == 2)
-			OKAY(shutdown(s, SHUT_RD));
+			SAY_OK_OR_ERROR(shutdown(s, SHUT_RD));
 		else if (kind == 3)
 			say_read(s, 100, 0);
 		else if (kind == 4)
 			say_read(s, 100, MSG_DONTWAIT);
 		close(s);
-		let_arrive(50);
-		far_state(1);
+		wait_until_sent_packets_arrived(50);
+		say_far_peer_state(1);
 	}
 }
 
@@ -94,16 +94,16 @@ CASE(tcp_rare_nothing_to_send, "a send of nothing fails where any other would")
 {
 	struct iovec none = {0};
 	struct msghdr msg = {.msg_iov = &none, .msg_iovlen = 1};
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
 	say_write(s, 0, 1, 0);
 	peer(far(), "reset 1");
-	let_arrive(50);
+	wait_until_sent_packets_arrived(50);
 	say_write(s, 10, 1, MSG_NOSIGNAL);
 	say_write(s, 0, 1, MSG_NOSIGNAL);
-	RES(sendmsg(s, &msg, MSG_NOSIGNAL));
+	SAY_RESULT(sendmsg(s, &msg, MSG_NOSIGNAL));
 	msg.msg_iovlen = 0;
-	RES(sendmsg(s, &msg, MSG_NOSIGNAL));
+	SAY_RESULT(sendmsg(s, &msg, MSG_NOSIGNAL));
 	close(s);
 }
 
@@ -119,12 +119,12 @@ static void tcp_rare_send_with(int s, int level, int type, size_t len, uint32_t 
 
 	memcpy(CMSG_DATA(&control.head), &value, sizeof(value));
 	say("level %d type %d length %zu value %u:", level, type, len, value);
-	RES(sendmsg(s, &msg, MSG_NOSIGNAL));
+	SAY_RESULT(sendmsg(s, &msg, MSG_NOSIGNAL));
 }
 
 CASE(tcp_rare_control, "control messages of a send: which are refused; none is sent")
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
 	tcp_rare_send_with(s, SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(4), 0);
 	tcp_rare_send_with(s, SOL_SOCKET, SO_TIMESTAMPING, CMSG_LEN(4), 1 << 20);
@@ -136,8 +136,8 @@ CASE(tcp_rare_control, "control messages of a send: which are refused; none is s
 	tcp_rare_send_with(s, IPPROTO_IP, 8, CMSG_LEN(4), 7);
 	tcp_rare_send_with(s, IPPROTO_IP, 8, 3, 7);
 	tcp_rare_send_with(s, IPPROTO_IP, 8, 100, 7);
-	far_reads(1, 10, 1, 20);
-	OKAY(shutdown(s, SHUT_WR));
+	say_far_peer_reads(1, 10, 1, 20);
+	SAY_OK_OR_ERROR(shutdown(s, SHUT_WR));
 	tcp_rare_send_with(s, SOL_SOCKET, 50, CMSG_LEN(4), 7);
 	close(s);
 }
@@ -147,23 +147,23 @@ CASE(tcp_rare_row, "recvmmsg tells an error before anything that has come")
 	char bytes[3][10] = {{0}};
 	struct iovec piece[3];
 	struct mmsghdr row[3];
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
 	memset(row, 0, sizeof(row));
 	for (int i = 0; i < 3; i++) {
 		piece[i] = (struct iovec){bytes[i], sizeof(bytes[i])};
 		row[i].msg_hdr = (struct msghdr){.msg_iov = &piece[i], .msg_iovlen = 1};
 	}
-	far_writes(1, 30, 1, 1);
-	let_arrive(30);
-	RES(recvmmsg(s, row, 3, MSG_DONTWAIT, NULL));
-	RES(recvmmsg(s, row, 3, MSG_DONTWAIT, NULL));
-	far_writes(1, 15, 2, 1);
+	far_peer_writes(1, 30, 1, 1);
+	wait_until_sent_packets_arrived(30);
+	SAY_RESULT(recvmmsg(s, row, 3, MSG_DONTWAIT, NULL));
+	SAY_RESULT(recvmmsg(s, row, 3, MSG_DONTWAIT, NULL));
+	far_peer_writes(1, 15, 2, 1);
 	peer(far(), "reset 1");
-	let_arrive(50);
-	RES(recvmmsg(s, row, 3, MSG_DONTWAIT, NULL));
-	RES(recvmmsg(s, row, 3, MSG_DONTWAIT, NULL));
-	RES(recvmmsg(s, row, 3, MSG_DONTWAIT, NULL));
+	wait_until_sent_packets_arrived(50);
+	SAY_RESULT(recvmmsg(s, row, 3, MSG_DONTWAIT, NULL));
+	SAY_RESULT(recvmmsg(s, row, 3, MSG_DONTWAIT, NULL));
+	SAY_RESULT(recvmmsg(s, row, 3, MSG_DONTWAIT, NULL));
 	say_so_error(s);
 	close(s);
 }
@@ -173,21 +173,21 @@ CASE(tcp_rare_row_fault, "recvmmsg: an error after the first is left to the next
 	char bytes[10] = {0};
 	struct iovec piece[2] = {{bytes, sizeof(bytes)}, {bad_pointer(), 10}};
 	struct mmsghdr row[2];
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
 	memset(row, 0, sizeof(row));
 	for (int i = 0; i < 2; i++)
 		row[i].msg_hdr = (struct msghdr){.msg_iov = &piece[i], .msg_iovlen = 1};
-	far_writes(1, 30, 1, 1);
-	let_arrive(30);
-	RES(recvmmsg(s, row, 2, MSG_DONTWAIT, NULL));
+	far_peer_writes(1, 30, 1, 1);
+	wait_until_sent_packets_arrived(30);
+	SAY_RESULT(recvmmsg(s, row, 2, MSG_DONTWAIT, NULL));
 	say_state("left", s, POLLERR, 20);
 	say_read(s, 10, MSG_DONTWAIT);
 	say_so_error(s);
-	far_writes(1, 30, 1, 1);
-	let_arrive(30);
-	RES(recvmmsg(s, row, 2, MSG_DONTWAIT, NULL));
-	RES(recvmmsg(s, row, 2, MSG_DONTWAIT, NULL));
+	far_peer_writes(1, 30, 1, 1);
+	wait_until_sent_packets_arrived(30);
+	SAY_RESULT(recvmmsg(s, row, 2, MSG_DONTWAIT, NULL));
+	SAY_RESULT(recvmmsg(s, row, 2, MSG_DONTWAIT, NULL));
 	say_read(s, 10, MSG_DONTWAIT);
 	close(s);
 }
@@ -199,13 +199,13 @@ CASE(tcp_rare_address, "connect: an address that is too long is refused before a
 	int s = tcp_socket();
 
 	memcpy(address, &to, sizeof(to));
-	RES(connect(s, (struct sockaddr *)address, sizeof(address[0]) + 1));
-	RES(connect(s, (struct sockaddr *)address, (socklen_t)-1));
-	RES(connect(s, (struct sockaddr *)address, sizeof(address[0])));
+	SAY_RESULT(connect(s, (struct sockaddr *)address, sizeof(address[0]) + 1));
+	SAY_RESULT(connect(s, (struct sockaddr *)address, (socklen_t)-1));
+	SAY_RESULT(connect(s, (struct sockaddr *)address, sizeof(address[0])));
 	close(s);
-	s = tcp_out();
-	RES(connect(s, (struct sockaddr *)address, sizeof(address[0]) + 1));
-	RES(connect(s, (struct sockaddr *)address, 1));
+	s = tcp_connected_to_far_peer();
+	SAY_RESULT(connect(s, (struct sockaddr *)address, sizeof(address[0]) + 1));
+	SAY_RESULT(connect(s, (struct sockaddr *)address, 1));
 	close(s);
 }
 
@@ -226,16 +226,16 @@ CASE(tcp_rare_options, "SO_PEERNAME, and options that are taken before a connect
 
 	tcp_rare_say_option(s, "of nobody", SO_PEERNAME, 16);
 	close(s);
-	s = tcp_out();
+	s = tcp_connected_to_far_peer();
 	tcp_rare_say_option(s, "the peer's name", SO_PEERNAME, 16);
 	tcp_rare_say_option(s, "part of it", SO_PEERNAME, 2);
 	tcp_rare_say_option(s, "more than it", SO_PEERNAME, 17);
-	RES(set_int(s, IPPROTO_TCP, TCP_FASTOPEN, 5));
-	RES(set_int(s, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1));
-	far_writes(1, 10, 2, 1);
+	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_FASTOPEN, 5));
+	SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1));
+	far_peer_writes(1, 10, 2, 1);
 	say_read(s, 10, MSG_WAITALL);
 	peer(far(), "reset 1");
-	let_arrive(50);
+	wait_until_sent_packets_arrived(50);
 	tcp_rare_say_option(s, "of one that has gone", SO_PEERNAME, 16);
 	close(s);
 }
@@ -245,16 +245,16 @@ CASE(tcp_rare_no_time, "a negative SO_RCVTIMEO or SO_SNDTIMEO: a call does not w
 	const struct timeval before = {.tv_sec = -1}, unset = {0};
 	struct timeval now = {.tv_sec = 5};
 	socklen_t len = sizeof(now);
-	int s = tcp_out(), udp = udp_to(there, 9);
+	int s = tcp_connected_to_far_peer(), udp = udp_socket_connected_to(there, 9);
 
-	RES(setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &before, sizeof(before)));
-	RES(getsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &now, &len));
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &before, sizeof(before)));
+	SAY_RESULT(getsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &now, &len));
 	say("%ld.%06ld", (long)now.tv_sec, (long)now.tv_usec);
 	say_read(s, 10, 0);
-	RES(setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &unset, sizeof(unset)));
+	SAY_RESULT(setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &unset, sizeof(unset)));
 	peer(far(), "later 100 write 1 10 3 1");
 	say_read(s, 10, MSG_WAITALL);
-	RES(setsockopt(udp, SOL_SOCKET, SO_RCVTIMEO, &before, sizeof(before)));
+	SAY_RESULT(setsockopt(udp, SOL_SOCKET, SO_RCVTIMEO, &before, sizeof(before)));
 	say_read(udp, 10, 0);
 	close(udp);
 	close(s);
@@ -262,12 +262,12 @@ CASE(tcp_rare_no_time, "a negative SO_RCVTIMEO or SO_SNDTIMEO: a call does not w
 
 CASE(tcp_rare_inq_at_mark, "FIONREAD right before an urgent byte is 0, whatever follows")
 {
-	int s = tcp_out(), waiting = -1;
+	int s = tcp_connected_to_far_peer(), waiting = -1;
 
-	far_writes(1, 10, 1, 1);
+	far_peer_writes(1, 10, 1, 1);
 	peer(far(), "urgent 1 U");
-	far_writes(1, 20, 2, 1);
-	let_arrive(50);
+	far_peer_writes(1, 20, 2, 1);
+	wait_until_sent_packets_arrived(50);
 	ioctl(s, FIONREAD, &waiting);
 	say("before: %d", waiting);
 	say_read(s, 10, 0);
@@ -306,13 +306,13 @@ static void *tcp_rare_wait_for(void *arg)
 	return NULL;
 }
 
-static void change_meanwhile(const char *what, struct waiter waiter, int level, int name, int value)
+static void say_wait_with_option_changed(const char *what, struct waiter waiter, int level, int name, int value)
 {
 	pthread_t thread;
 
 	pthread_create(&thread, NULL, tcp_rare_wait_for, &waiter);
 	pause_ms(200);
-	RES(set_int(waiter.fd, level, name, value));
+	SAY_RESULT(set_int(waiter.fd, level, name, value));
 	pthread_join(thread, NULL);
 	say("%s: %s", what, waiter.took_ms < 150 ? "did not wait" : waiter.took_ms < 1500 ? "woken" : "not woken");
 }
@@ -322,19 +322,19 @@ CASE(tcp_rare_marks_moved, "who waits is woken when a low-water mark or a buffer
 	static char bytes[1 << 16];
 
 	for (int by_epoll = 0; by_epoll < 2; by_epoll++) {
-		int s = tcp_out();
+		int s = tcp_connected_to_far_peer();
 
-		RES(set_int(s, SOL_SOCKET, SO_RCVLOWAT, 100));
-		far_writes(1, 50, 1, 1);
-		let_arrive(50);
-		change_meanwhile("bytes", (struct waiter){.fd = s, .events = POLLIN, .by_epoll = by_epoll}, SOL_SOCKET,
-		                 SO_RCVLOWAT, 20);
-		RES(fcntl(s, F_SETFL, O_NONBLOCK));
+		SAY_RESULT(set_int(s, SOL_SOCKET, SO_RCVLOWAT, 100));
+		far_peer_writes(1, 50, 1, 1);
+		wait_until_sent_packets_arrived(50);
+		say_wait_with_option_changed("bytes", (struct waiter){.fd = s, .events = POLLIN, .by_epoll = by_epoll},
+		                             SOL_SOCKET, SO_RCVLOWAT, 20);
+		SAY_RESULT(fcntl(s, F_SETFL, O_NONBLOCK));
 		for (int full = 0; full < 4; full++, pause_ms(100)) /* until what is under way has arrived as well */
 			while (write(s, bytes, sizeof(bytes)) > 0)
 				full = 0;
-		change_meanwhile("room", (struct waiter){.fd = s, .events = POLLOUT, .by_epoll = by_epoll}, SOL_SOCKET,
-		                 SO_SNDBUFFORCE, 64 << 20);
+		say_wait_with_option_changed("room", (struct waiter){.fd = s, .events = POLLOUT, .by_epoll = by_epoll},
+		                             SOL_SOCKET, SO_SNDBUFFORCE, 64 << 20);
 		close(s);
 	}
 }

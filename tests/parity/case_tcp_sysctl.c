@@ -14,7 +14,7 @@
 
 static char bytes[65536];
 
-static void write_setting(const char *name, const char *value)
+static void write_sysctl(const char *name, const char *value)
 {
 	char path[96];
 	const int len = (int)strlen(value);
@@ -23,11 +23,11 @@ static void write_setting(const char *name, const char *value)
 	snprintf(path, sizeof(path), "/proc/sys/net/ipv4/%s", name);
 	fd = open(path, O_WRONLY);
 	if (fd < 0 || write(fd, value, (size_t)len) != len)
-		give_up("%s", path);
+		die_with_message("%s", path);
 	close(fd);
 }
 
-static void read_setting(const char *name, char *value, size_t size)
+static void read_sysctl_value(const char *name, char *value, size_t size)
 {
 	char path[96];
 	ssize_t got;
@@ -37,7 +37,7 @@ static void read_setting(const char *name, char *value, size_t size)
 	fd = open(path, O_RDONLY);
 	got = read(fd, value, size - 1);
 	if (got <= 0)
-		give_up("%s", path);
+		die_with_message("%s", path);
 	value[got] = '\0';
 	close(fd);
 }
@@ -46,18 +46,18 @@ static void read_setting(const char *name, char *value, size_t size)
  * The rest of the case runs with this setting, in a child: however that ends, its parent puts back what was, before the
  * next case begins.
  */
-static void with_setting(const char *name, const char *value)
+static void run_rest_of_case_with_sysctl(const char *name, const char *value)
 {
 	char before[64];
 	sigset_t ends, mask;
 	int status = -1;
 	pid_t child;
 
-	read_setting(name, before, sizeof(before));
+	read_sysctl_value(name, before, sizeof(before));
 	sigemptyset(&ends);
 	sigaddset(&ends, SIGTERM);
 	sigprocmask(SIG_BLOCK, &ends, &mask);
-	write_setting(name, value);
+	write_sysctl(name, value);
 	child = fork();
 	if (child == 0) {
 		sigprocmask(SIG_SETMASK, &mask, NULL);
@@ -65,7 +65,7 @@ static void with_setting(const char *name, const char *value)
 	}
 	if (child > 0)
 		waitpid(child, &status, 0);
-	write_setting(name, before);
+	write_sysctl(name, before);
 	_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 1);
 }
 
@@ -75,12 +75,12 @@ static struct tcp_info tcp_sysctl_info_of(int fd)
 	socklen_t len = sizeof(info);
 
 	if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
-		give_up("TCP_INFO");
+		die_with_message("TCP_INFO");
 	return info;
 }
 
 /* What the peer has seen of our SYN or SYN-ACK, and both ends of it; some bytes go each way. */
-static void say_agreed(const char *what, int fd)
+static void say_agreed_tcp_options(const char *what, int fd)
 {
 	const struct tcp_info info = tcp_sysctl_info_of(fd);
 
@@ -89,27 +89,27 @@ static void say_agreed(const char *what, int fd)
 	    (info.tcpi_options & 4) != 0, info.tcpi_snd_wscale != 0 ? "some" : "none");
 	for (int i = 0; i < 3; i++) {
 		say_write(fd, 60000, i, 0);
-		far_reads(1, 60000, i, 1);
-		far_writes(1, 50000, i, 1);
+		say_far_peer_reads(1, 60000, i, 1);
+		far_peer_writes(1, 50000, i, 1);
 		say_read(fd, 50000, MSG_WAITALL);
 	}
 }
 
 static void say_both_sides_agreed(void)
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 
-	say_agreed("out", s);
+	say_agreed_tcp_options("out", s);
 	close(s);
 	peer(far(), "close 1");
-	s = tcp_in(NULL);
-	say_agreed("in", s);
+	s = tcp_accepted_from_far_peer(NULL);
+	say_agreed_tcp_options("in", s);
 	close(s);
 }
 
 CASE(tcp_sysctl_sack, "tcp_sack 0: neither offered nor agreed to, on either side of a connection")
 {
-	with_setting("tcp_sack", "0");
+	run_rest_of_case_with_sysctl("tcp_sack", "0");
 	say_both_sides_agreed();
 }
 
@@ -118,12 +118,12 @@ CASE(tcp_sysctl_window_scaling, "tcp_window_scaling 0: neither offered nor agree
 	struct tcp_info info;
 	int s;
 
-	with_setting("tcp_window_scaling", "0");
+	run_rest_of_case_with_sysctl("tcp_window_scaling", "0");
 	say_both_sides_agreed();
-	s = tcp_out();
+	s = tcp_connected_to_far_peer();
 	for (int i = 0; i < 10; i++) {
 		say_write(s, 60000, i, 0);
-		far_reads(1, 60000, i, 1);
+		say_far_peer_reads(1, 60000, i, 1);
 	}
 	info = tcp_sysctl_info_of(s);
 	say("the peer's window %s", info.tcpi_snd_wnd > 1000 && info.tcpi_snd_wnd <= 65535 ? "sane" : "odd");
@@ -133,22 +133,22 @@ CASE(tcp_sysctl_window_scaling, "tcp_window_scaling 0: neither offered nor agree
 /* What a connection may send at once after a pause of several timeouts, beside before. The kernel's BBR keeps it. */
 static void say_window_after_pause(void)
 {
-	int s = tcp_out();
+	int s = tcp_connected_to_far_peer();
 	unsigned before, after;
 
-	RES(setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5));
+	SAY_RESULT(setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, "cubic", 5));
 	for (int i = 0; i < 40; i++) {
 		fill(bytes, sizeof(bytes), i);
 		if (send(s, bytes, sizeof(bytes), 0) != sizeof(bytes))
-			give_up("send");
+			die_with_message("send");
 		peer(far(), "read 1 %d %d 1", (int)sizeof(bytes), i);
 	}
-	let_arrive(100);
+	wait_until_sent_packets_arrived(100);
 	before = tcp_sysctl_info_of(s).tcpi_snd_cwnd;
 	say("before: %s", before >= 20 ? "a large window" : "a small window");
 	pause_ms(1300);
 	say_write(s, 100, 1, 0);
-	far_reads(1, 100, 1, 1);
+	say_far_peer_reads(1, 100, 1, 1);
 	after = tcp_sysctl_info_of(s).tcpi_snd_cwnd;
 	if (after >= before)
 		say("after a pause: as before");
@@ -159,13 +159,13 @@ static void say_window_after_pause(void)
 
 CASE(tcp_sysctl_idle_restart, "tcp_slow_start_after_idle 1: after a pause the window is what it was at the start")
 {
-	with_setting("tcp_slow_start_after_idle", "1");
+	run_rest_of_case_with_sysctl("tcp_slow_start_after_idle", "1");
 	say_window_after_pause();
 }
 
 CASE(tcp_sysctl_no_idle_restart, "tcp_slow_start_after_idle 0: after a pause the window is what it was before")
 {
-	with_setting("tcp_slow_start_after_idle", "0");
+	run_rest_of_case_with_sysctl("tcp_slow_start_after_idle", "0");
 	say_window_after_pause();
 }
 
@@ -173,12 +173,12 @@ CASE(tcp_sysctl_notsent_lowat, "tcp_notsent_lowat bounds what waits, unless the 
 {
 	int s, unsent = 0;
 
-	with_setting("tcp_notsent_lowat", "20000");
-	s = tcp_out();
-	RES(set_int(s, SOL_SOCKET, SO_SNDBUF, 200000));
+	run_rest_of_case_with_sysctl("tcp_notsent_lowat", "20000");
+	s = tcp_connected_to_far_peer();
+	SAY_RESULT(set_int(s, SOL_SOCKET, SO_SNDBUF, 200000));
 	for (int own = 0; own <= 1; own++) {
 		if (own)
-			RES(set_int(s, IPPROTO_TCP, TCP_NOTSENT_LOWAT, -1)); /* none */
+			SAY_RESULT(set_int(s, IPPROTO_TCP, TCP_NOTSENT_LOWAT, -1)); /* none */
 		for (int quiet = 0; quiet < 10; quiet++) {
 			while (send(s, bytes, sizeof(bytes), MSG_DONTWAIT) > 0)
 				quiet = 0;

@@ -10,14 +10,14 @@
 
 #include "parity.h"
 
-static int the_socket, the_set;
+static int the_socket, threads_epoll_set;
 static atomic_int received, wrong;
 
 static int threads_ready_socket(void)
 {
-	int s = udp_at(here, 0);
+	int s = udp_socket_bound_to(here, 0);
 
-	name_port(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
 	expect_offloaded(s);
 	return s;
 }
@@ -33,7 +33,7 @@ static void *receive_until_empty(void *arg)
 		/* An empty datagram for each is the end. */
 		if (len == 0)
 			return NULL;
-		if (len != 32 || seed_of(bytes, 32) < 0)
+		if (len != 32 || seed_of_payload(bytes, 32) < 0)
 			atomic_fetch_add(&wrong, 1);
 		atomic_fetch_add(&received, 1);
 	}
@@ -45,7 +45,7 @@ CASE(threads_receive, "eight threads receive on one socket: each datagram goes t
 
 	the_socket = threads_ready_socket();
 	set_int(the_socket, SOL_SOCKET, SO_RCVBUFFORCE, 8000000);
-	bypass_begin();
+	kernel_bypass_check_begin();
 	for (int i = 0; i < 8; i++)
 		pthread_create(&threads[i], NULL, receive_until_empty, NULL);
 	peer(far(), "send 0 %s %d 32 0 2000 20", here, port_of(the_socket));
@@ -53,7 +53,7 @@ CASE(threads_receive, "eight threads receive on one socket: each datagram goes t
 	peer(far(), "send 0 %s %d 0 0 8 1000", here, port_of(the_socket));
 	for (int i = 0; i < 8; i++)
 		pthread_join(threads[i], NULL);
-	bypass_end(2000, 0);
+	kernel_bypass_check_end(2000, 0);
 	say("%d received, %d wrong", atomic_load(&received), atomic_load(&wrong));
 }
 
@@ -73,18 +73,18 @@ CASE(threads_send, "eight threads send on one socket: all arrives, whole")
 	pthread_t threads[8];
 	char answer[64];
 
-	the_socket = udp_to(there, peer_open(far(), 0, there, 0));
+	the_socket = udp_socket_connected_to(there, peer_open(far(), 0, there, 0));
 	peer(far(), "opt 0 1 33 8000000");
 	expect_offloaded(the_socket);
-	warm_up(the_socket, NULL, 0);
-	bypass_begin();
+	warm_up_until_offloaded_send(the_socket, NULL, 0);
+	kernel_bypass_check_begin();
 	for (int i = 0; i < 8; i++)
 		pthread_create(&threads[i], NULL, send_500, (void *)(intptr_t)i);
 	for (int i = 0; i < 8; i++)
 		pthread_join(threads[i], NULL);
 	snprintf(answer, sizeof(answer), "%s", peer(far(), "count 0 4000 0 500"));
 	say("%d failed, %d came", atomic_load(&wrong), atoi(answer));
-	bypass_end(0, 4000);
+	kernel_bypass_check_end(0, 4000);
 }
 
 static void *receive_one(void *arg)
@@ -114,7 +114,7 @@ CASE(threads_close_while_receiving, "a socket is closed while a thread waits in 
 	port = port_of(the_socket);
 	pthread_create(&thread, NULL, receive_one, NULL);
 	pause_ms(100);
-	RES(close_in_use(the_socket));
+	SAY_RESULT(close_in_use(the_socket));
 	pause_ms(50);
 	peer_send(far(), 0, here, port, 20, 1);
 	pthread_join(thread, NULL);
@@ -124,7 +124,7 @@ CASE(threads_shutdown_while_receiving, "shutdown ends the recv of another thread
 {
 	pthread_t thread;
 
-	the_socket = udp_to(there, peer_open(far(), 0, there, 0));
+	the_socket = udp_socket_connected_to(there, peer_open(far(), 0, there, 0));
 	expect_offloaded(the_socket);
 	pthread_create(&thread, NULL, receive_one, NULL);
 	pause_ms(100);
@@ -135,10 +135,10 @@ CASE(threads_shutdown_while_receiving, "shutdown ends the recv of another thread
 	pthread_join(thread, NULL);
 }
 
-static void *epoll_one(void *arg)
+static void *say_epoll_wait_in_thread(void *arg)
 {
 	struct epoll_event got = {0};
-	int n = epoll_wait(the_set, &got, 1, 2000);
+	int n = epoll_wait(threads_epoll_set, &got, 1, 2000);
 
 	(void)arg;
 	say("epoll_wait in a thread = %d, events %x of %lu", n, got.events, (unsigned long)got.data.u64);
@@ -151,15 +151,15 @@ CASE(threads_add_while_waiting, "a socket is added to a set while a thread waits
 	pthread_t thread;
 	int s = threads_ready_socket();
 
-	the_set = epoll_create1(0);
-	pthread_create(&thread, NULL, epoll_one, NULL);
+	threads_epoll_set = epoll_create1(0);
+	pthread_create(&thread, NULL, say_epoll_wait_in_thread, NULL);
 	pause_ms(100);
-	RES(epoll_ctl(the_set, EPOLL_CTL_ADD, s, &event));
+	SAY_RESULT(epoll_ctl(threads_epoll_set, EPOLL_CTL_ADD, s, &event));
 	pause_ms(50);
 	peer_send(far(), 0, here, port_of(s), 20, 1);
 	pthread_join(thread, NULL);
 	take(s, 0, 0);
-	pthread_create(&thread, NULL, epoll_one, NULL);
+	pthread_create(&thread, NULL, say_epoll_wait_in_thread, NULL);
 	pause_ms(100);
 	peer_send(far(), 0, here, port_of(s), 20, 2);
 	pthread_join(thread, NULL);
@@ -171,16 +171,16 @@ CASE(threads_bind_while_waiting, "a socket is bound and connected while a thread
 	pthread_t thread;
 
 	the_socket = udp_socket();
-	name_port(peer_open(far(), 0, there, 0), "peer");
+	register_port_name(peer_open(far(), 0, there, 0), "peer");
 	pthread_create(&thread, NULL, receive_one, NULL);
 	pause_ms(100);
-	RES(bind(the_socket, (struct sockaddr *)&address, sizeof(address)));
+	SAY_RESULT(bind(the_socket, (struct sockaddr *)&address, sizeof(address)));
 	expect_offloaded(the_socket);
 	peer_send(far(), 0, here, 7500, 20, 1);
 	pthread_join(thread, NULL);
 }
 
-static void *poll_two(void *arg)
+static void *say_poll_in_thread(void *arg)
 {
 	struct pollfd p = {.fd = the_socket, .events = POLLIN};
 
@@ -195,14 +195,14 @@ CASE(threads_all_woken, "a datagram wakes every thread that polls for it")
 
 	the_socket = threads_ready_socket();
 	for (int i = 0; i < 4; i++)
-		pthread_create(&threads[i], NULL, poll_two, NULL);
+		pthread_create(&threads[i], NULL, say_poll_in_thread, NULL);
 	pause_ms(150);
 	peer_send(far(), 0, here, port_of(the_socket), 20, 1);
 	for (int i = 0; i < 4; i++)
 		pthread_join(threads[i], NULL);
 }
 
-static void *poll_quietly(void *arg)
+static void *poll_and_count_wrong(void *arg)
 {
 	struct pollfd p = {.fd = the_socket, .events = POLLIN};
 
@@ -211,7 +211,7 @@ static void *poll_quietly(void *arg)
 	return NULL;
 }
 
-static void *busy(void *arg)
+static void *send_and_receive_for_ever(void *arg)
 {
 	char bytes[64];
 
@@ -227,10 +227,10 @@ CASE(threads_exit_while_busy, "exit while other threads send and receive is orde
 {
 	pthread_t threads[3];
 
-	the_socket = udp_to(there, peer_open(far(), 0, there, 0));
+	the_socket = udp_socket_connected_to(there, peer_open(far(), 0, there, 0));
 	expect_offloaded(the_socket);
 	for (int i = 0; i < 3; i++)
-		pthread_create(&threads[i], NULL, i < 2 ? busy : receive_one, NULL);
+		pthread_create(&threads[i], NULL, i < 2 ? send_and_receive_for_ever : receive_one, NULL);
 	pause_ms(50);
 	say("exits");
 	exit(0);
@@ -243,7 +243,7 @@ CASE(threads_end, "threads that used sockets come and go, 200 of them")
 	the_socket = threads_ready_socket();
 	for (int i = 0; i < 200; i++) {
 		peer_send(far(), 0, here, port_of(the_socket), 20, i % 64);
-		pthread_create(&thread, NULL, i % 2 == 0 ? threads_receive_quietly : poll_quietly, NULL);
+		pthread_create(&thread, NULL, i % 2 == 0 ? threads_receive_quietly : poll_and_count_wrong, NULL);
 		pthread_join(thread, NULL);
 		if (i % 2 != 0)
 			threads_receive_quietly(NULL);

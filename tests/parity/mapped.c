@@ -17,11 +17,11 @@
 
 #include "parity.h"
 
-#define REAL(type, name, parameters)                                                                                   \
+#define DECLARE_REAL_CALL(type, name, parameters)                                                                      \
 	type __real_##name parameters;                                                                                 \
 	type __wrap_##name parameters
 
-bool is_mapped(void)
+bool ipv4_mapped_mode_is_on(void)
 {
 	static int known = -1;
 
@@ -32,18 +32,19 @@ bool is_mapped(void)
 
 /* ---- what is translated ---- */
 
-static bool is_ipv6(int fd)
+static bool fd_is_mapped_ipv6_socket(int fd)
 {
 	int domain = 0, saved = errno;
 	socklen_t len = sizeof(domain);
-	bool yes = is_mapped() && getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain == AF_INET6;
+	bool yes = ipv4_mapped_mode_is_on() && getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 &&
+	           domain == AF_INET6;
 
 	errno = saved;
 	return yes;
 }
 
 /* Pointers of a case may be bad, and that is for the call to find out. */
-static bool is_there(const void *p, size_t size)
+static bool memory_is_accessible(const void *p, size_t size)
 {
 	char bytes[sizeof(struct sockaddr_in6)];
 	struct iovec to = {.iov_base = bytes, .iov_len = size}, from = {.iov_base = (void *)p, .iov_len = size};
@@ -55,13 +56,13 @@ static bool is_there(const void *p, size_t size)
 }
 
 /* What the socket is to be given instead, in *mapped; else what the case gave. */
-static const struct sockaddr *outward(int fd, const struct sockaddr *addr, socklen_t *len, struct sockaddr_in6 *mapped,
-                                      bool bound)
+static const struct sockaddr *sockaddr_to_mapped(int fd, const struct sockaddr *addr, socklen_t *len,
+                                                 struct sockaddr_in6 *mapped, bool bound)
 {
 	const struct sockaddr_in *in = (const struct sockaddr_in *)addr;
 
-	if (*len < sizeof(*in) || *len > sizeof(struct sockaddr_storage) || !is_there(in, sizeof(*in)) ||
-	    in->sin_family != AF_INET || !is_ipv6(fd))
+	if (*len < sizeof(*in) || *len > sizeof(struct sockaddr_storage) || !memory_is_accessible(in, sizeof(*in)) ||
+	    in->sin_family != AF_INET || !fd_is_mapped_ipv6_socket(fd))
 		return addr;
 	*mapped = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = in->sin_port};
 	if (!bound || in->sin_addr.s_addr != INADDR_ANY) {
@@ -73,7 +74,7 @@ static const struct sockaddr *outward(int fd, const struct sockaddr *addr, sockl
 }
 
 /* Received in the place of a sockaddr_in. */
-static void inward(const struct sockaddr_in6 *got, socklen_t got_len, void *addr, socklen_t *len)
+static void sockaddr_from_mapped(const struct sockaddr_in6 *got, socklen_t got_len, void *addr, socklen_t *len)
 {
 	struct sockaddr_in in = {.sin_family = AF_INET, .sin_port = got->sin6_port};
 
@@ -91,68 +92,70 @@ static void inward(const struct sockaddr_in6 *got, socklen_t got_len, void *addr
 
 static bool has_room_for_ipv4_only(int fd, const void *addr, const socklen_t *len)
 {
-	return is_mapped() && is_there(len, sizeof(*len)) && *len == sizeof(struct sockaddr_in) &&
-	       is_there(addr, sizeof(struct sockaddr_in)) && is_ipv6(fd);
+	return ipv4_mapped_mode_is_on() && memory_is_accessible(len, sizeof(*len)) &&
+	       *len == sizeof(struct sockaddr_in) && memory_is_accessible(addr, sizeof(struct sockaddr_in)) &&
+	       fd_is_mapped_ipv6_socket(fd);
 }
 
 /* ---- calls ---- */
 
-REAL(int, socket, (int domain, int type, int protocol))
+DECLARE_REAL_CALL(int, socket, (int domain, int type, int protocol))
 {
 	const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
 
-	if (is_mapped() && domain == AF_INET && (kind == SOCK_DGRAM || kind == SOCK_STREAM))
+	if (ipv4_mapped_mode_is_on() && domain == AF_INET && (kind == SOCK_DGRAM || kind == SOCK_STREAM))
 		domain = AF_INET6;
 	return __real_socket(domain, type, protocol);
 }
 
-REAL(int, bind, (int fd, const struct sockaddr *addr, socklen_t len))
+DECLARE_REAL_CALL(int, bind, (int fd, const struct sockaddr *addr, socklen_t len))
 {
 	struct sockaddr_in6 mapped;
 
-	addr = outward(fd, addr, &len, &mapped, true);
+	addr = sockaddr_to_mapped(fd, addr, &len, &mapped, true);
 	return __real_bind(fd, addr, len);
 }
 
-REAL(int, connect, (int fd, const struct sockaddr *addr, socklen_t len))
+DECLARE_REAL_CALL(int, connect, (int fd, const struct sockaddr *addr, socklen_t len))
 {
 	struct sockaddr_in6 mapped;
 
-	addr = outward(fd, addr, &len, &mapped, false);
+	addr = sockaddr_to_mapped(fd, addr, &len, &mapped, false);
 	return __real_connect(fd, addr, len);
 }
 
-REAL(ssize_t, sendto, (int fd, const void *data, size_t size, int flags, const struct sockaddr *addr, socklen_t len))
+DECLARE_REAL_CALL(ssize_t, sendto,
+                  (int fd, const void *data, size_t size, int flags, const struct sockaddr *addr, socklen_t len))
 {
 	struct sockaddr_in6 mapped;
 
-	addr = outward(fd, addr, &len, &mapped, false);
+	addr = sockaddr_to_mapped(fd, addr, &len, &mapped, false);
 	return __real_sendto(fd, data, size, flags, addr, len);
 }
 
-REAL(ssize_t, sendmsg, (int fd, const struct msghdr *msg, int flags))
+DECLARE_REAL_CALL(ssize_t, sendmsg, (int fd, const struct msghdr *msg, int flags))
 {
 	struct sockaddr_in6 mapped;
 	struct msghdr own;
 
-	if (!is_mapped() || !is_there(msg, sizeof(struct sockaddr_in)))
+	if (!ipv4_mapped_mode_is_on() || !memory_is_accessible(msg, sizeof(struct sockaddr_in)))
 		return __real_sendmsg(fd, msg, flags);
 	own = *msg;
-	own.msg_name = (void *)outward(fd, own.msg_name, &own.msg_namelen, &mapped, false);
+	own.msg_name = (void *)sockaddr_to_mapped(fd, own.msg_name, &own.msg_namelen, &mapped, false);
 	return __real_sendmsg(fd, &own, flags);
 }
 
-REAL(int, setsockopt, (int fd, int level, int name, const void *value, socklen_t len))
+DECLARE_REAL_CALL(int, setsockopt, (int fd, int level, int name, const void *value, socklen_t len))
 {
-	if (level == IPPROTO_IP && name == IP_MULTICAST_LOOP && is_ipv6(fd)) {
+	if (level == IPPROTO_IP && name == IP_MULTICAST_LOOP && fd_is_mapped_ipv6_socket(fd)) {
 		level = IPPROTO_IPV6;
 		name = IPV6_MULTICAST_LOOP;
 	}
 	return __real_setsockopt(fd, level, name, value, len);
 }
 
-#define NAMED_CALL(name)                                                                                               \
-	REAL(int, name, (int fd, struct sockaddr *addr, socklen_t *len))                                               \
+#define WRAP_SOCKET_NAME_CALL(name)                                                                                    \
+	DECLARE_REAL_CALL(int, name, (int fd, struct sockaddr *addr, socklen_t *len))                                  \
 	{                                                                                                              \
 		struct sockaddr_in6 got = {0};                                                                         \
 		socklen_t got_len = sizeof(got);                                                                       \
@@ -162,14 +165,14 @@ REAL(int, setsockopt, (int fd, int level, int name, const void *value, socklen_t
 			return __real_##name(fd, addr, len);                                                           \
 		rc = __real_##name(fd, (struct sockaddr *)&got, &got_len);                                             \
 		if (rc >= 0)                                                                                           \
-			inward(&got, got_len, addr, len);                                                              \
+			sockaddr_from_mapped(&got, got_len, addr, len);                                                \
 		return rc;                                                                                             \
 	}
-NAMED_CALL(getsockname)
-NAMED_CALL(getpeername)
-NAMED_CALL(accept)
+WRAP_SOCKET_NAME_CALL(getsockname)
+WRAP_SOCKET_NAME_CALL(getpeername)
+WRAP_SOCKET_NAME_CALL(accept)
 
-REAL(int, accept4, (int fd, struct sockaddr *addr, socklen_t *len, int flags))
+DECLARE_REAL_CALL(int, accept4, (int fd, struct sockaddr *addr, socklen_t *len, int flags))
 {
 	struct sockaddr_in6 got = {0};
 	socklen_t got_len = sizeof(got);
@@ -179,11 +182,12 @@ REAL(int, accept4, (int fd, struct sockaddr *addr, socklen_t *len, int flags))
 		return __real_accept4(fd, addr, len, flags);
 	rc = __real_accept4(fd, (struct sockaddr *)&got, &got_len, flags);
 	if (rc >= 0)
-		inward(&got, got_len, addr, len);
+		sockaddr_from_mapped(&got, got_len, addr, len);
 	return rc;
 }
 
-REAL(ssize_t, recvfrom, (int fd, void *data, size_t size, int flags, struct sockaddr *addr, socklen_t *len))
+DECLARE_REAL_CALL(ssize_t, recvfrom,
+                  (int fd, void *data, size_t size, int flags, struct sockaddr *addr, socklen_t *len))
 {
 	struct sockaddr_in6 got = {0};
 	socklen_t got_len = sizeof(got);
@@ -193,17 +197,17 @@ REAL(ssize_t, recvfrom, (int fd, void *data, size_t size, int flags, struct sock
 		return __real_recvfrom(fd, data, size, flags, addr, len);
 	rc = __real_recvfrom(fd, data, size, flags, (struct sockaddr *)&got, &got_len);
 	if (rc >= 0)
-		inward(&got, got_len, addr, len);
+		sockaddr_from_mapped(&got, got_len, addr, len);
 	return rc;
 }
 
-REAL(ssize_t, recvmsg, (int fd, struct msghdr *msg, int flags))
+DECLARE_REAL_CALL(ssize_t, recvmsg, (int fd, struct msghdr *msg, int flags))
 {
 	struct sockaddr_in6 got = {0};
 	void *addr;
 	ssize_t rc;
 
-	if (!is_mapped() || !is_there(msg, sizeof(struct sockaddr_in)) ||
+	if (!ipv4_mapped_mode_is_on() || !memory_is_accessible(msg, sizeof(struct sockaddr_in)) ||
 	    !has_room_for_ipv4_only(fd, msg->msg_name, &msg->msg_namelen))
 		return __real_recvmsg(fd, msg, flags);
 	addr = msg->msg_name;
@@ -212,21 +216,22 @@ REAL(ssize_t, recvmsg, (int fd, struct msghdr *msg, int flags))
 	rc = __real_recvmsg(fd, msg, flags);
 	msg->msg_name = addr;
 	if (rc >= 0)
-		inward(&got, msg->msg_namelen, addr, &msg->msg_namelen);
+		sockaddr_from_mapped(&got, msg->msg_namelen, addr, &msg->msg_namelen);
 	else
 		msg->msg_namelen = sizeof(struct sockaddr_in);
 	return rc;
 }
 
 /* All messages of a case have the same room. */
-REAL(int, recvmmsg, (int fd, struct mmsghdr *msgs, unsigned n, int flags, struct timespec *timeout))
+DECLARE_REAL_CALL(int, recvmmsg, (int fd, struct mmsghdr *msgs, unsigned n, int flags, struct timespec *timeout))
 {
 	enum { MESSAGES = 8 };
 	struct sockaddr_in6 got[MESSAGES] = {0};
 	void *addr[MESSAGES];
 	int rc;
 
-	if (!is_mapped() || n == 0 || n > MESSAGES || !is_there(msgs, sizeof(struct sockaddr_in)) ||
+	if (!ipv4_mapped_mode_is_on() || n == 0 || n > MESSAGES ||
+	    !memory_is_accessible(msgs, sizeof(struct sockaddr_in)) ||
 	    !has_room_for_ipv4_only(fd, msgs[0].msg_hdr.msg_name, &msgs[0].msg_hdr.msg_namelen))
 		return __real_recvmmsg(fd, msgs, n, flags, timeout);
 	for (unsigned i = 0; i < n; i++) {
@@ -238,7 +243,8 @@ REAL(int, recvmmsg, (int fd, struct mmsghdr *msgs, unsigned n, int flags, struct
 	for (unsigned i = 0; i < n; i++) {
 		msgs[i].msg_hdr.msg_name = addr[i];
 		if (rc > (int)i)
-			inward(&got[i], msgs[i].msg_hdr.msg_namelen, addr[i], &msgs[i].msg_hdr.msg_namelen);
+			sockaddr_from_mapped(&got[i], msgs[i].msg_hdr.msg_namelen, addr[i],
+			                     &msgs[i].msg_hdr.msg_namelen);
 		else
 			msgs[i].msg_hdr.msg_namelen = sizeof(struct sockaddr_in);
 	}
@@ -246,20 +252,20 @@ REAL(int, recvmmsg, (int fd, struct mmsghdr *msgs, unsigned n, int flags, struct
 }
 
 /* As many as cases send at a time; the vector is theirs again afterwards. */
-REAL(int, sendmmsg, (int fd, struct mmsghdr *msgs, unsigned n, int flags))
+DECLARE_REAL_CALL(int, sendmmsg, (int fd, struct mmsghdr *msgs, unsigned n, int flags))
 {
 	enum { MESSAGES = 8 };
 	struct sockaddr_in6 mapped[MESSAGES];
 	struct msghdr given[MESSAGES];
 	int rc;
 
-	if (!is_mapped() || n > MESSAGES || !is_there(msgs, sizeof(struct sockaddr_in)))
+	if (!ipv4_mapped_mode_is_on() || n > MESSAGES || !memory_is_accessible(msgs, sizeof(struct sockaddr_in)))
 		return __real_sendmmsg(fd, msgs, n, flags);
 	for (unsigned i = 0; i < n; i++) {
 		struct msghdr *msg = &msgs[i].msg_hdr;
 
 		given[i] = *msg;
-		msg->msg_name = (void *)outward(fd, msg->msg_name, &msg->msg_namelen, &mapped[i], false);
+		msg->msg_name = (void *)sockaddr_to_mapped(fd, msg->msg_name, &msg->msg_namelen, &mapped[i], false);
 	}
 	rc = __real_sendmmsg(fd, msgs, n, flags);
 	for (unsigned i = 0; i < n; i++)

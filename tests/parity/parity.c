@@ -25,7 +25,7 @@ bool is_preloaded(void)
 	return known;
 }
 
-void give_up(const char *format, ...)
+void die_with_message(const char *format, ...)
 {
 	va_list args;
 

@@ -4,7 +4,7 @@
  *
  *   CASE(peek_leaves_the_datagram, "MSG_PEEK leaves the datagram where it is")
  *   {
- *           int s = udp_at(here, 0), port = port_of(s);
+ *           int s = udp_socket_bound_to(here, 0), port = port_of(s);
  *
  *           expect_offloaded(s);
  *           peer_send(far(), far_socket(), here, port, 100, 1);
@@ -13,8 +13,8 @@
  *   }
  *
  * Each case is a process of its own. What differs from run to run is normalised: ports are printed by the name that
- * name_port gave them, times as classes. What a case declares of its sockets (offloaded or not, and whether the
- * kernel's counters stand still) is checked in the preloaded run only, prints nothing, and makes the process fail.
+ * register_port_name gave them, times as classes. What a case declares of its sockets (offloaded or not, and whether
+ * the kernel's counters stand still) is checked in the preloaded run only, prints nothing, and makes the process fail.
  */
 #ifndef PARITY_H
 #define PARITY_H
@@ -61,9 +61,9 @@ void parity_add(struct parity_case *entry);
 extern const char *here, *there, *there_too, *here_second, *there_second, *if_first, *if_second;
 extern const char *this_program;
 bool is_preloaded(void);
-bool is_mapped(void); /* the case runs on AF_INET6 sockets with mapped addresses (mapped.c) */
+bool ipv4_mapped_mode_is_on(void); /* the case runs on AF_INET6 sockets with mapped addresses (mapped.c) */
 /* The case cannot go on; the process fails. */
-void give_up(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+void die_with_message(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 /* What was declared does not hold; the process goes on and fails at its end. */
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -72,13 +72,13 @@ void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* "text = value", or "text = -1 ENAME"; value and errno stay as they are. */
 long result(const char *text, long value);
-#define RES(call) result(#call, (long)(call))
+#define SAY_RESULT(call) result(#call, (long)(call))
 /* For descriptors and other numbers that do not matter: "text: ok", or the error. */
-long result_ok(const char *text, long value);
-#define OKAY(call) result_ok(#call, (long)(call))
+long say_ok_or_error(const char *text, long value);
+#define SAY_OK_OR_ERROR(call) say_ok_or_error(#call, (long)(call))
 const char *error_name(int error);
-void name_port(int port, const char *name);
-void name_port_of(int fd, const char *name);
+void register_port_name(int port, const char *name);
+void register_port_name_of_fd(int fd, const char *name);
 /* "10.9.0.2:name", "[::ffff:10.9.0.2]:name", one of a few buffers in turn. */
 const char *address_text(const void *address, socklen_t len);
 void say_name(const char *what, int fd); /* getsockname */
@@ -91,9 +91,9 @@ void say_took_about(const char *text, uint64_t since_ms, unsigned expected_ms);
 /* ---- sockets (say.c) ---- */
 
 struct sockaddr_in address_of(const char *ip, int port);
-int udp_socket(void);                 /* gives up when there is none */
-int udp_at(const char *ip, int port); /* bound */
-int udp_to(const char *ip, int port); /* connected */
+int udp_socket(void);                                  /* gives up when there is none */
+int udp_socket_bound_to(const char *ip, int port);     /* bound */
+int udp_socket_connected_to(const char *ip, int port); /* connected */
 int port_of(int fd);
 int set_int(int fd, int level, int name, int value);
 void *bad_pointer(void); /* a page that cannot be read or written */
@@ -101,13 +101,13 @@ void *bad_pointer(void); /* a page that cannot be read or written */
  * control messages. The length, or -1. */
 ssize_t take(int fd, int wait_ms, int flags);
 /* The same with a buffer of `size` bytes. */
-ssize_t take_some(int fd, int wait_ms, int flags, size_t size);
+ssize_t say_received_up_to(int fd, int wait_ms, int flags, size_t size);
 /* Reads with `flags` and MSG_DONTWAIT until EAGAIN, printing each: after the last has surely arrived. */
 void take_all(int fd);
 void pause_ms(unsigned ms);
 /* What was under way between here and the far peer has arrived, on both links, and so has what the kernel answers to
  * it, and `ms` have passed since: for a look that does not wait. A pause alone is for what does not come. */
-void let_arrive(unsigned ms);
+void wait_until_sent_packets_arrived(unsigned ms);
 int close_in_use(int fd); /* close, while another thread waits in a call on it */
 bool is_readable(int fd, int wait_ms);
 
@@ -118,26 +118,26 @@ void expect_os(int fd, enum vma_sock_reason reason);
 void expect_os_any(int fd); /* whatever the reason */
 /* Between the two the kernel of this namespace counts no datagram of ours under the preload, and at least so many
  * without it. */
-void bypass_begin(void);
+void kernel_bypass_check_begin(void);
 /* The first datagrams to a destination may go by the kernel, while the way there is being looked up: sends one from a
  * connected socket to the far peer's slot 0, or to ip:port, until one has not (under the preload; a few at most). */
-void warm_up(int fd, const char *ip, int port);
-void bypass_end(unsigned received, unsigned sent);
+void warm_up_until_offloaded_send(int fd, const char *ip, int port);
+void kernel_bypass_check_end(unsigned received, unsigned sent);
 
 /* ---- streams (stream.c) ---- */
 
 int tcp_socket(void);
-int tcp_at(const char *ip, int port);                    /* bound, SO_REUSEADDR */
+int tcp_socket_bound_to(const char *ip, int port);       /* bound, SO_REUSEADDR */
 int tcp_listener(const char *ip, int port, int backlog); /* port 0: any, named "listener" */
-int tcp_to(const char *ip, int port);                    /* connected; declared offloaded */
+int tcp_socket_connected_to(const char *ip, int port);   /* connected; declared offloaded */
 /* Connected to the far peer's slot 1, which its listener in slot 0 accepted. Ports are named "mine" and "its". */
-int tcp_out(void);
+int tcp_connected_to_far_peer(void);
 /* The far peer's slot 1 is connected to us: *listener stays open unless it is NULL. */
-int tcp_in(int *listener);
-void far_writes(int slot, int len, int seed, int count);
-void far_reads(int slot, int len, int seed, int count); /* prints "the peer: ..." */
-void far_shuts(int slot, int how);
-void far_state(int slot);
+int tcp_accepted_from_far_peer(int *listener);
+void far_peer_writes(int slot, int len, int seed, int count);
+void say_far_peer_reads(int slot, int len, int seed, int count); /* prints "the peer: ..." */
+void far_peer_shuts_down(int slot, int how);
+void say_far_peer_state(int slot);
 /* Prints what one recv gives: bytes and seed, "the end", or the error. The length. */
 ssize_t say_read(int fd, size_t len, int flags);
 /* Writes len bytes of fill(); prints what send gives. */
@@ -146,9 +146,9 @@ ssize_t say_write(int fd, size_t len, int seed, int flags);
 void say_state(const char *what, int fd, short wanted, int wait_ms);
 /* Prints SO_ERROR. */
 void say_so_error(int fd);
-/* As bypass_begin and _end, of TCP segments received. */
-void segments_begin(void);
-void segments_end(void);
+/* As kernel_bypass_check_begin and _end, of TCP segments received. */
+void kernel_segments_check_begin(void);
+void kernel_segments_check_end(void);
 
 /* ---- peers: processes that do what they are told (peer.c, parity_peer.c) ---- */
 
@@ -161,10 +161,10 @@ const char *peer(struct peer *peer, const char *format, ...) __attribute__((form
 /* Socket `slot` (0..255) at ip:port; its port. */
 int peer_open(struct peer *p, int slot, const char *ip, int port);
 void peer_send(struct peer *p, int slot, const char *ip, int port, int len, int seed);
-void peer_later(struct peer *p, int ms, int slot, const char *ip, int port, int len, int seed);
+void peer_send_after_ms(struct peer *p, int ms, int slot, const char *ip, int port, int len, int seed);
 /* Prints what the peer's socket receives within wait_ms. */
-void peer_take(struct peer *p, int slot, int wait_ms);
-void peer_run(struct peer *p, const char *command); /* a shell command, which must succeed */
-void run_here(const char *command);                 /* the same in this namespace, not preloaded */
+void say_peer_received(struct peer *p, int slot, int wait_ms);
+void peer_run_shell_command(struct peer *p, const char *command); /* a shell command, which must succeed */
+void run_shell_command_here(const char *command);                 /* the same in this namespace, not preloaded */
 
 #endif

@@ -14,7 +14,7 @@ void fill(void *buf, size_t len, int seed)
 		bytes[i] = payload_byte_at(i, seed);
 }
 
-int seed_of(const void *buf, size_t len)
+int seed_of_payload(const void *buf, size_t len)
 {
 	const unsigned char *bytes = buf;
 

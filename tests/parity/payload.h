@@ -7,6 +7,6 @@
 /* seed: 0..63 */
 void fill(void *buf, size_t len, int seed);
 /* The seed that these bytes were filled with; -1: none. */
-int seed_of(const void *buf, size_t len);
+int seed_of_payload(const void *buf, size_t len);
 
 #endif

@@ -30,15 +30,15 @@ static struct peer *peer_connected(struct peer *p)
 	if (p->fd >= 0)
 		return p;
 	if (path == NULL)
-		give_up("%s is not set", p->variable);
+		die_with_message("%s is not set", p->variable);
 	snprintf(address.sun_path, sizeof(address.sun_path), "%s", path);
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
-		give_up("no peer at %s", path);
+		die_with_message("no peer at %s", path);
 	/* Out of the way of cases that look at descriptor numbers. */
 	p->fd = dup3(fd, 900 + (int)(p - peers), O_CLOEXEC);
 	if (p->fd < 0)
-		give_up("dup3");
+		die_with_message("dup3");
 	close(fd);
 	return p;
 }
@@ -68,24 +68,24 @@ const char *peer(struct peer *p, const char *format, ...)
 	vsnprintf(command, sizeof(command), format, args);
 	va_end(args);
 	if (send(p->fd, command, strlen(command), MSG_NOSIGNAL) < 0)
-		give_up("the peer does not listen to '%s'", command);
+		die_with_message("the peer does not listen to '%s'", command);
 	do
 		len = recv(p->fd, p->answer, sizeof(p->answer) - 1, 0);
 	while (len < 0 && errno == EINTR);
 	if (len <= 0)
-		give_up("the peer does not answer to '%s'", command);
+		die_with_message("the peer does not answer to '%s'", command);
 	p->answer[len] = '\0';
 	if (strncmp(p->answer, "failed", 6) == 0)
-		give_up("the peer: '%s' %s", command, p->answer);
+		die_with_message("the peer: '%s' %s", command, p->answer);
 	return p->answer;
 }
 
 /*
  * A link keeps the order, so what was sent before an echo request is there when its answer comes back; the second one
- * follows what was answered. A processor that is taken away holds back all of it: as much as it is late for this thread,
- * it may be for one that has a packet in hand.
+ * follows what was answered. A processor that is taken away holds back all of it: as much as it is late for this
+ * thread, it may be for one that has a packet in hand.
  */
-void let_arrive(unsigned ms)
+void wait_until_sent_packets_arrived(unsigned ms)
 {
 	const unsigned asked = (ms + SLICE_MS - 1) / SLICE_MS;
 	unsigned slices = asked;
@@ -113,12 +113,12 @@ void peer_send(struct peer *p, int slot, const char *ip, int port, int len, int 
 	peer(p, "send %d %s %d %d %d", slot, ip, port, len, seed);
 }
 
-void peer_later(struct peer *p, int ms, int slot, const char *ip, int port, int len, int seed)
+void peer_send_after_ms(struct peer *p, int ms, int slot, const char *ip, int port, int len, int seed)
 {
 	peer(p, "later %d send %d %s %d %d %d", ms, slot, ip, port, len, seed);
 }
 
-void peer_take(struct peer *p, int slot, int wait_ms)
+void say_peer_received(struct peer *p, int slot, int wait_ms)
 {
 	char answer[512], ip[32];
 	int len, seed, port, ttl, tos;
@@ -134,12 +134,12 @@ void peer_take(struct peer *p, int slot, int wait_ms)
 	}
 }
 
-void peer_run(struct peer *p, const char *command)
+void peer_run_shell_command(struct peer *p, const char *command)
 {
 	peer(p, "run %s", command);
 }
 
-void run_here(const char *command)
+void run_shell_command_here(const char *command)
 {
 	char line[512];
 	int rc;
@@ -147,5 +147,5 @@ void run_here(const char *command)
 	snprintf(line, sizeof(line), "unset LD_PRELOAD; %s", command);
 	rc = system(line);
 	if (rc != 0)
-		give_up("'%s' failed: %d", command, rc);
+		die_with_message("'%s' failed: %d", command, rc);
 }

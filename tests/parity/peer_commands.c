@@ -52,8 +52,8 @@
 
 #define SLOTS 256
 
-static _Atomic int slots[SLOTS]; /* descriptor + 1; 0: free */
-static _Atomic int postponed;    /* commands that have not been carried out yet */
+static _Atomic int slots[SLOTS];         /* descriptor + 1; 0: free */
+static _Atomic int postponed_commands_n; /* commands that have not been carried out yet */
 
 struct message {
 	char *answer;
@@ -70,7 +70,7 @@ static void peer_commands_answer(struct message *m, const char *format, ...)
 	va_end(args);
 }
 
-static void peer_commands_done(struct message *m, int rc)
+static void peer_commands_answer_rc(struct message *m, int rc)
 {
 	if (rc < 0)
 		peer_commands_answer(m, "failed: %s", strerror(errno));
@@ -86,7 +86,7 @@ static struct sockaddr_in peer_commands_to_address(const char *ip, int port)
 	return address;
 }
 
-static void open_slot(struct message *m, int slot, const char *ip, int port, int option)
+static void open_udp_slot(struct message *m, int slot, const char *ip, int port, int option)
 {
 	struct sockaddr_in address = peer_commands_to_address(ip, port);
 	socklen_t len = sizeof(address);
@@ -98,7 +98,7 @@ static void open_slot(struct message *m, int slot, const char *ip, int port, int
 		setsockopt(fd, SOL_SOCKET, option, &one, sizeof(one));
 	if (fd < 0 || bind(fd, (struct sockaddr *)&address, len) != 0 ||
 	    getsockname(fd, (struct sockaddr *)&address, &len) != 0) {
-		peer_commands_done(m, -1);
+		peer_commands_answer_rc(m, -1);
 		return;
 	}
 	if (slots[slot] != 0)
@@ -107,7 +107,7 @@ static void open_slot(struct message *m, int slot, const char *ip, int port, int
 	peer_commands_answer(m, "%d", ntohs(address.sin_port));
 }
 
-static void open_both(struct message *m, int slot, int port, int option, int v6only)
+static void open_dual_stack_slot(struct message *m, int slot, int port, int option, int v6only)
 {
 	struct sockaddr_in6 address = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
 	int fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0), one = 1;
@@ -115,7 +115,7 @@ static void open_both(struct message *m, int slot, int port, int option, int v6o
 	if (fd < 0 || setsockopt(fd, SOL_SOCKET, option, &one, sizeof(one)) != 0 ||
 	    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6only, sizeof(v6only)) != 0 ||
 	    bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0) {
-		peer_commands_done(m, -1);
+		peer_commands_answer_rc(m, -1);
 		return;
 	}
 	if (slots[slot] != 0)
@@ -142,7 +142,7 @@ static void peer_commands_send_some(struct message *m, int fd, const char *args)
 		if (gap > 0)
 			usleep((useconds_t)gap);
 	}
-	peer_commands_done(m, rc);
+	peer_commands_answer_rc(m, rc);
 }
 
 static void peer_commands_receive(struct message *m, int fd, int wait_ms)
@@ -176,11 +176,11 @@ static void peer_commands_receive(struct message *m, int fd, int wait_ms)
 		if (c->cmsg_type == IP_TOS)
 			tos = *CMSG_DATA(c);
 	}
-	peer_commands_answer(m, "got %zd %d %s %d %d %d", len, seed_of(buf, (size_t)len),
+	peer_commands_answer(m, "got %zd %d %s %d %d %d", len, seed_of_payload(buf, (size_t)len),
 	                     inet_ntop(AF_INET, &from.sin_addr, ip, sizeof(ip)), ntohs(from.sin_port), ttl, tos);
 }
 
-static void peer_commands_count(struct message *m, int fd, const char *args)
+static void peer_commands_count_datagrams(struct message *m, int fd, const char *args)
 {
 	static unsigned char buf[65536];
 	struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -190,12 +190,12 @@ static void peer_commands_count(struct message *m, int fd, const char *args)
 	sscanf(args, "%d %d %d", &wanted, &seed, &wait_ms);
 	for (; got < wanted && poll(&p, 1, wait_ms) > 0; got++) {
 		len = recv(fd, buf, sizeof(buf), MSG_DONTWAIT);
-		ordered += len >= 0 && seed_of(buf, (size_t)len) == (seed + got) % 64;
+		ordered += len >= 0 && seed_of_payload(buf, (size_t)len) == (seed + got) % 64;
 	}
 	peer_commands_answer(m, "%d of %d, %d in order", got, wanted, ordered);
 }
 
-static void tell_port(struct message *m, int fd)
+static void answer_with_port(struct message *m, int fd)
 {
 	struct sockaddr_in address;
 	socklen_t len = sizeof(address);
@@ -203,7 +203,7 @@ static void tell_port(struct message *m, int fd)
 	if (getsockname(fd, (struct sockaddr *)&address, &len) == 0)
 		peer_commands_answer(m, "%d", ntohs(address.sin_port));
 	else
-		peer_commands_done(m, -1);
+		peer_commands_answer_rc(m, -1);
 }
 
 static void *peer_commands_echo(void *arg)
@@ -235,17 +235,17 @@ static void peer_commands_join(struct message *m, int fd, const char *args)
 		inet_pton(AF_INET, group, &with_source.imr_multiaddr);
 		inet_pton(AF_INET, ip, &with_source.imr_interface);
 		inet_pton(AF_INET, source, &with_source.imr_sourceaddr);
-		peer_commands_done(
+		peer_commands_answer_rc(
 		        m, setsockopt(fd, IPPROTO_IP, IP_ADD_SOURCE_MEMBERSHIP, &with_source, sizeof(with_source)));
 	} else {
 		inet_pton(AF_INET, group, &any.imr_multiaddr);
 		inet_pton(AF_INET, ip, &any.imr_address);
-		peer_commands_done(m,
-		                   words == 2 ? setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &any, sizeof(any)) : -1);
+		peer_commands_answer_rc(m, words == 2 ? setsockopt(fd, IPPROTO_IP, IP_ADD_MEMBERSHIP, &any, sizeof(any))
+		                                      : -1);
 	}
 }
 
-static void put_into(int slot, int fd)
+static void store_fd_in_slot(int slot, int fd)
 {
 	if (fd < 0)
 		return;
@@ -254,56 +254,58 @@ static void put_into(int slot, int fd)
 	slots[slot] = fd + 1;
 }
 
-static void accept_into(struct message *m, int listener, const char *args)
+static void accept_into_slot(struct message *m, int listener, const char *args)
 {
 	int slot = -1, wait_ms = 0;
 
 	if (sscanf(args, "%d %d", &slot, &wait_ms) != 2 || slot < 0 || slot >= SLOTS)
 		peer_commands_answer(m, "failed: accept where?");
 	else
-		put_into(slot, stream_accept(listener, wait_ms, m->answer, m->size));
+		store_fd_in_slot(slot, peer_stream_accept(listener, wait_ms, m->answer, m->size));
 }
 
-static void with_socket(const char *verb, const char *args, int slot, struct message *m)
+static void run_command_on_slot(const char *verb, const char *args, int slot, struct message *m)
 {
 	char ip[32] = "0.0.0.0";
 	int fd = slots[slot] - 1, a = 0, b = 0, c = 0;
 	struct sockaddr_in address;
 	pthread_t thread;
 
-	if (stream_command(verb, fd, args, m->answer, m->size)) {
+	if (peer_stream_command(verb, fd, args, m->answer, m->size)) {
 		if (strcmp(verb, "reset") == 0)
 			slots[slot] = 0;
 	} else if (strcmp(verb, "accept") == 0) {
-		accept_into(m, fd, args);
+		accept_into_slot(m, fd, args);
 	} else if (strcmp(verb, "close") == 0) {
 		slots[slot] = 0;
-		peer_commands_done(m, close(fd));
+		peer_commands_answer_rc(m, close(fd));
 	} else if (strcmp(verb, "send") == 0) {
 		peer_commands_send_some(m, fd, args);
 	} else if (strcmp(verb, "recv") == 0) {
 		sscanf(args, "%d", &a);
 		peer_commands_receive(m, fd, a);
 	} else if (strcmp(verb, "count") == 0) {
-		peer_commands_count(m, fd, args);
+		peer_commands_count_datagrams(m, fd, args);
 	} else if (strcmp(verb, "port") == 0) {
-		tell_port(m, fd);
+		answer_with_port(m, fd);
 	} else if (strcmp(verb, "echo") == 0) {
-		peer_commands_done(m, -pthread_create(&thread, NULL, peer_commands_echo, (void *)(intptr_t)fd));
+		peer_commands_answer_rc(m, -pthread_create(&thread, NULL, peer_commands_echo, (void *)(intptr_t)fd));
 	} else if (strcmp(verb, "opt") == 0) {
 		sscanf(args, "%d %d %d", &a, &b, &c);
-		peer_commands_done(m, setsockopt(fd, a, b, &c, sizeof(c)));
+		peer_commands_answer_rc(m, setsockopt(fd, a, b, &c, sizeof(c)));
 	} else if (strcmp(verb, "join") == 0) {
 		peer_commands_join(m, fd, args);
 	} else if (strcmp(verb, "line") == 0) {
 		sscanf(args, "%31s %d", ip, &a);
 		address = peer_commands_to_address(ip, a);
-		peer_commands_done(m, (int)sendto(fd, "line\n", 5, 0, (struct sockaddr *)&address, sizeof(address)));
+		peer_commands_answer_rc(m,
+		                        (int)sendto(fd, "line\n", 5, 0, (struct sockaddr *)&address, sizeof(address)));
 	} else if (strcmp(verb, "mcif") == 0 || strcmp(verb, "connect") == 0) {
 		sscanf(args, "%31s %d", ip, &a);
 		address = peer_commands_to_address(ip, a);
-		peer_commands_done(m, verb[0] == 'm' ? setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &address.sin_addr, 4)
-		                                     : connect(fd, (struct sockaddr *)&address, sizeof(address)));
+		peer_commands_answer_rc(m, verb[0] == 'm'
+		                                   ? setsockopt(fd, IPPROTO_IP, IP_MULTICAST_IF, &address.sin_addr, 4)
+		                                   : connect(fd, (struct sockaddr *)&address, sizeof(address)));
 	} else {
 		peer_commands_answer(m, "failed: %s is no command", verb);
 	}
@@ -314,7 +316,7 @@ struct delayed {
 	char command[480];
 };
 
-static void *do_later(void *arg)
+static void *run_postponed_command(void *arg)
 {
 	struct delayed *delayed = arg;
 	char unheard[512];
@@ -324,11 +326,11 @@ static void *do_later(void *arg)
 	if (strncmp(unheard, "failed", 6) == 0)
 		fprintf(stderr, "later: '%s' %s\n", delayed->command, unheard);
 	free(delayed);
-	atomic_fetch_sub(&postponed, 1);
+	atomic_fetch_sub(&postponed_commands_n, 1);
 	return NULL;
 }
 
-static void postpone(struct message *m, const char *args)
+static void postpone_command(struct message *m, const char *args)
 {
 	struct delayed *delayed = calloc(1, sizeof(*delayed));
 	pthread_t thread;
@@ -341,13 +343,13 @@ static void postpone(struct message *m, const char *args)
 		return;
 	}
 	strcpy(delayed->command, args + used);
-	atomic_fetch_add(&postponed, 1);
-	if (pthread_create(&thread, NULL, do_later, delayed) == 0) {
+	atomic_fetch_add(&postponed_commands_n, 1);
+	if (pthread_create(&thread, NULL, run_postponed_command, delayed) == 0) {
 		pthread_detach(thread);
 		peer_commands_answer(m, "ok");
 		return;
 	}
-	atomic_fetch_sub(&postponed, 1);
+	atomic_fetch_sub(&postponed_commands_n, 1);
 	free(delayed);
 	peer_commands_answer(m, "failed: no thread");
 }
@@ -355,7 +357,7 @@ static void postpone(struct message *m, const char *args)
 /* Who was dialed may see the connection before the thread that dials has put it there. */
 static bool peer_commands_is_empty(int slot)
 {
-	for (int ms = 0; ms < 5000 && slots[slot] == 0 && atomic_load(&postponed) > 0; ms++)
+	for (int ms = 0; ms < 5000 && slots[slot] == 0 && atomic_load(&postponed_commands_n) > 0; ms++)
 		usleep(1000);
 	return slots[slot] == 0;
 }
@@ -370,7 +372,7 @@ void peer_command(const char *command, char *text, size_t size)
 	sscanf(command, "%15s %n", verb, &used);
 	args = command + used;
 	if (strcmp(verb, "later") == 0) {
-		postpone(&m, args);
+		postpone_command(&m, args);
 	} else if (strcmp(verb, "run") == 0) {
 		rc = system(args);
 		if (rc == 0)
@@ -378,28 +380,28 @@ void peer_command(const char *command, char *text, size_t size)
 		else
 			peer_commands_answer(&m, "failed: status %d", rc);
 	} else if (strcmp(verb, "frame") == 0) {
-		frame_command(args, text, size);
+		peer_frame_command(args, text, size);
 	} else if (strcmp(verb, "ping") == 0) {
-		ping_command(args, text, size);
+		peer_ping_command(args, text, size);
 	} else if (sscanf(args, "%d %n", &slot, &used) < 1 || slot < 0 || slot >= SLOTS) {
 		peer_commands_answer(&m, "failed: which slot?");
 	} else if (strcmp(verb, "open") == 0 || strcmp(verb, "share") == 0) {
 		if (sscanf(args + used, "%31s %d %d", ip, &port, &option) >= 2)
-			open_slot(&m, slot, ip, port, option);
+			open_udp_slot(&m, slot, ip, port, option);
 		else
 			peer_commands_answer(&m, "failed: where?");
 	} else if (strcmp(verb, "both") == 0) {
 		if (sscanf(args + used, "%d %d %d", &port, &option, &v6only) == 3)
-			open_both(&m, slot, port, option, v6only);
+			open_dual_stack_slot(&m, slot, port, option, v6only);
 		else
 			peer_commands_answer(&m, "failed: where?");
 	} else if (strcmp(verb, "listen") == 0) {
-		put_into(slot, stream_listen(args + used, text, size));
+		store_fd_in_slot(slot, stream_listen(args + used, text, size));
 	} else if (strcmp(verb, "dial") == 0) {
-		put_into(slot, stream_dial(args + used, text, size));
+		store_fd_in_slot(slot, peer_stream_dial(args + used, text, size));
 	} else if (peer_commands_is_empty(slot)) {
 		peer_commands_answer(&m, "failed: slot %d is empty", slot);
 	} else {
-		with_socket(verb, args + used, slot, &m);
+		run_command_on_slot(verb, args + used, slot, &m);
 	}
 }

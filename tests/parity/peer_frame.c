@@ -40,14 +40,14 @@ static void peer_frame_put16(uint8_t *at, unsigned value)
 	at[1] = (uint8_t)value;
 }
 
-static uint32_t add_up(uint32_t sum, const uint8_t *bytes, unsigned n)
+static uint32_t checksum_add_bytes_of_frame(uint32_t sum, const uint8_t *bytes, unsigned n)
 {
 	for (unsigned i = 0; i < n; i++)
 		sum += i % 2 == 0 ? (uint32_t)bytes[i] << 8 : bytes[i];
 	return sum;
 }
 
-static unsigned fold(uint32_t sum)
+static unsigned checksum_fold(uint32_t sum)
 {
 	while (sum >> 16 != 0)
 		sum = (sum >> 16) + (sum & 0xffff);
@@ -55,7 +55,7 @@ static unsigned fold(uint32_t sum)
 }
 
 /* Into 64 bytes at most of `at`; how many. */
-static unsigned write_l4(uint8_t *at, const struct frame *f)
+static unsigned write_transport_header(uint8_t *at, const struct frame *f)
 {
 	const unsigned bytes = f->is_tcp ? 20 : 8 + PAYLOAD;
 	uint32_t sum = bytes + (f->is_tcp ? IPPROTO_TCP : IPPROTO_UDP);
@@ -71,9 +71,9 @@ static unsigned write_l4(uint8_t *at, const struct frame *f)
 		peer_frame_put16(at + 4, bytes);
 		fill(at + 8, PAYLOAD, 1);
 	}
-	sum = add_up(sum, (const uint8_t *)&f->source, 4);
-	sum = add_up(sum, (const uint8_t *)&f->dest, 4);
-	peer_frame_put16(at + (f->is_tcp ? 16 : 6), fold(add_up(sum, at, bytes)));
+	sum = checksum_add_bytes_of_frame(sum, (const uint8_t *)&f->source, 4);
+	sum = checksum_add_bytes_of_frame(sum, (const uint8_t *)&f->dest, 4);
+	peer_frame_put16(at + (f->is_tcp ? 16 : 6), checksum_fold(checksum_add_bytes_of_frame(sum, at, bytes)));
 	return bytes;
 }
 
@@ -86,7 +86,7 @@ static unsigned write_frame(uint8_t *out, const uint8_t *own_mac, const struct f
 	memcpy(out, f->mac, 6);
 	memcpy(out + 6, own_mac, 6);
 	peer_frame_put16(out + 12, ETHERTYPE_IP);
-	l4 = write_l4(ip + head, f);
+	l4 = write_transport_header(ip + head, f);
 	ip[0] = (uint8_t)(0x40 | head / 4);
 	peer_frame_put16(ip + 2, head + l4);
 	ip[8] = 64;
@@ -94,7 +94,7 @@ static unsigned write_frame(uint8_t *out, const uint8_t *own_mac, const struct f
 	memcpy(ip + 12, &f->source, 4);
 	memcpy(ip + 16, &f->dest, 4);
 	memcpy(ip + 20, f->options, f->option_bytes);
-	peer_frame_put16(ip + 10, fold(add_up(0, ip, head)));
+	peer_frame_put16(ip + 10, checksum_fold(checksum_add_bytes_of_frame(0, ip, head)));
 	return ETH_HLEN + head + l4;
 }
 
@@ -129,7 +129,7 @@ static int peer_frame_open_at(const char *address, uint8_t mac[6])
 }
 
 /* What comes for the segment's port, wherever it is sent. */
-static const char *await_answer(int fd, const struct frame *f)
+static const char *await_answer_to_frame(int fd, const struct frame *f)
 {
 	struct pollfd ready = {.fd = fd, .events = POLLIN};
 	uint8_t in[2048];
@@ -167,7 +167,7 @@ static int parse(const char *args, char *at, struct frame *f)
 	return f->option_bytes % 4 == 0 ? 0 : -1;
 }
 
-void frame_command(const char *args, char *answer, size_t size)
+void peer_frame_command(const char *args, char *answer, size_t size)
 {
 	struct frame f = {0};
 	uint8_t bytes[256] = {0}, mac[6];
@@ -183,6 +183,6 @@ void frame_command(const char *args, char *answer, size_t size)
 	if (send(fd, bytes, n, 0) != (ssize_t)n)
 		snprintf(answer, size, "failed: %s", strerror(errno));
 	else
-		snprintf(answer, size, "%s", f.is_tcp ? await_answer(fd, &f) : "ok");
+		snprintf(answer, size, "%s", f.is_tcp ? await_answer_to_frame(fd, &f) : "ok");
 	close(fd);
 }

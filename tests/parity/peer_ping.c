@@ -27,7 +27,7 @@ static uint16_t checksum(const struct icmphdr *echo)
 }
 
 /* Such a socket gets every answer that comes to this host. */
-static bool is_answer(int fd, const struct icmphdr *echo)
+static bool is_answer_to_echo(int fd, const struct icmphdr *echo)
 {
 	uint8_t in[256];
 	const ssize_t len = recv(fd, in, sizeof(in), 0);
@@ -52,12 +52,12 @@ static bool peer_ping_once(int fd, int number)
 	if (send(fd, &echo, sizeof(echo), 0) != (ssize_t)sizeof(echo))
 		return false;
 	while (poll(&answered, 1, ANSWER_MS) > 0)
-		if (is_answer(fd, &echo))
+		if (is_answer_to_echo(fd, &echo))
 			return true;
 	return false;
 }
 
-void ping_command(const char *args, char *answer, size_t size)
+void peer_ping_command(const char *args, char *answer, size_t size)
 {
 	struct sockaddr_in to = {.sin_family = AF_INET};
 	int fd = -1, times = 0, number = 0;

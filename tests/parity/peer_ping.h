@@ -5,6 +5,6 @@
 #include <stddef.h>
 
 /* Carries out "ping" of peer_commands.c. */
-void ping_command(const char *args, char *answer, size_t size);
+void peer_ping_command(const char *args, char *answer, size_t size);
 
 #endif

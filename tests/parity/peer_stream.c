@@ -42,7 +42,7 @@ static int peer_stream_bound(const char *ip, int port)
 	return -1;
 }
 
-static int told_port(int fd, char *text, size_t size)
+static int answer_with_bound_port(int fd, char *text, size_t size)
 {
 	struct sockaddr_in address;
 	socklen_t len = sizeof(address);
@@ -65,10 +65,10 @@ int stream_listen(const char *args, char *text, size_t size)
 		close(fd);
 		fd = -1;
 	}
-	return told_port(fd, text, size);
+	return answer_with_bound_port(fd, text, size);
 }
 
-int stream_dial(const char *args, char *text, size_t size)
+int peer_stream_dial(const char *args, char *text, size_t size)
 {
 	char ip[32], from[32];
 	int port = 0, from_port = 0, fd, words = sscanf(args, "%31s %d %31s %d", ip, &port, from, &from_port);
@@ -82,10 +82,10 @@ int stream_dial(const char *args, char *text, size_t size)
 		close(fd);
 		fd = -1;
 	}
-	return told_port(fd, text, size);
+	return answer_with_bound_port(fd, text, size);
 }
 
-int stream_accept(int listener, int wait_ms, char *text, size_t size)
+int peer_stream_accept(int listener, int wait_ms, char *text, size_t size)
 {
 	struct pollfd p = {.fd = listener, .events = POLLIN};
 	struct sockaddr_in address;
@@ -104,7 +104,7 @@ int stream_accept(int listener, int wait_ms, char *text, size_t size)
 	return fd;
 }
 
-static void stream_write(int fd, const char *args, char *text, size_t size)
+static void peer_stream_write(int fd, const char *args, char *text, size_t size)
 {
 	static _Thread_local unsigned char bytes[CHUNK_MAX];
 	int len = 0, seed = 0, count = 1, gap = 0;
@@ -130,7 +130,7 @@ static void stream_write(int fd, const char *args, char *text, size_t size)
 }
 
 /* Up to `count` pieces of len bytes, each of which is of one seed: "N bytes, in order", and how it ended. */
-static void stream_read(int fd, const char *args, char *text, size_t size)
+static void peer_stream_read(int fd, const char *args, char *text, size_t size)
 {
 	static _Thread_local unsigned char bytes[CHUNK_MAX];
 	int len = 0, seed = 0, count = 1, wait_ms = 2000, got = 0;
@@ -157,7 +157,7 @@ static void stream_read(int fd, const char *args, char *text, size_t size)
 		got += (int)n;
 		total += n;
 		if (got == len) {
-			if (seed_of(bytes, (size_t)len) != (seed + (int)((total - 1) / len)) % 64)
+			if (seed_of_payload(bytes, (size_t)len) != (seed + (int)((total - 1) / len)) % 64)
 				order = "NOT in order";
 			got = 0;
 		}
@@ -165,7 +165,7 @@ static void stream_read(int fd, const char *args, char *text, size_t size)
 	snprintf(text, size, "%ld bytes %s%s%s", total, order, *end == ',' || *end == 0 ? "" : ", then ", end);
 }
 
-static void stream_reset(int fd, char *text, size_t size)
+static void peer_stream_reset(int fd, char *text, size_t size)
 {
 	struct linger linger = {.l_onoff = 1, .l_linger = 0};
 
@@ -174,7 +174,7 @@ static void stream_reset(int fd, char *text, size_t size)
 	snprintf(text, size, "ok");
 }
 
-static void tell_state(int fd, char *text, size_t size)
+static void peer_stream_answer_state(int fd, char *text, size_t size)
 {
 	struct tcp_info info;
 	socklen_t len = sizeof(info);
@@ -192,7 +192,7 @@ static void tell_state(int fd, char *text, size_t size)
 	         error == 0 ? "no error" : strerrorname_np(error));
 }
 
-static void tell_agreed(int fd, char *text, size_t size)
+static void peer_stream_answer_agreed_options(int fd, char *text, size_t size)
 {
 	struct tcp_info info;
 	socklen_t len = sizeof(info);
@@ -206,14 +206,14 @@ static void tell_agreed(int fd, char *text, size_t size)
 	         info.tcpi_snd_wscale != 0 ? "some" : "none");
 }
 
-bool stream_command(const char *verb, int fd, const char *args, char *text, size_t size)
+bool peer_stream_command(const char *verb, int fd, const char *args, char *text, size_t size)
 {
 	int value = 0;
 
 	if (strcmp(verb, "write") == 0) {
-		stream_write(fd, args, text, size);
+		peer_stream_write(fd, args, text, size);
 	} else if (strcmp(verb, "read") == 0) {
-		stream_read(fd, args, text, size);
+		peer_stream_read(fd, args, text, size);
 	} else if (strcmp(verb, "shut") == 0) {
 		sscanf(args, "%d", &value);
 		snprintf(text, size, "%s", shutdown(fd, value) == 0 ? "ok" : strerrorname_np(errno));
@@ -221,11 +221,11 @@ bool stream_command(const char *verb, int fd, const char *args, char *text, size
 		snprintf(text, size, "%s",
 		         send(fd, *args != 0 ? args : "!", 1, MSG_OOB) == 1 ? "ok" : strerrorname_np(errno));
 	} else if (strcmp(verb, "reset") == 0) {
-		stream_reset(fd, text, size);
+		peer_stream_reset(fd, text, size);
 	} else if (strcmp(verb, "state") == 0) {
-		tell_state(fd, text, size);
+		peer_stream_answer_state(fd, text, size);
 	} else if (strcmp(verb, "agreed") == 0) {
-		tell_agreed(fd, text, size);
+		peer_stream_answer_agreed_options(fd, text, size);
 	} else {
 		return false;
 	}

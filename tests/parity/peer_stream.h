@@ -5,10 +5,10 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-int stream_listen(const char *args, char *text, size_t size); /* IP PORT [BACKLOG] */
-int stream_dial(const char *args, char *text, size_t size);   /* IP PORT [FROM_IP FROM_PORT] */
-int stream_accept(int listener, int wait_ms, char *text, size_t size);
+int stream_listen(const char *args, char *text, size_t size);    /* IP PORT [BACKLOG] */
+int peer_stream_dial(const char *args, char *text, size_t size); /* IP PORT [FROM_IP FROM_PORT] */
+int peer_stream_accept(int listener, int wait_ms, char *text, size_t size);
 /* False: not one of these commands. */
-bool stream_command(const char *verb, int fd, const char *args, char *text, size_t size);
+bool peer_stream_command(const char *verb, int fd, const char *args, char *text, size_t size);
 
 #endif

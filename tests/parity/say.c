@@ -16,7 +16,7 @@ static struct {
 	int port;
 	char name[24];
 } names[NAMES];
-static int n_names;
+static int port_names_n;
 
 /* One write per line and no stdio: cases fork, jump out of handlers and close what stdio may use. */
 void say(const char *format, ...)
@@ -52,7 +52,7 @@ long result(const char *text, long value)
 	return value;
 }
 
-long result_ok(const char *text, long value)
+long say_ok_or_error(const char *text, long value)
 {
 	if (value < 0)
 		say("%s: %s", text, error_name(errno));
@@ -61,27 +61,27 @@ long result_ok(const char *text, long value)
 	return value;
 }
 
-void name_port(int port, const char *name)
+void register_port_name(int port, const char *name)
 {
-	if (n_names == NAMES)
-		give_up("too many names of ports");
-	names[n_names].port = port;
-	snprintf(names[n_names].name, sizeof(names[0].name), "%s", name);
-	n_names++;
+	if (port_names_n == NAMES)
+		die_with_message("too many names of ports");
+	names[port_names_n].port = port;
+	snprintf(names[port_names_n].name, sizeof(names[0].name), "%s", name);
+	port_names_n++;
 }
 
-void name_port_of(int fd, const char *name)
+void register_port_name_of_fd(int fd, const char *name)
 {
-	name_port(port_of(fd), name);
+	register_port_name(port_of(fd), name);
 }
 
-static const char *port_text(int port)
+static const char *port_name_or_number_text(int port)
 {
 	static char number[8][12];
 	static unsigned turn;
 	char *text = number[turn++ % 8];
 
-	for (int i = n_names - 1; i >= 0; i--)
+	for (int i = port_names_n - 1; i >= 0; i--)
 		if (names[i].port == port)
 			return names[i].name;
 	/* Below the range that the kernel hands out, a port was chosen by the case. */
@@ -103,14 +103,14 @@ const char *address_text(const void *address, socklen_t len)
 		snprintf(text, sizeof(texts[0]), "nobody");
 	else if (len >= sizeof(*in6) && in6->sin6_family == AF_INET6)
 		snprintf(text, sizeof(texts[0]), "[%s]:%s%s%s", inet_ntop(AF_INET6, &in6->sin6_addr, ip, sizeof(ip)),
-		         port_text(ntohs(in6->sin6_port)), in6->sin6_scope_id != 0 ? " with a scope" : "",
-		         in6->sin6_flowinfo != 0 ? " with a flow" : "");
+		         port_name_or_number_text(ntohs(in6->sin6_port)),
+		         in6->sin6_scope_id != 0 ? " with a scope" : "", in6->sin6_flowinfo != 0 ? " with a flow" : "");
 	else if (len < sizeof(*in) || in->sin_family != AF_INET)
 		snprintf(text, sizeof(texts[0]), "(%u bytes, family %d)", (unsigned)len,
 		         len >= sizeof(sa_family_t) ? in->sin_family : -1);
 	else
 		snprintf(text, sizeof(texts[0]), "%s:%s", inet_ntop(AF_INET, &in->sin_addr, ip, sizeof(ip)),
-		         port_text(ntohs(in->sin_port)));
+		         port_name_or_number_text(ntohs(in->sin_port)));
 	return text;
 }
 
@@ -167,7 +167,7 @@ struct sockaddr_in address_of(const char *ip, int port)
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
 
 	if (inet_pton(AF_INET, ip, &address.sin_addr) != 1)
-		give_up("%s is no address", ip);
+		die_with_message("%s is no address", ip);
 	return address;
 }
 
@@ -176,27 +176,27 @@ int udp_socket(void)
 	int fd = socket(AF_INET, SOCK_DGRAM, 0);
 
 	if (fd < 0)
-		give_up("socket");
+		die_with_message("socket");
 	return fd;
 }
 
-int udp_at(const char *ip, int port)
+int udp_socket_bound_to(const char *ip, int port)
 {
 	struct sockaddr_in address = address_of(ip, port);
 	int fd = udp_socket();
 
 	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
-		give_up("bind to %s:%d", ip, port);
+		die_with_message("bind to %s:%d", ip, port);
 	return fd;
 }
 
-int udp_to(const char *ip, int port)
+int udp_socket_connected_to(const char *ip, int port)
 {
 	struct sockaddr_in address = address_of(ip, port);
 	int fd = udp_socket();
 
 	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
-		give_up("connect to %s:%d", ip, port);
+		die_with_message("connect to %s:%d", ip, port);
 	return fd;
 }
 
@@ -206,7 +206,7 @@ int port_of(int fd)
 	socklen_t len = sizeof(address);
 
 	if (getsockname(fd, (struct sockaddr *)&address, &len) != 0)
-		give_up("getsockname");
+		die_with_message("getsockname");
 	return ntohs(address.sin_port);
 }
 
@@ -222,7 +222,7 @@ void *bad_pointer(void)
 	if (page == NULL) {
 		page = mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		if (page == MAP_FAILED)
-			give_up("mmap");
+			die_with_message("mmap");
 	}
 	return page;
 }
@@ -244,7 +244,7 @@ static const char *flags_text(int flags)
 	return text;
 }
 
-ssize_t take_some(int fd, int wait_ms, int flags, size_t size)
+ssize_t say_received_up_to(int fd, int wait_ms, int flags, size_t size)
 {
 	static char buf[65536];
 	struct sockaddr_storage from = {0};
@@ -262,14 +262,14 @@ ssize_t take_some(int fd, int wait_ms, int flags, size_t size)
 		say("took nothing: %s", error_name(errno));
 	else
 		say("took %zd bytes, seed %d, from %s, flags%s", len,
-		    seed_of(buf, (size_t)len < size ? (size_t)len : size), address_text(&from, msg.msg_namelen),
+		    seed_of_payload(buf, (size_t)len < size ? (size_t)len : size), address_text(&from, msg.msg_namelen),
 		    flags_text(msg.msg_flags));
 	return len;
 }
 
 ssize_t take(int fd, int wait_ms, int flags)
 {
-	return take_some(fd, wait_ms, flags, 65536);
+	return say_received_up_to(fd, wait_ms, flags, 65536);
 }
 
 void take_all(int fd)

@@ -14,32 +14,32 @@ static unsigned timeout_ms(void)
 	return text != NULL ? (unsigned)atoi(text) : 5000;
 }
 
-typedef int query_fn(int fd, const char **text);
+typedef int socket_state_query_fn(int fd, const char **text);
 
-static const char *const reason_text[] = {
+static const char *const sock_reason_texts[] = {
 #define X(name, text) text,
         VMA_SOCK_REASONS(X)
 #undef X
 };
 
-static query_fn *query(void)
+static socket_state_query_fn *query(void)
 {
-	static query_fn *fn;
+	static socket_state_query_fn *fn;
 
 	if (fn == NULL) {
 		*(void **)&fn = dlsym(RTLD_DEFAULT, "vma_get_socket_state");
 		if (fn == NULL && is_preloaded())
-			give_up("the library is not loaded, or cannot be asked");
+			die_with_message("the library is not loaded, or cannot be asked");
 	}
 	return fn;
 }
 
 /* Waits for the wanted answer; a reason of NULL: any. */
-static void state_expect(int fd, int wanted, const char *reason)
+static void wait_for_offload_state(int fd, int wanted, const char *reason)
 {
 	uint64_t end = now_ms() + timeout_ms();
 	const char *text = "";
-	query_fn *ask = query();
+	socket_state_query_fn *ask = query();
 	int saved = errno, state;
 
 	if (ask == NULL)
@@ -65,28 +65,28 @@ static void state_expect(int fd, int wanted, const char *reason)
 
 void expect_offloaded(int fd)
 {
-	state_expect(fd, 1, NULL);
+	wait_for_offload_state(fd, 1, NULL);
 }
 
 void expect_os(int fd, enum vma_sock_reason reason)
 {
-	state_expect(fd, 0, reason_text[reason]);
+	wait_for_offload_state(fd, 0, sock_reason_texts[reason]);
 }
 
 void expect_os_any(int fd)
 {
-	state_expect(fd, 0, NULL);
+	wait_for_offload_state(fd, 0, NULL);
 }
 
 /* /proc/net/snmp: a line of names and a line of numbers per protocol. */
-static void state_counters(long *received, long *sent)
+static void read_kernel_udp_counters(long *received, long *sent)
 {
 	char line[1024];
 	bool named = false;
 	FILE *file = fopen("/proc/self/net/snmp", "re");
 
 	if (file == NULL)
-		give_up("/proc/self/net/snmp");
+		die_with_message("/proc/self/net/snmp");
 	*received = *sent = -1;
 	while (fgets(line, sizeof(line), file) != NULL) {
 		if (strncmp(line, "Udp: ", 5) != 0)
@@ -94,29 +94,29 @@ static void state_counters(long *received, long *sent)
 		if (!named) {
 			/* The order of these columns has never changed; were it to, this says so. */
 			if (strncmp(line, "Udp: InDatagrams NoPorts InErrors OutDatagrams", 46) != 0)
-				give_up("unknown columns of /proc/net/snmp");
+				die_with_message("unknown columns of /proc/net/snmp");
 			named = true;
 		} else if (sscanf(line, "Udp: %ld %*d %*d %ld", received, sent) != 2) {
-			give_up("unknown numbers of /proc/net/snmp");
+			die_with_message("unknown numbers of /proc/net/snmp");
 		}
 	}
 	fclose(file);
 }
 
-static long received_before, sent_before;
+static long kernel_received_before, kernel_sent_before;
 
-void bypass_begin(void)
+void kernel_bypass_check_begin(void)
 {
-	state_counters(&received_before, &sent_before);
+	read_kernel_udp_counters(&kernel_received_before, &kernel_sent_before);
 }
 
-void bypass_end(unsigned received, unsigned sent)
+void kernel_bypass_check_end(unsigned received, unsigned sent)
 {
 	long received_now, sent_now;
 
-	state_counters(&received_now, &sent_now);
-	received_now -= received_before;
-	sent_now -= sent_before;
+	read_kernel_udp_counters(&received_now, &sent_now);
+	received_now -= kernel_received_before;
+	sent_now -= kernel_sent_before;
 	if (!is_preloaded() && (received_now < (long)received || sent_now < (long)sent))
 		complain("the kernel counted %ld in, %ld out: fewer than %u and %u", received_now, sent_now, received,
 		         sent);
@@ -132,7 +132,7 @@ static long segments(void)
 	FILE *file = fopen("/proc/self/net/snmp", "re");
 
 	if (file == NULL)
-		give_up("/proc/self/net/snmp");
+		die_with_message("/proc/self/net/snmp");
 	while (received < 0 && fgets(line, sizeof(line), file) != NULL) {
 		if (strncmp(line, "Tcp: ", 5) != 0)
 			continue;
@@ -144,29 +144,29 @@ static long segments(void)
 	return received;
 }
 
-static long segments_before;
+static long kernel_segments_before;
 
 /*
  * What the case before has left comes late, and is the kernel's to answer: a peer sends its end again after 200 ms. So
  * the count begins when nothing has come for longer than that.
  */
-void segments_begin(void)
+void kernel_segments_check_begin(void)
 {
 	long before;
 	int tries = 0;
 
-	segments_before = segments();
+	kernel_segments_before = segments();
 	do {
-		before = segments_before;
+		before = kernel_segments_before;
 		if (is_preloaded())
 			pause_ms(230);
-		segments_before = segments();
-	} while (segments_before != before && ++tries < 20);
+		kernel_segments_before = segments();
+	} while (kernel_segments_before != before && ++tries < 20);
 }
 
-void segments_end(void)
+void kernel_segments_check_end(void)
 {
-	long received = segments() - segments_before;
+	long received = segments() - kernel_segments_before;
 
 	if (is_preloaded() && received != 0)
 		complain("the kernel received %ld segments, which should have bypassed it", received);
@@ -176,18 +176,18 @@ void segments_end(void)
 
 #define WARM_UPS 10 /* on a busy machine events of a neighbour take their time */
 
-void warm_up(int fd, const char *ip, int port)
+void warm_up_until_offloaded_send(int fd, const char *ip, int port)
 {
 	struct sockaddr_in to = ip != NULL ? address_of(ip, port) : (struct sockaddr_in){0};
 	long received, before, after;
 	int tries = 0;
 
 	do {
-		state_counters(&received, &before);
+		read_kernel_udp_counters(&received, &before);
 		if (sendto(fd, "w", 1, 0, ip != NULL ? (struct sockaddr *)&to : NULL, ip != NULL ? sizeof(to) : 0) != 1)
-			give_up("the first datagram");
+			die_with_message("the first datagram");
 		peer(far(), "recv 0 2000");
 		pause_ms(30);
-		state_counters(&received, &after);
+		read_kernel_udp_counters(&received, &after);
 	} while (is_preloaded() && after != before && ++tries < WARM_UPS);
 }

@@ -13,63 +13,63 @@ int tcp_socket(void)
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 
 	if (fd < 0)
-		give_up("socket");
+		die_with_message("socket");
 	return fd;
 }
 
-int tcp_at(const char *ip, int port)
+int tcp_socket_bound_to(const char *ip, int port)
 {
 	struct sockaddr_in address = address_of(ip, port);
 	int fd = tcp_socket();
 
 	set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	if (bind(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
-		give_up("bind to %s:%d", ip, port);
+		die_with_message("bind to %s:%d", ip, port);
 	return fd;
 }
 
 int tcp_listener(const char *ip, int port, int backlog)
 {
-	int fd = tcp_at(ip, port);
+	int fd = tcp_socket_bound_to(ip, port);
 
 	if (listen(fd, backlog) != 0)
-		give_up("listen");
+		die_with_message("listen");
 	if (port == 0)
-		name_port_of(fd, "listener");
+		register_port_name_of_fd(fd, "listener");
 	return fd;
 }
 
-int tcp_to(const char *ip, int port)
+int tcp_socket_connected_to(const char *ip, int port)
 {
 	struct sockaddr_in address = address_of(ip, port);
 	int fd = tcp_socket();
 
 	if (connect(fd, (struct sockaddr *)&address, sizeof(address)) != 0)
-		give_up("connect to %s:%d", ip, port);
+		die_with_message("connect to %s:%d", ip, port);
 	expect_offloaded(fd);
 	return fd;
 }
 
-int tcp_out(void)
+int tcp_connected_to_far_peer(void)
 {
 	int port = atoi(peer(far(), "listen 0 %s 0", there)), fd;
 
-	name_port(port, "its");
-	fd = tcp_to(there, port);
-	name_port_of(fd, "mine");
+	register_port_name(port, "its");
+	fd = tcp_socket_connected_to(there, port);
+	register_port_name_of_fd(fd, "mine");
 	peer(far(), "accept 0 1 2000");
 	return fd;
 }
 
-int tcp_in(int *listener)
+int tcp_accepted_from_far_peer(int *listener)
 {
 	int at = tcp_listener(here, 0, 16), fd;
 
 	expect_offloaded(at);
-	name_port(atoi(peer(far(), "dial 1 %s %d", here, port_of(at))), "its");
+	register_port_name(atoi(peer(far(), "dial 1 %s %d", here, port_of(at))), "its");
 	fd = accept(at, NULL, NULL);
 	if (fd < 0)
-		give_up("accept");
+		die_with_message("accept");
 	expect_offloaded(fd);
 	if (listener != NULL)
 		*listener = at;
@@ -78,22 +78,22 @@ int tcp_in(int *listener)
 	return fd;
 }
 
-void far_writes(int slot, int len, int seed, int count)
+void far_peer_writes(int slot, int len, int seed, int count)
 {
 	peer(far(), "write %d %d %d %d", slot, len, seed, count);
 }
 
-void far_reads(int slot, int len, int seed, int count)
+void say_far_peer_reads(int slot, int len, int seed, int count)
 {
 	say("the peer: %s", peer(far(), "read %d %d %d %d", slot, len, seed, count));
 }
 
-void far_shuts(int slot, int how)
+void far_peer_shuts_down(int slot, int how)
 {
 	peer(far(), "shut %d %d", slot, how);
 }
 
-void far_state(int slot)
+void say_far_peer_state(int slot)
 {
 	say("the peer: %s", peer(far(), "state %d", slot));
 }
@@ -108,7 +108,7 @@ ssize_t say_read(int fd, size_t len, int flags)
 	else if (got == 0)
 		say("read: the end");
 	else
-		say("read: %zd bytes, seed %d", got, seed_of(bytes, (size_t)got));
+		say("read: %zd bytes, seed %d", got, seed_of_payload(bytes, (size_t)got));
 	return got;
 }
 
@@ -118,7 +118,7 @@ ssize_t say_write(int fd, size_t len, int seed, int flags)
 	ssize_t sent;
 
 	if (len > sizeof(bytes))
-		give_up("too much to write");
+		die_with_message("too much to write");
 	fill(bytes, len, seed);
 	sent = send(fd, bytes, len, flags);
 	if (sent < 0)

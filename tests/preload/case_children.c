@@ -18,7 +18,7 @@
 
 extern char **environ;
 
-static bool ends_well(pid_t pid)
+static bool child_exits_with_0(pid_t pid)
 {
 	int status;
 
@@ -46,13 +46,13 @@ static void commands(const struct fixture *fixture)
 	EXPECT(posix_spawn_file_actions_addclose(&actions, fd) == 0);
 	EXPECT(posix_spawn_file_actions_adddup2(&actions, 1, fd) == 0);
 	EXPECT(posix_spawnp(&pid, "true", &actions, NULL, argv, environ) == 0);
-	EXPECT(ends_well(pid));
+	EXPECT(child_exits_with_0(pid));
 	EXPECT(fixture_state(fd) == 1 && fixture_echo(fd));
 }
 
 static _Atomic int handled;
 
-static void children_handle(int sig)
+static void children_record_signal(int sig)
 {
 	handled = sig;
 }
@@ -64,7 +64,7 @@ static void vfork_child_tidies_up(const struct fixture *fixture)
 	volatile int seen = 0;
 	pid_t pid;
 
-	EXPECT(signal(SIGUSR1, children_handle) != SIG_ERR);
+	EXPECT(signal(SIGUSR1, children_record_signal) != SIG_ERR);
 	pid = vfork();
 	if (pid == 0) {
 		struct sigaction plain = {.sa_handler = SIG_DFL};
@@ -77,7 +77,7 @@ static void vfork_child_tidies_up(const struct fixture *fixture)
 		execlp("true", "true", NULL);
 		_exit(1);
 	}
-	EXPECT(pid > 0 && ends_well(pid));
+	EXPECT(pid > 0 && child_exits_with_0(pid));
 	expect(seen == 3, "the child wrote what the parent reads");
 	EXPECT(fixture_state(fd) == 1 && fixture_state(copy) == 1);
 	EXPECT(fixture_echo(fd) && fixture_echo(copy));
@@ -114,7 +114,7 @@ static void children_forked(const struct fixture *fixture)
 	pid = fork();
 	if (pid == 0)
 		children_in_child(fixture, fd);
-	EXPECT(pid > 0 && ends_well(pid));
+	EXPECT(pid > 0 && child_exits_with_0(pid));
 	expect_parent_goes_on(fixture, fd);
 }
 
@@ -135,7 +135,7 @@ static void fork_and_leave(const struct fixture *fixture)
 	EXPECT(close(fd) == 0);
 	EXPECT(close(report[1]) == 0);
 	EXPECT(read(report[0], &word, 1) == 1 && word == 'k');
-	EXPECT(ends_well(pid));
+	EXPECT(child_exits_with_0(pid));
 }
 
 /* By the system call: nobody is told. */
@@ -150,7 +150,7 @@ static void raw_clone(const struct fixture *fixture)
 		                     : syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL));
 		if (pid == 0)
 			children_in_child(fixture, fd);
-		EXPECT(pid > 0 && ends_well(pid));
+		EXPECT(pid > 0 && child_exits_with_0(pid));
 		expect_parent_goes_on(fixture, fd);
 	}
 }
@@ -178,7 +178,7 @@ static void cloned(const struct fixture *fixture)
 	EXPECT(stack != MAP_FAILED);
 	EXPECT(fixture_echo(argument.fd));
 	pid = clone(run_clone, stack + size, SIGCHLD, &argument);
-	EXPECT(pid > 0 && ends_well(pid));
+	EXPECT(pid > 0 && child_exits_with_0(pid));
 	expect_parent_goes_on(fixture, argument.fd);
 }
 
@@ -198,7 +198,7 @@ static void daemonized(const struct fixture *fixture)
 		_exit(write(report[1], &word, 1) != 1);
 	}
 	EXPECT(close(fd) == 0 && close(report[1]) == 0);
-	EXPECT(ends_well(pid));
+	EXPECT(child_exits_with_0(pid));
 	EXPECT(read(report[0], &word, 1) == 1 && word == 'k');
 }
 

@@ -15,7 +15,7 @@
 
 #define REUSES 1000
 
-static void copies_share(const struct fixture *fixture)
+static void socket_copies_share_queue(const struct fixture *fixture)
 {
 	int fd = fixture_socket(fixture), copies[4];
 
@@ -35,7 +35,7 @@ static void copies_share(const struct fixture *fixture)
 }
 
 /* What stood under the number ends, and what comes is not taken for it. */
-static void put_over(const struct fixture *fixture)
+static void other_fd_put_over_socket(const struct fixture *fixture)
 {
 	int fd = fixture_socket(fixture), other = fixture_socket(fixture), pair[2];
 	char byte;
@@ -98,7 +98,7 @@ static void close_all(const struct fixture *fixture)
 /* ---- numbers that come back ---- */
 
 /* Closed where nobody sees it, and given out anew by one call after the other. */
-static int make_other(int way)
+static int replace_fd_unseen(int way)
 {
 	int fds[2];
 
@@ -132,7 +132,7 @@ static void reused_after_raw_close(const struct fixture *fixture)
 		int fd = fixture_socket(fixture), other;
 
 		EXPECT(raw_call(SYS_close, fd, 0, 0, 0, 0) == 0);
-		other = make_other(i);
+		other = replace_fd_unseen(i);
 		EXPECT(other == fd);
 		EXPECT(fixture_state(other) == 0);
 		EXPECT(close(other) == 0);
@@ -142,8 +142,8 @@ static void reused_after_raw_close(const struct fixture *fixture)
 }
 
 const struct fixture_case cases_descriptors[] = {
-        {"copies_share", copies_share},
-        {"put_over", put_over},
+        {"copies_share", socket_copies_share_queue},
+        {"put_over", other_fd_put_over_socket},
         {"ranges", ranges},
         {"close_all", close_all},
         {"reused_after_raw_close", reused_after_raw_close},

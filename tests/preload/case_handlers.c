@@ -14,15 +14,15 @@
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
 static _Atomic int count;
-static int talker = -1;
+static int handler_send_fd = -1;
 
-static void counts(int sig)
+static void count_signal(int sig)
 {
 	(void)sig;
 	count++;
 }
 
-static void counts_too(int sig)
+static void count_signal_too(int sig)
 {
 	(void)sig;
 	count++;
@@ -30,34 +30,34 @@ static void counts_too(int sig)
 
 static void check_calls(void)
 {
-	struct sigaction action = {.sa_handler = counts, .sa_flags = SA_NODEFER}, old;
+	struct sigaction action = {.sa_handler = count_signal, .sa_flags = SA_NODEFER}, old;
 
 	EXPECT(sigaction(SIGUSR1, &action, NULL) == 0);
 	EXPECT(sigaction(SIGUSR1, NULL, &old) == 0);
-	EXPECT(old.sa_handler == counts && (old.sa_flags & SA_NODEFER) != 0 && (old.sa_flags & SA_RESTART) == 0);
-	EXPECT(signal(SIGUSR1, counts_too) == counts);
+	EXPECT(old.sa_handler == count_signal && (old.sa_flags & SA_NODEFER) != 0 && (old.sa_flags & SA_RESTART) == 0);
+	EXPECT(signal(SIGUSR1, count_signal_too) == count_signal);
 	EXPECT(sigaction(SIGUSR1, NULL, &old) == 0);
-	EXPECT(old.sa_handler == counts_too && (old.sa_flags & SA_RESTART) != 0);
+	EXPECT(old.sa_handler == count_signal_too && (old.sa_flags & SA_RESTART) != 0);
 	EXPECT(siginterrupt(SIGUSR1, 1) == 0);
 	EXPECT(sigaction(SIGUSR1, NULL, &old) == 0 && (old.sa_flags & SA_RESTART) == 0);
-	EXPECT(signal(SIGUSR1, counts) == counts_too);
+	EXPECT(signal(SIGUSR1, count_signal) == count_signal_too);
 	EXPECT(sigaction(SIGUSR1, NULL, &old) == 0 && (old.sa_flags & SA_RESTART) == 0);
 	EXPECT(siginterrupt(SIGUSR1, 0) == 0);
 	count = 0;
 	EXPECT(raise(SIGUSR1) == 0 && count == 1);
-	EXPECT(sysv_signal(SIGUSR2, counts) == SIG_DFL);
+	EXPECT(sysv_signal(SIGUSR2, count_signal) == SIG_DFL);
 	EXPECT(raise(SIGUSR2) == 0 && count == 2);
 	EXPECT(sigaction(SIGUSR2, NULL, &old) == 0 && old.sa_handler == SIG_DFL);
-	EXPECT(sigset(SIGUSR2, counts) == SIG_DFL);
-	EXPECT(sigset(SIGUSR2, SIG_HOLD) == counts);
+	EXPECT(sigset(SIGUSR2, count_signal) == SIG_DFL);
+	EXPECT(sigset(SIGUSR2, SIG_HOLD) == count_signal);
 	EXPECT(raise(SIGUSR2) == 0 && count == 2);
-	EXPECT(sigset(SIGUSR2, counts_too) == SIG_HOLD && count == 3);
+	EXPECT(sigset(SIGUSR2, count_signal_too) == SIG_HOLD && count == 3);
 	EXPECT(sigignore(SIGUSR2) == 0);
 	EXPECT(sigset(SIGUSR2, SIG_DFL) == SIG_IGN);
-	EXPECT(signal(SIGKILL, counts) == SIG_ERR && errno == EINVAL);
-	EXPECT(signal(NSIG + 10, counts) == SIG_ERR && errno == EINVAL);
+	EXPECT(signal(SIGKILL, count_signal) == SIG_ERR && errno == EINVAL);
+	EXPECT(signal(NSIG + 10, count_signal) == SIG_ERR && errno == EINVAL);
 	EXPECT(signal(SIGUSR1, SIG_ERR) == SIG_ERR && errno == EINVAL);
-	EXPECT(signal(SIGUSR1, SIG_DFL) == counts);
+	EXPECT(signal(SIGUSR1, SIG_DFL) == count_signal);
 }
 
 /* The same before the library has started and after; what was set before is still the program's afterwards. */
@@ -66,10 +66,10 @@ static void calls(const struct fixture *fixture)
 	struct sigaction old;
 
 	check_calls();
-	EXPECT(signal(SIGUSR1, counts) == SIG_DFL);
+	EXPECT(signal(SIGUSR1, count_signal) == SIG_DFL);
 	EXPECT(fixture_echo(fixture_socket(fixture)));
-	EXPECT(sigaction(SIGUSR1, NULL, &old) == 0 && old.sa_handler == counts);
-	EXPECT(signal(SIGUSR1, SIG_DFL) == counts);
+	EXPECT(sigaction(SIGUSR1, NULL, &old) == 0 && old.sa_handler == count_signal);
+	EXPECT(signal(SIGUSR1, SIG_DFL) == count_signal);
 	check_calls();
 }
 
@@ -77,7 +77,7 @@ static void sends(int sig)
 {
 	(void)sig;
 	count++;
-	send(talker, "from a handler", 14, MSG_DONTWAIT);
+	send(handler_send_fd, "from a handler", 14, MSG_DONTWAIT);
 }
 
 /* A handler that sends on the socket that the program is using. */
@@ -88,7 +88,7 @@ static void handler_sends(const struct fixture *fixture)
 	int fd = fixture_socket(fixture);
 	char back[64];
 
-	talker = fd;
+	handler_send_fd = fd;
 	EXPECT(sigaction(SIGALRM, &action, NULL) == 0);
 	EXPECT(setitimer(ITIMER_REAL, &often, NULL) == 0);
 	for (int i = 0; i < 2000; i++) {

@@ -49,7 +49,7 @@ static void one_socket(const struct fixture *fixture)
 }
 
 /* What a library opens for itself; what the program inherited is a file, a terminal or a pipe. */
-static bool is_for_itself(int fd)
+static bool fd_looks_opened_by_library(int fd)
 {
 	char link[64], target[64] = "";
 
@@ -76,7 +76,7 @@ static void untouched(const struct fixture *fixture)
 	status[got] = '\0';
 	expect(strstr(status, "Threads:\t1\n") != NULL, "the program has its one thread");
 	for (fd = 0; fd < 65536; fd++)
-		expect(!is_for_itself(fd), "no descriptor is the library's");
+		expect(!fd_looks_opened_by_library(fd), "no descriptor is the library's");
 	EXPECT(socket(AF_UNIX, SOCK_DGRAM, 0) >= 0);
 	EXPECT(socket(AF_INET, SOCK_STREAM, 0) >= 0);
 	EXPECT(close(pair[0]) == 0 && close(pair[1]) == 0);
@@ -168,7 +168,8 @@ static ssize_t (*named_send)(int, const void *, size_t, int), (*named_recv)(int,
 static int named_fd;
 static volatile sig_atomic_t named_handled, named_restarts, named_sent;
 
-/* A receive that it ends gets nothing to read. One that goes on does, but not by the first, which may come before it. */
+/* A receive that it ends gets nothing to read. One that goes on does, but not by the first, which may come before it.
+ * */
 static void handle_by_name(int sig)
 {
 	(void)sig;
@@ -177,7 +178,7 @@ static void handle_by_name(int sig)
 }
 
 /* The answers, which a busy peer sends late. */
-static void take_answers(int taken)
+static void receive_late_answers(int taken)
 {
 	char back[16];
 
@@ -224,13 +225,13 @@ static void interrupted_by_name(const struct fixture *fixture)
 		EXPECT(named_recv(named_fd, back, sizeof(back), 0) == 7 && named_handled > 1);
 		EXPECT(setitimer(ITIMER_REAL, &never, NULL) == 0);
 		signal(SIGALRM, SIG_DFL);
-		take_answers(1);
+		receive_late_answers(1);
 	}
 }
 
 /* ---- the end ---- */
 
-static void *chatter(void *arg)
+static void *echo_for_ever_in_thread(void *arg)
 {
 	int fd = fixture_socket(arg);
 
@@ -246,13 +247,13 @@ static void exit_among_threads(const struct fixture *fixture)
 
 	shared = *fixture;
 	for (int i = 0; i < 4; i++)
-		EXPECT(pthread_create(&thread, NULL, chatter, &shared) == 0);
+		EXPECT(pthread_create(&thread, NULL, echo_for_ever_in_thread, &shared) == 0);
 	usleep(100000);
 	exit(0);
 }
 
 /* Sent in a row and left: the last of them, too. */
-static void speak(const struct fixture *fixture)
+static void send_and_leave_at_exit(const struct fixture *fixture)
 {
 	int fd = fixture_socket(fixture);
 
@@ -261,26 +262,26 @@ static void speak(const struct fixture *fixture)
 		EXPECT(send(fd, "last", 4, 0) == 4);
 }
 
-static void last_words(const struct fixture *fixture)
+static void datagrams_sent_before_exit(const struct fixture *fixture)
 {
-	speak(fixture);
+	send_and_leave_at_exit(fixture);
 	exit(0);
 }
 
 static void last_words_at_once(const struct fixture *fixture)
 {
-	speak(fixture);
+	send_and_leave_at_exit(fixture);
 	_exit(0);
 }
 
 static void last_words_before_exec(const struct fixture *fixture)
 {
-	speak(fixture);
+	send_and_leave_at_exit(fixture);
 	execlp("sh", "sh", "-c", "test \"$1 $2\" = 'two words'", "sh", "two", "words", NULL);
 	_exit(1);
 }
 
-static long set_up_ring(void)
+static long io_uring_setup_by_syscall(void)
 {
 	char parameters[256] = {0}; /* struct io_uring_params, and more */
 
@@ -300,20 +301,20 @@ static int init_liburing(void)
 /* The program's own libraries ask before the first socket, and after it. */
 static void without_rings(const struct fixture *fixture)
 {
-	EXPECT(set_up_ring() == -1 && errno == ENOSYS);
+	EXPECT(io_uring_setup_by_syscall() == -1 && errno == ENOSYS);
 	EXPECT(init_liburing() == -ENOSYS);
 	EXPECT(fixture_echo(fixture_socket(fixture)));
-	EXPECT(set_up_ring() == -1 && errno == ENOSYS);
+	EXPECT(io_uring_setup_by_syscall() == -1 && errno == ENOSYS);
 }
 
 /* With VMA_IO_URING=1; a kernel that has no rings says so itself, and the sockets stay its own all the same. */
-static void with_rings(const struct fixture *fixture)
+static void io_uring_is_allowed(const struct fixture *fixture)
 {
 	int before = fixture_socket(fixture), after, stream = socket(AF_INET, SOCK_STREAM, 0), ring;
 	struct timeval timeout = {.tv_usec = 500000};
 
 	EXPECT(fixture_echo(before));
-	ring = (int)set_up_ring();
+	ring = (int)io_uring_setup_by_syscall();
 	EXPECT(ring >= 0 || errno == ENOSYS || errno == EPERM);
 	EXPECT(fixture_state(before) == 0);
 	EXPECT(fixture_echo(before));
@@ -336,8 +337,8 @@ const struct fixture_case cases_start[] = {
         {"interrupted_by_name", interrupted_by_name},
         {"exit_among_threads", exit_among_threads},
         {"without_rings", without_rings},
-        {"with_rings", with_rings},
-        {"last_words", last_words},
+        {"with_rings", io_uring_is_allowed},
+        {"last_words", datagrams_sent_before_exit},
         {"last_words_at_once", last_words_at_once},
         {"last_words_before_exec", last_words_before_exec},
         {NULL, NULL},

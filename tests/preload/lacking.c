@@ -21,7 +21,7 @@
 
 #define NONE 0xffffffffU /* no system call's number */
 
-static int lacking_number_of(const char *name)
+static int lacking_errno_by_name(const char *name)
 {
 	static const int known[] = {EAFNOSUPPORT, EPERM, ENOSYS};
 
@@ -32,7 +32,7 @@ static int lacking_number_of(const char *name)
 }
 
 /* The low half of the first argument: the machines that this is built for are little-endian. */
-static int lacking_install(unsigned socket_of_xdp, unsigned call, int error)
+static int seccomp_fail_syscall(unsigned socket_of_xdp, unsigned call, int error)
 {
 	struct sock_filter code[] = {
 	        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -50,15 +50,15 @@ static int lacking_install(unsigned socket_of_xdp, unsigned call, int error)
 
 int main(int argc, char **argv)
 {
-	const int error = argc > 3 ? lacking_number_of(argv[2]) : 0;
+	const int error = argc > 3 ? lacking_errno_by_name(argv[2]) : 0;
 	int rc = -1;
 
 	if (error != 0 && strcmp(argv[1], "af_xdp") == 0)
-		rc = lacking_install(SYS_socket, NONE, error);
+		rc = seccomp_fail_syscall(SYS_socket, NONE, error);
 	else if (error != 0 && strcmp(argv[1], "bpf") == 0)
-		rc = lacking_install(NONE, SYS_bpf, error);
+		rc = seccomp_fail_syscall(NONE, SYS_bpf, error);
 	else if (error != 0 && strcmp(argv[1], "memfd") == 0)
-		rc = lacking_install(NONE, SYS_memfd_create, error);
+		rc = seccomp_fail_syscall(NONE, SYS_memfd_create, error);
 	else
 		fprintf(stderr, "usage: lacking af_xdp|bpf|memfd EAFNOSUPPORT|EPERM|ENOSYS PROGRAM...\n");
 	if (rc != 0)

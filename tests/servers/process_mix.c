@@ -88,7 +88,7 @@ static uint8_t process_mix_byte_at(uint64_t seed, uint32_t place)
 	return (uint8_t)(x >> place % 8 * 8);
 }
 
-static uint8_t answer_of(uint8_t byte)
+static uint8_t answer_byte_of(uint8_t byte)
 {
 	return byte ^ 0x5a;
 }
@@ -125,7 +125,7 @@ static bool process_mix_echo_bytes(int fd, uint64_t count)
 		}
 		count -= (uint64_t)got;
 		for (ssize_t i = 0; i < got; i++)
-			buffer[i] = answer_of(buffer[i]);
+			buffer[i] = answer_byte_of(buffer[i]);
 		for (ssize_t done = 0; done < got;) {
 			ssize_t put = write(fd, buffer + done, (size_t)(got - done));
 
@@ -143,7 +143,7 @@ static bool process_mix_echo_bytes(int fd, uint64_t count)
 }
 
 /* Other processes may have copies for a while, so close alone need not end the stream. */
-static void serve_rest(int fd, uint64_t left)
+static void serve_remaining_bytes(int fd, uint64_t left)
 {
 	process_mix_echo_bytes(fd, left);
 	shutdown(fd, SHUT_WR);
@@ -159,7 +159,7 @@ static void serve_in_worker(int fd, uint64_t left)
 	char end;
 
 	if (!is_worker) {
-		serve_rest(fd, left);
+		serve_remaining_bytes(fd, left);
 		return;
 	}
 	if (process_mix_echo_bytes(fd, left)) {
@@ -250,7 +250,7 @@ static void fork_and_serve(int fd, uint32_t left, char mode)
 			process_mix_echo_bytes(fd, left / 2);
 			raise(SIGKILL);
 		}
-		serve_rest(fd, left);
+		serve_remaining_bytes(fd, left);
 		_exit(0);
 	}
 	if (mode == 'e')
@@ -357,7 +357,7 @@ static void answer_datagrams(int fd)
 
 	while ((got = recvfrom(fd, bytes, sizeof(bytes), MSG_DONTWAIT, (struct sockaddr *)&peer, &length)) >= 0) {
 		for (ssize_t i = 0; i < got; i++)
-			bytes[i] = answer_of(bytes[i]);
+			bytes[i] = answer_byte_of(bytes[i]);
 		sendto(fd, bytes, (size_t)got, 0, (struct sockaddr *)&peer, length);
 		length = sizeof(peer);
 	}
@@ -396,7 +396,7 @@ static void serve_connections_until_killed(int epoll, int udp, void (*each_round
 	}
 }
 
-static void be_receiver(void)
+static void run_rights_receiver(void)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	close(listener);
@@ -483,7 +483,7 @@ static int process_mix_serve(const char *address, const char *port, int count)
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, rights))
 		process_mix_die("socketpair");
 	if (fork() == 0)
-		be_receiver();
+		run_rights_receiver();
 	for (int i = 0; i < worker_count; i++)
 		workers[i] = fork_worker(i);
 	epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -499,31 +499,32 @@ static int process_mix_serve(const char *address, const char *port, int count)
 
 static struct sockaddr_in server;
 static uint64_t end_ms;
-static char drawn_from[256];
+static char request_mode_letters[256];
 static _Atomic uint64_t asked[MODES], failed[MODES], resets, bytes_back, slowest_ms, datagrams, datagrams_lost;
-static pthread_mutex_t say_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t output_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void process_mix_tell(const struct request *request, int port, const char *what, uint32_t sent, uint32_t got)
+static void process_mix_print_failure(const struct request *request, int port, const char *what, uint32_t sent,
+                                      uint32_t got)
 {
-	pthread_mutex_lock(&say_lock);
+	pthread_mutex_lock(&output_lock);
 	printf("mode %c, from port %d: %s (%u sent, %u back of %u)\n", request->mode, port, what, sent, got,
 	       request->length);
 	fflush(stdout);
-	pthread_mutex_unlock(&say_lock);
+	pthread_mutex_unlock(&output_lock);
 }
 
-static void tell_datagram(uint64_t number, const char *what, uint64_t begun)
+static void print_datagram_failure(uint64_t number, const char *what, uint64_t begun)
 {
 	atomic_fetch_add(&datagrams_lost, 1);
-	pthread_mutex_lock(&say_lock);
+	pthread_mutex_lock(&output_lock);
 	printf("datagram %llu: %s, after %llu ms\n", (unsigned long long)number, what,
 	       (unsigned long long)(process_mix_now_ms() - begun));
 	fflush(stdout);
-	pthread_mutex_unlock(&say_lock);
+	pthread_mutex_unlock(&output_lock);
 }
 
 /* NULL: every byte came back and then the end. For mode 'k' an end or a reset is right at any place after half. */
-static const char *process_mix_converse(int fd, const struct request *request, uint32_t *sent, uint32_t *got)
+static const char *process_mix_run_conversation(int fd, const struct request *request, uint32_t *sent, uint32_t *got)
 {
 	uint8_t out[CHUNK], in[CHUNK];
 	uint32_t queued_from = 0, queued = 0;
@@ -573,7 +574,7 @@ static const char *process_mix_converse(int fd, const struct request *request, u
 			for (ssize_t i = 0; i < n; i++) {
 				if (*got + (uint32_t)i >= request->length)
 					return "more comes back than was sent";
-				if (in[i] != answer_of(process_mix_byte_at(request->seed, *got + (uint32_t)i)))
+				if (in[i] != answer_byte_of(process_mix_byte_at(request->seed, *got + (uint32_t)i)))
 					return "a wrong byte";
 			}
 			*got += (uint32_t)n;
@@ -583,7 +584,7 @@ static const char *process_mix_converse(int fd, const struct request *request, u
 
 static int draw_mode(unsigned int *seed)
 {
-	char mode = drawn_from[(size_t)rand_r(seed) % strlen(drawn_from)];
+	char mode = request_mode_letters[(size_t)rand_r(seed) % strlen(request_mode_letters)];
 	int index = 0;
 
 	while (index < MODES - 1 && modes[index].mode != mode)
@@ -591,7 +592,7 @@ static int draw_mode(unsigned int *seed)
 	return index;
 }
 
-static void *ask_for_ever(void *argument)
+static void *run_conversations_until_end(void *argument)
 {
 	unsigned int seed = (unsigned int)(uintptr_t)argument;
 
@@ -611,7 +612,7 @@ static void *ask_for_ever(void *argument)
 		if (connect(fd, (struct sockaddr *)&server, sizeof(server)))
 			wrong = "connect fails";
 		else
-			wrong = process_mix_converse(fd, &request, &sent, &got);
+			wrong = process_mix_run_conversation(fd, &request, &sent, &got);
 		getsockname(fd, (struct sockaddr *)&mine, &(socklen_t){sizeof(mine)});
 		close(fd);
 		took = process_mix_now_ms() - begun;
@@ -624,7 +625,7 @@ static void *ask_for_ever(void *argument)
 			if (got == 0 && !strcmp(wrong, strerror(ECONNRESET)))
 				atomic_fetch_add(&resets, 1);
 			atomic_fetch_add(&failed[index], 1);
-			process_mix_tell(&request, ntohs(mine.sin_port), wrong, sent, got);
+			process_mix_print_failure(&request, ntohs(mine.sin_port), wrong, sent, got);
 		}
 	}
 	return NULL;
@@ -634,7 +635,7 @@ static void *ask_for_ever(void *argument)
  * One datagram at a time: nothing can overflow, so each comes back, once and in its turn. An answer to an earlier one
  * has come late or twice: both are said.
  */
-static void *ask_datagrams(void *argument)
+static void *run_datagram_client(void *argument)
 {
 	uint64_t number = 0, answered = 0, back;
 	int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
@@ -651,16 +652,16 @@ static void *ask_datagrams(void *argument)
 		number++;
 		atomic_fetch_add(&datagrams, 1);
 		if (send(fd, &number, sizeof(number), 0) != sizeof(number)) {
-			tell_datagram(number, strerror(errno), begun);
+			print_datagram_failure(number, strerror(errno), begun);
 			continue;
 		}
 		while ((n = recv(fd, &back, sizeof(back), 0)) == sizeof(back) &&
 		       (back ^= 0x5a5a5a5a5a5a5a5aULL) != number)
-			tell_datagram(back, back <= answered ? "answered twice" : "answered late", begun);
+			print_datagram_failure(back, back <= answered ? "answered twice" : "answered late", begun);
 		if (n == sizeof(back))
 			answered = number;
 		else
-			tell_datagram(number, n < 0 ? strerror(errno) : "cut", begun);
+			print_datagram_failure(number, n < 0 ? strerror(errno) : "cut", begun);
 		usleep(2000);
 	}
 	close(fd);
@@ -673,15 +674,16 @@ static int process_mix_ask(const char *address, const char *port, int seconds, i
 	pthread_t threads[256], datagram_thread;
 	uint64_t sum = 0, wrong = 0;
 
-	snprintf(drawn_from, sizeof(drawn_from), "%s", letters);
+	snprintf(request_mode_letters, sizeof(request_mode_letters), "%s", letters);
 	server = process_mix_address_of(address, port);
 	end_ms = process_mix_now_ms() + (uint64_t)seconds * 1000;
 	clients = clients < 256 ? clients : 256;
 	for (int i = 0; i < clients; i++) {
-		if (pthread_create(&threads[i], NULL, ask_for_ever, (void *)(uintptr_t)(seed * 1000 + (unsigned int)i)))
+		if (pthread_create(&threads[i], NULL, run_conversations_until_end,
+		                   (void *)(uintptr_t)(seed * 1000 + (unsigned int)i)))
 			process_mix_die("pthread_create");
 	}
-	if (pthread_create(&datagram_thread, NULL, ask_datagrams, NULL))
+	if (pthread_create(&datagram_thread, NULL, run_datagram_client, NULL))
 		process_mix_die("pthread_create");
 	for (int i = 0; i < clients; i++)
 		pthread_join(threads[i], NULL);
@@ -708,7 +710,7 @@ int main(int argc, char **argv)
 	if (argc == 5 && !strcmp(argv[1], "serve"))
 		return process_mix_serve(argv[2], argv[3], atoi(argv[4]));
 	if (argc == 3 && !strcmp(argv[1], "child")) {
-		serve_rest(0, (uint64_t)atoll(argv[2]));
+		serve_remaining_bytes(0, (uint64_t)atoll(argv[2]));
 		return 0;
 	}
 	if ((argc == 7 || (argc == 8 && *argv[7])) && !strcmp(argv[1], "ask"))

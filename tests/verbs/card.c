@@ -39,7 +39,7 @@ static int die(const char *what)
 
 struct options {
 	const char *socket, *sysfs, *tap, *wire_path, *control;
-	enum wire_kind wire;
+	enum card_wire_kind wire;
 	int index;
 };
 
@@ -68,9 +68,10 @@ static bool options_read(int argc, char **argv, struct options *options)
 		else if (option == 'c')
 			options->control = optarg;
 		else if (option == 'p')
-			options->wire = WIRE_LOOPS;
+			options->wire = CARD_WIRE_LOOPS;
 		else if (option == 'l' || option == 'w')
-			options->wire = option == 'l' ? WIRE_LISTENS : WIRE_CONNECTS, options->wire_path = optarg;
+			options->wire = option == 'l' ? CARD_WIRE_LISTENS : CARD_WIRE_CONNECTS,
+			options->wire_path = optarg;
 		else
 			return false;
 	}
@@ -89,21 +90,21 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	if (options.control)
-		return control_ask(options.control, argv[optind]);
+		return card_control_send_command(options.control, argv[optind]);
 	sigaction(SIGTERM, &stop, NULL);
 	sigaction(SIGINT, &stop, NULL);
 	if (port_open_tap(options.tap))
 		return die(options.tap);
 	if (port_open_wire(options.wire, options.wire_path))
 		return die(options.wire_path);
-	if (clients_listen(options.socket))
+	if (card_listen_for_clients(options.socket))
 		return die(options.socket);
 	if (sysfs_write(options.sysfs, options.index, options.socket))
 		return die(options.sysfs);
 	printf("card: %s is ready, its interface is %s\n", card.name, card.tap_name);
 	fflush(stdout);
 	loop_run();
-	clients_end();
+	card_close_all_clients();
 	unlink(options.socket);
 	return 0;
 }

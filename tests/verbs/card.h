@@ -65,7 +65,7 @@ struct card_qp {
 	uint32_t sq_taken, rq_taken;
 	uint32_t rate_kbps; /* 0: as fast as it can */
 	uint64_t send_due_ns;
-	struct card_cut *cut; /* of the packet that is being cut; NULL: none is */
+	struct card_tso_packet *cut; /* of the packet that is being cut; NULL: none is */
 };
 
 /* What the card counts: `card --control SOCKET show` prints them. */
@@ -120,39 +120,40 @@ extern struct card card;
 uint64_t clock_ns(clockid_t clock);
 
 /* ---- loop.c: descriptors that are waited for ---- */
-typedef void (*card_ready)(void *owner, uint32_t events);
-int loop_add(int fd, card_ready ready, void *owner);
-void loop_wants(int fd, uint32_t events);
+typedef void (*card_fd_ready_fn)(void *owner, uint32_t events);
+int loop_add(int fd, card_fd_ready_fn ready, void *owner);
+void loop_set_events(int fd, uint32_t events);
 void loop_remove(int fd);
 void loop_run(void);
 
 /* ---- port.c: the kernel's interface and the wire ---- */
-enum wire_kind { WIRE_NONE, WIRE_LISTENS, WIRE_CONNECTS, WIRE_LOOPS };
+enum card_wire_kind { CARD_WIRE_NONE, CARD_WIRE_LISTENS, CARD_WIRE_CONNECTS, CARD_WIRE_LOOPS };
 int port_open_tap(const char *name);
-int port_open_wire(enum wire_kind kind, const char *path);
+int port_open_wire(enum card_wire_kind kind, const char *path);
 bool port_can_send(void); /* false: the other card is behind, and nothing is taken from queues */
 bool port_is_up(void);
-int port_read_interface(void); /* address and MTU */
-bool port_run_plug(void);      /* true: something was done */
+int port_read_interface(void);         /* address and MTU */
+bool port_deliver_looped_frames(void); /* true: something was done */
 bool port_has_work(void);
 void port_send(const uint8_t *frame, size_t len);
-void port_to_tap(const uint8_t *frame, size_t len);
-void port_tell_state(void);
+void port_write_frame_to_tap(const uint8_t *frame, size_t len);
+void port_announce_link_state(void);
 
 /* ---- client.c: connections of drivers, channels and tests ---- */
-int clients_listen(const char *path);
-void client_free_closed(void);
-void clients_end(void);
-void client_violation(struct card_client *client, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void client_async_event(struct card_client *client, uint64_t element, enum ibv_event_type type);
-void client_completion_event(uint64_t channel, uint64_t handle);
-void clients_async_all(enum ibv_event_type type);
-bool clients_prepare_sleep(void); /* false: a doorbell's work came in between */
-void clients_woke(void);
+int card_listen_for_clients(const char *path);
+void card_free_closed_clients(void);
+void card_close_all_clients(void);
+void card_client_report_violation(struct card_client *client, const char *format, ...)
+        __attribute__((format(printf, 2, 3)));
+void card_client_send_async_event(struct card_client *client, uint64_t element, enum ibv_event_type type);
+void card_send_completion_event(uint64_t channel, uint64_t handle);
+void card_send_async_event_to_all(enum ibv_event_type type);
+bool card_prepare_sleep(void); /* false: a doorbell's work came in between */
+void card_end_sleep(void);
 
 /* ---- memory.c: what is registered, and the copies ---- */
-int memory_register(struct card_client *client, const struct card_request *request, uint32_t *lkey);
-int memory_forget(struct card_client *client, uint32_t lkey);
+int memory_register_region(struct card_client *client, const struct card_request *request, uint32_t *lkey);
+int memory_deregister(struct card_client *client, uint32_t lkey);
 bool memory_uses_pd(const struct card_client *client, uint32_t pd);
 /* Copies between a frame and a list of a program's memory; 0, or a status (enum ibv_wc_status). */
 int memory_gather(struct card_qp *qp, const struct card_wqe *wqe, uint8_t *frame, size_t max, size_t *len);
@@ -166,25 +167,25 @@ int qp_modify(struct card_client *client, const struct card_request *request);
 int qp_destroy(struct card_client *client, uint32_t number);
 struct card_qp *qp_find(struct card_client *client, uint32_t number);
 bool qp_uses_pd(const struct card_client *client, uint32_t pd);
-void qps_forget(struct card_client *client);
+void qps_destroy_of_client(struct card_client *client);
 void qp_deliver_frame(struct card_qp *qp, const uint8_t *frame, size_t len, uint32_t flow_tag);
 bool qps_run(void); /* true: something was done */
 bool qps_have_work(void);
-int64_t cqs_next_ns(void); /* until the next delayed completion; -1: none */
-int64_t qps_next_ns(void); /* until the next frame that waits for its time; -1: none */
+int64_t cqs_next_delayed_completion_ns(void); /* until the next delayed completion; -1: none */
+int64_t qps_next_paced_send_ns(void);         /* until the next frame that waits for its time; -1: none */
 void cqs_deliver_delayed(void);
 
 /* ---- steer.c: rules ---- */
-int steer_add(struct card_client *client, const struct card_rule *rule, uint32_t *number);
-int steer_remove(struct card_client *client, uint32_t number);
-bool steer_uses_qp(uint32_t qp_num);
-void steer_forget(struct card_client *client);
-void steer_frame(const uint8_t *frame, size_t len);
-int steer_print(char *text, size_t size);
+int card_rules_add(struct card_client *client, const struct card_rule *rule, uint32_t *number);
+int card_rules_remove(struct card_client *client, uint32_t number);
+bool card_rules_use_qp(uint32_t qp_num);
+void card_rules_remove_of_client(struct card_client *client);
+void card_rules_steer_frame(const uint8_t *frame, size_t len);
+int card_rules_print(char *text, size_t size);
 
 /* ---- control.c: faults and counters ---- */
 int control_run(const char *command, char *answer, size_t size);
-int control_ask(const char *path, const char *command);
+int card_control_send_command(const char *path, const char *command);
 
 /* ---- sysfs.c: the tree that libibverbs reads ---- */
 int sysfs_write(const char *folder, int index, const char *socket_path);

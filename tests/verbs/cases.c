@@ -1,6 +1,6 @@
 /*
- * cases NAME: one case of a program that uses two cards, vmasoft0 and vmasoft1, which one wire joins. Exit status 0: all
- * was as expected. Without a name it lists them, "NAME: sentence". tests/e2e/verbs_card.sh runs them.
+ * cases NAME: one case of a program that uses two cards, vmasoft0 and vmasoft1, which one wire joins. Exit status 0:
+ * all was as expected. Without a name it lists them, "NAME: sentence". tests/e2e/verbs_card.sh runs them.
  *
  * A case whose name begins with break_ breaks a rule: its process is to be aborted by the driver, with a message.
  */
@@ -86,7 +86,7 @@ static void side_open(struct side *side, const char *name)
 	EXPECT(side->mr && side->cq);
 }
 
-static void qp_to(struct ibv_qp *qp, enum ibv_qp_state last)
+static void qp_move_through_states(struct ibv_qp *qp, enum ibv_qp_state last)
 {
 	struct ibv_qp_attr attr = {.port_num = 1};
 
@@ -126,14 +126,14 @@ static struct ibv_qp *qp_new(struct side *side)
 	return qp;
 }
 
-static void sides_open(void)
+static void cards_open_both_sides(void)
 {
 	side_open(&a, "vmasoft0");
 	side_open(&b, "vmasoft1");
 	a.qp = qp_new(&a);
 	b.qp = qp_new(&b);
-	qp_to(a.qp, IBV_QPS_RTS);
-	qp_to(b.qp, IBV_QPS_RTS);
+	qp_move_through_states(a.qp, IBV_QPS_RTS);
+	qp_move_through_states(b.qp, IBV_QPS_RTS);
 }
 
 static void side_close(struct side *side)
@@ -148,7 +148,7 @@ static void side_close(struct side *side)
 	free(side->memory);
 }
 
-static void sides_close(void)
+static void cards_close_both_sides(void)
 {
 	side_close(&a);
 	side_close(&b);
@@ -216,7 +216,7 @@ static struct ibv_flow *flow_nic_rule_of(struct ibv_qp *qp, enum ibv_flow_spec_t
 	return ibv_create_flow(qp, &rule.attr);
 }
 
-static struct ibv_flow *rule_new(struct ibv_qp *qp, uint16_t port, uint16_t priority)
+static struct ibv_flow *udp_port_rule_new(struct ibv_qp *qp, uint16_t port, uint16_t priority)
 {
 	return flow_nic_rule_of(qp, IBV_FLOW_SPEC_UDP, port, priority);
 }
@@ -247,7 +247,7 @@ static int send_frame(uint64_t wr_id, uint16_t port, uint16_t bytes, unsigned in
 }
 
 /* Waits for one completion, 10 s at most. */
-static struct ibv_wc await(struct side *side)
+static struct ibv_wc await_completion(struct side *side)
 {
 	struct timespec pause = {.tv_nsec = 100000};
 	struct ibv_wc wc;
@@ -263,7 +263,7 @@ static struct ibv_wc await(struct side *side)
 }
 
 /* Nothing within a time in which a card does much more. */
-static void nothing_more(struct side *side)
+static void expect_no_completion(struct side *side)
 {
 	struct ibv_wc wc;
 
@@ -272,7 +272,7 @@ static void nothing_more(struct side *side)
 }
 
 /* What the control of a card is asked. */
-static void tell_card(struct side *side, const char *command)
+static void card_control_command(struct side *side, const char *command)
 {
 	char path[512], socket[128] = "", line[1024];
 	FILE *file;
@@ -285,7 +285,7 @@ static void tell_card(struct side *side, const char *command)
 	EXPECT(system(line) == 0);
 }
 
-static enum ibv_event_type await_async(struct side *side)
+static enum ibv_event_type await_async_event(struct side *side)
 {
 	struct pollfd fd = {.fd = side->context->async_fd, .events = POLLIN};
 	struct ibv_async_event event;
@@ -307,9 +307,9 @@ static void frame_in_pieces(void)
 	struct ibv_wc wc;
 	uint32_t len;
 
-	sides_open();
+	cards_open_both_sides();
 	frame = place(&a, 0), got = place(&b, DEPTH);
-	rule = rule_new(b.qp, PORT, 0);
+	rule = udp_port_rule_new(b.qp, PORT, 0);
 	EXPECT(rule);
 	len = frame_make(frame, PORT, 1000);
 	parts[0] = piece(&a, frame, 14);
@@ -319,29 +319,29 @@ static void frame_in_pieces(void)
 	room[1] = piece(&b, got + 100, ROOM - 100);
 	EXPECT(ibv_post_recv(b.qp, &wr, &bad) == 0);
 	EXPECT(post_send(a.qp, 9, parts, 3, IBV_SEND_SIGNALED | IBV_SEND_IP_CSUM) == 0);
-	wc = await(&a);
+	wc = await_completion(&a);
 	EXPECT(wc.status == IBV_WC_SUCCESS && wc.wr_id == 9 && wc.opcode == IBV_WC_SEND && wc.qp_num == a.qp->qp_num);
-	wc = await(&b);
+	wc = await_completion(&b);
 	EXPECT(wc.status == IBV_WC_SUCCESS && wc.wr_id == 5 && wc.opcode == IBV_WC_RECV && wc.byte_len == len);
 	EXPECT(wc.wc_flags & IBV_WC_IP_CSUM_OK);
 	/* The sums are the card's, everything else is as it was sent. */
 	EXPECT(memcmp(got, frame, 24) == 0 && memcmp(got + 26, frame + 26, 14) == 0);
 	EXPECT(memcmp(got + 42, frame + 42, len - 42) == 0);
 	EXPECT(ibv_destroy_flow(rule) == 0);
-	sides_close();
+	cards_close_both_sides();
 }
 
 static void wrong_sum_is_told(void)
 {
 	struct ibv_flow *rule;
 
-	sides_open();
-	rule = rule_new(b.qp, PORT, 0);
+	cards_open_both_sides();
+	rule = udp_port_rule_new(b.qp, PORT, 0);
 	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0 && send_frame(1, PORT, 100, IBV_SEND_SIGNALED) == 0);
-	EXPECT(await(&a).status == IBV_WC_SUCCESS);
-	EXPECT((await(&b).wc_flags & IBV_WC_IP_CSUM_OK) == 0);
+	EXPECT(await_completion(&a).status == IBV_WC_SUCCESS);
+	EXPECT((await_completion(&b).wc_flags & IBV_WC_IP_CSUM_OK) == 0);
 	EXPECT(ibv_destroy_flow(rule) == 0);
-	sides_close();
+	cards_close_both_sides();
 }
 
 static void inline_data_may_change(void)
@@ -350,64 +350,64 @@ static void inline_data_may_change(void)
 	struct ibv_sge sge = {.addr = (uintptr_t)data, .lkey = 0};
 	struct ibv_flow *rule;
 
-	sides_open();
-	rule = rule_new(b.qp, PORT, 0);
+	cards_open_both_sides();
+	rule = udp_port_rule_new(b.qp, PORT, 0);
 	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0);
 	sge.length = frame_make(data, PORT, 22);
 	EXPECT(post_send(a.qp, 1, &sge, 1, IBV_SEND_SIGNALED | IBV_SEND_INLINE) == 0);
 	memset(data, 0xff, sizeof(data));
-	EXPECT(await(&b).byte_len == 64);
+	EXPECT(await_completion(&b).byte_len == 64);
 	EXPECT(place(&b, DEPTH)[63] == (uint8_t)(21 * 7));
 	EXPECT(ibv_destroy_flow(rule) == 0);
-	sides_close();
+	cards_close_both_sides();
 }
 
 static void short_frame_is_padded(void)
 {
 	struct ibv_flow *rule;
 
-	sides_open();
-	rule = rule_new(b.qp, PORT, 0);
+	cards_open_both_sides();
+	rule = udp_port_rule_new(b.qp, PORT, 0);
 	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0 && send_frame(1, PORT, 1, IBV_SEND_SIGNALED) == 0);
-	EXPECT(await(&b).byte_len == 60);
+	EXPECT(await_completion(&b).byte_len == 60);
 	EXPECT(ibv_destroy_flow(rule) == 0);
-	sides_close();
+	cards_close_both_sides();
 }
 
 static void only_signalled_sends_complete(void)
 {
-	sides_open();
+	cards_open_both_sides();
 	for (uint64_t i = 0; i < 8; i++)
 		EXPECT(send_frame(i, PORT + 1, 20, i % 4 == 3 ? IBV_SEND_SIGNALED : 0) == 0);
-	EXPECT(await(&a).wr_id == 3);
-	EXPECT(await(&a).wr_id == 7);
-	nothing_more(&a);
-	sides_close();
+	EXPECT(await_completion(&a).wr_id == 3);
+	EXPECT(await_completion(&a).wr_id == 7);
+	expect_no_completion(&a);
+	cards_close_both_sides();
 }
 
-static void many_rounds(void)
+static void queues_wrap_around_often(void)
 {
 	struct ibv_flow *rule;
 
-	sides_open();
-	rule = rule_new(b.qp, PORT, 0);
+	cards_open_both_sides();
+	rule = udp_port_rule_new(b.qp, PORT, 0);
 	for (int i = 0; i < DEPTH; i++)
 		EXPECT(post_receive(&b, b.qp, i, ROOM) == 0);
 	for (uint64_t i = 0; i < 20 * DEPTH; i++) {
 		struct ibv_wc wc;
 
 		EXPECT(send_frame(i, PORT, (uint16_t)(20 + i), i % 8 == 7 ? IBV_SEND_SIGNALED : 0) == 0);
-		wc = await(&b);
+		wc = await_completion(&b);
 		EXPECT(wc.wr_id == 100 + i % DEPTH && wc.byte_len == 62 + i);
 		EXPECT(post_receive(&b, b.qp, (int)(i % DEPTH), ROOM) == 0);
 		if (i % 8 == 7)
-			EXPECT(await(&a).wr_id == i);
+			EXPECT(await_completion(&a).wr_id == i);
 	}
 	EXPECT(ibv_destroy_flow(rule) == 0);
-	sides_close();
+	cards_close_both_sides();
 }
 
-static void wr_calls(void)
+static void post_by_wr_builder_calls(void)
 {
 	struct ibv_qp_init_attr_ex attr = {
 	        .qp_type = IBV_QPT_RAW_PACKET,
@@ -425,14 +425,14 @@ static void wr_calls(void)
 	uint8_t data[128], *frame;
 	uint32_t len;
 
-	sides_open();
+	cards_open_both_sides();
 	attr.pd = a.pd, attr.send_cq = attr.recv_cq = a.cq;
 	qp = ibv_create_qp_ex(a.context, &attr);
 	EXPECT(qp);
-	qp_to(qp, IBV_QPS_RTS);
+	qp_move_through_states(qp, IBV_QPS_RTS);
 	ex = ibv_qp_to_qp_ex(qp);
 	EXPECT(ex && !ibv_qp_to_qp_ex(a.qp));
-	rule = rule_new(b.qp, PORT, 0);
+	rule = udp_port_rule_new(b.qp, PORT, 0);
 	for (int i = 0; i < 2; i++)
 		EXPECT(post_receive(&b, b.qp, i, ROOM) == 0);
 	/* What is taken back is not sent. */
@@ -451,11 +451,11 @@ static void wr_calls(void)
 	ibv_wr_send(ex);
 	ibv_wr_set_sge_list(ex, 2, (struct ibv_sge[]){piece(&a, frame, 42), piece(&a, frame + 42, len - 42)});
 	EXPECT(ibv_wr_complete(ex) == 0);
-	EXPECT(await(&a).wr_id == 3);
-	EXPECT(await(&b).byte_len == 92);
-	EXPECT(await(&b).byte_len == 102);
+	EXPECT(await_completion(&a).wr_id == 3);
+	EXPECT(await_completion(&b).byte_len == 92);
+	EXPECT(await_completion(&b).byte_len == 102);
 	EXPECT(ibv_destroy_flow(rule) == 0 && ibv_destroy_qp(qp) == 0);
-	sides_close();
+	cards_close_both_sides();
 }
 
 /* ---- rules ---- */
@@ -466,18 +466,18 @@ static void same_rules_copy(void)
 	struct ibv_flow *one, *two;
 	struct ibv_wc first, other;
 
-	sides_open();
+	cards_open_both_sides();
 	second = qp_new(&b);
-	qp_to(second, IBV_QPS_RTS);
-	one = rule_new(b.qp, PORT, 3), two = rule_new(second, PORT, 3);
+	qp_move_through_states(second, IBV_QPS_RTS);
+	one = udp_port_rule_new(b.qp, PORT, 3), two = udp_port_rule_new(second, PORT, 3);
 	EXPECT(one && two);
 	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0 && post_receive(&b, second, 1, ROOM) == 0);
 	EXPECT(send_frame(1, PORT, 200, IBV_SEND_SIGNALED) == 0);
-	first = await(&b), other = await(&b);
+	first = await_completion(&b), other = await_completion(&b);
 	EXPECT(first.qp_num != other.qp_num);
 	EXPECT(memcmp(place(&b, DEPTH), place(&b, DEPTH + 1), 242) == 0);
 	EXPECT(ibv_destroy_flow(one) == 0 && ibv_destroy_flow(two) == 0 && ibv_destroy_qp(second) == 0);
-	sides_close();
+	cards_close_both_sides();
 }
 
 static void lower_priority_number_wins(void)
@@ -485,19 +485,19 @@ static void lower_priority_number_wins(void)
 	struct ibv_qp *second;
 	struct ibv_flow *late, *early;
 
-	sides_open();
+	cards_open_both_sides();
 	second = qp_new(&b);
-	qp_to(second, IBV_QPS_RTS);
-	late = rule_new(b.qp, PORT, 5), early = rule_new(second, PORT, 4);
+	qp_move_through_states(second, IBV_QPS_RTS);
+	late = udp_port_rule_new(b.qp, PORT, 5), early = udp_port_rule_new(second, PORT, 4);
 	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0 && post_receive(&b, second, 1, ROOM) == 0);
 	EXPECT(send_frame(1, PORT, 200, IBV_SEND_SIGNALED) == 0);
-	EXPECT(await(&b).qp_num == second->qp_num);
-	nothing_more(&b);
+	EXPECT(await_completion(&b).qp_num == second->qp_num);
+	expect_no_completion(&b);
 	EXPECT(ibv_destroy_flow(early) == 0);
 	EXPECT(send_frame(2, PORT, 200, IBV_SEND_SIGNALED) == 0);
-	EXPECT(await(&b).qp_num == b.qp->qp_num);
+	EXPECT(await_completion(&b).qp_num == b.qp->qp_num);
 	EXPECT(ibv_destroy_flow(late) == 0 && ibv_destroy_qp(second) == 0);
-	sides_close();
+	cards_close_both_sides();
 }
 
 static void fragment_has_no_port(void)
@@ -506,95 +506,95 @@ static void fragment_has_no_port(void)
 	struct ibv_sge sge;
 	struct ibv_flow *rule;
 
-	sides_open();
-	rule = rule_new(b.qp, PORT, 0);
+	cards_open_both_sides();
+	rule = udp_port_rule_new(b.qp, PORT, 0);
 	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0);
 	frame = place(&a, 0);
 	sge = piece(&a, frame, frame_make(frame, PORT, 200));
 	((struct headers *)frame)->ip.frag_off = htons(IP_MF);
 	EXPECT(post_send(a.qp, 1, &sge, 1, IBV_SEND_SIGNALED) == 0);
-	nothing_more(&b);
+	expect_no_completion(&b);
 	((struct headers *)frame)->ip.frag_off = 0;
 	EXPECT(post_send(a.qp, 2, &sge, 1, IBV_SEND_SIGNALED) == 0);
-	EXPECT(await(&b).byte_len == 242);
+	EXPECT(await_completion(&b).byte_len == 242);
 	EXPECT(ibv_destroy_flow(rule) == 0);
-	sides_close();
+	cards_close_both_sides();
 }
 
 static void rule_keeps_its_queue_pair(void)
 {
 	struct ibv_flow *rule;
 
-	sides_open();
-	rule = rule_new(b.qp, PORT, 0);
+	cards_open_both_sides();
+	rule = udp_port_rule_new(b.qp, PORT, 0);
 	EXPECT(ibv_destroy_qp(b.qp) == EBUSY);
 	EXPECT(ibv_destroy_flow(rule) == 0);
-	sides_close();
+	cards_close_both_sides();
 }
 
 /* Takes a port from the kernel of b, and ends when ten datagrams have come by it. */
-static void hold_port(void)
+static void card_hold_port_until_10_datagrams(void)
 {
 	struct ibv_flow *rule;
 
-	sides_open();
-	rule = rule_new(b.qp, PORT, 0);
+	cards_open_both_sides();
+	rule = udp_port_rule_new(b.qp, PORT, 0);
 	EXPECT(rule);
 	for (int i = 0; i < DEPTH; i++)
 		EXPECT(post_receive(&b, b.qp, i, ROOM) == 0);
 	puts("holding");
 	fflush(stdout);
 	for (int i = 0; i < 10; i++) {
-		struct ibv_wc wc = await(&b);
+		struct ibv_wc wc = await_completion(&b);
 
 		EXPECT(wc.status == IBV_WC_SUCCESS && wc.wc_flags & IBV_WC_IP_CSUM_OK);
 		EXPECT(memcmp(place(&b, DEPTH + i) + sizeof(struct headers), "datagram", 8) == 0);
 	}
 	EXPECT(ibv_destroy_flow(rule) == 0);
-	sides_close();
+	cards_close_both_sides();
 }
 
 static void memory_keeps_its_domain(void)
 {
-	sides_open();
+	cards_open_both_sides();
 	EXPECT(ibv_dealloc_pd(a.pd) == EBUSY);
 	EXPECT(ibv_destroy_cq(a.cq) == EBUSY);
-	sides_close();
+	cards_close_both_sides();
 }
 
 /* ---- states and completions ---- */
 
-static void error_flushes(void)
+static void qp_error_flushes_posted(void)
 {
-	sides_open();
+	cards_open_both_sides();
 	for (int i = 0; i < 3; i++)
 		EXPECT(post_receive(&b, b.qp, i, ROOM) == 0);
 	EXPECT(qp_set_state(b.qp, IBV_QPS_ERR) == 0);
 	for (int i = 0; i < 3; i++) {
-		struct ibv_wc wc = await(&b);
+		struct ibv_wc wc = await_completion(&b);
 
 		EXPECT(wc.status == IBV_WC_WR_FLUSH_ERR && wc.wr_id == 100 + (uint64_t)i);
 	}
 	/* So is what is posted from then on. */
 	EXPECT(post_receive(&b, b.qp, 7, ROOM) == 0);
-	EXPECT(await(&b).wr_id == 107);
+	EXPECT(await_completion(&b).wr_id == 107);
 	EXPECT(qp_set_state(b.qp, IBV_QPS_RESET) == 0);
-	qp_to(b.qp, IBV_QPS_RTS);
-	sides_close();
+	qp_move_through_states(b.qp, IBV_QPS_RTS);
+	cards_close_both_sides();
 }
 
 static void destroyed_queue_pair_leaves_no_completion(void)
 {
 	struct ibv_qp *second;
 
-	sides_open();
+	cards_open_both_sides();
 	second = qp_new(&b);
-	qp_to(second, IBV_QPS_INIT);
+	qp_move_through_states(second, IBV_QPS_INIT);
 	EXPECT(post_receive(&b, second, 0, ROOM) == 0);
 	EXPECT(qp_set_state(second, IBV_QPS_ERR) == 0);
 	EXPECT(ibv_destroy_qp(second) == 0);
-	nothing_more(&b);
-	sides_close();
+	expect_no_completion(&b);
+	cards_close_both_sides();
 }
 
 static bool channel_has_event(struct side *side, int ms)
@@ -610,8 +610,8 @@ static void event_comes_once(void)
 	struct ibv_cq *cq;
 	void *context;
 
-	sides_open();
-	rule = rule_new(b.qp, PORT, 0);
+	cards_open_both_sides();
+	rule = udp_port_rule_new(b.qp, PORT, 0);
 	for (int i = 0; i < 4; i++)
 		EXPECT(post_receive(&b, b.qp, i, ROOM) == 0);
 	/* Not armed: no event. Armed after the completion: none either. */
@@ -619,14 +619,14 @@ static void event_comes_once(void)
 	EXPECT(!channel_has_event(&b, 200));
 	EXPECT(ibv_req_notify_cq(b.cq, 0) == 0);
 	EXPECT(!channel_has_event(&b, 200));
-	EXPECT(await(&b).wr_id == 100);
+	EXPECT(await_completion(&b).wr_id == 100);
 	EXPECT(send_frame(2, PORT, 50, IBV_SEND_SIGNALED) == 0 && send_frame(3, PORT, 50, IBV_SEND_SIGNALED) == 0);
 	EXPECT(channel_has_event(&b, 10000));
 	EXPECT(ibv_get_cq_event(b.channel, &cq, &context) == 0 && cq == b.cq);
 	EXPECT(!channel_has_event(&b, 200));
 	ibv_ack_cq_events(cq, 1);
 	EXPECT(ibv_destroy_flow(rule) == 0);
-	sides_close();
+	cards_close_both_sides();
 }
 
 static void unread_event_dies_with_its_queue(void)
@@ -635,13 +635,13 @@ static void unread_event_dies_with_its_queue(void)
 	struct ibv_qp *qp;
 	struct ibv_qp_init_attr attr;
 
-	sides_open();
+	cards_open_both_sides();
 	other = ibv_create_cq(b.context, 4, NULL, b.channel, 0);
 	attr = qp_attr(&b);
 	attr.send_cq = attr.recv_cq = other;
 	qp = ibv_create_qp(b.pd, &attr);
 	EXPECT(other && qp);
-	qp_to(qp, IBV_QPS_INIT);
+	qp_move_through_states(qp, IBV_QPS_INIT);
 	EXPECT(ibv_req_notify_cq(other, 0) == 0 && ibv_req_notify_cq(b.cq, 0) == 0);
 	EXPECT(post_receive(&b, qp, 0, ROOM) == 0 && post_receive(&b, b.qp, 1, ROOM) == 0);
 	EXPECT(qp_set_state(qp, IBV_QPS_ERR) == 0 && qp_set_state(b.qp, IBV_QPS_ERR) == 0);
@@ -652,24 +652,24 @@ static void unread_event_dies_with_its_queue(void)
 	EXPECT(ibv_get_cq_event(b.channel, &cq, &(void *){NULL}) == 0 && cq == b.cq);
 	EXPECT(!channel_has_event(&b, 100));
 	ibv_ack_cq_events(cq, 1);
-	EXPECT(await(&b).wr_id == 101);
-	sides_close();
+	EXPECT(await_completion(&b).wr_id == 101);
+	cards_close_both_sides();
 }
 
 /* ---- faults ---- */
 
-static void fault_no_rules(void)
+static void fault_rules_fail(void)
 {
 	struct ibv_flow *rule;
 
-	sides_open();
-	tell_card(&b, "rules fail EOPNOTSUPP");
+	cards_open_both_sides();
+	card_control_command(&b, "rules fail EOPNOTSUPP");
 	errno = 0;
-	EXPECT(!rule_new(b.qp, PORT, 0) && errno == EOPNOTSUPP);
-	tell_card(&b, "rules ok");
-	rule = rule_new(b.qp, PORT, 0);
+	EXPECT(!udp_port_rule_new(b.qp, PORT, 0) && errno == EOPNOTSUPP);
+	card_control_command(&b, "rules ok");
+	rule = udp_port_rule_new(b.qp, PORT, 0);
 	EXPECT(rule && ibv_destroy_flow(rule) == 0);
-	sides_close();
+	cards_close_both_sides();
 }
 
 static uint64_t now_ms(void)
@@ -685,88 +685,88 @@ static void fault_slow_rules(void)
 	struct ibv_flow *rule;
 	uint64_t begun;
 
-	sides_open();
-	tell_card(&b, "rules slow 300");
+	cards_open_both_sides();
+	card_control_command(&b, "rules slow 300");
 	begun = now_ms();
-	rule = rule_new(b.qp, PORT, 0);
+	rule = udp_port_rule_new(b.qp, PORT, 0);
 	EXPECT(rule && now_ms() - begun >= 300);
-	tell_card(&b, "rules slow 0");
+	card_control_command(&b, "rules slow 0");
 	EXPECT(ibv_destroy_flow(rule) == 0);
-	sides_close();
+	cards_close_both_sides();
 }
 
-static void fault_no_registration(void)
+static void fault_registration_fails(void)
 {
-	sides_open();
-	tell_card(&a, "registration fail ENOMEM");
+	cards_open_both_sides();
+	card_control_command(&a, "registration fail ENOMEM");
 	errno = 0;
 	EXPECT(!ibv_reg_mr(a.pd, a.memory, 4096, 0) && errno == ENOMEM);
-	tell_card(&a, "registration ok");
-	sides_close();
+	card_control_command(&a, "registration ok");
+	cards_close_both_sides();
 }
 
 static void fault_failed_send(void)
 {
 	struct ibv_wc wc;
 
-	sides_open();
-	tell_card(&a, "sends fail 1");
+	cards_open_both_sides();
+	card_control_command(&a, "sends fail 1");
 	EXPECT(send_frame(1, PORT, 50, 0) == 0);
-	wc = await(&a);
+	wc = await_completion(&a);
 	EXPECT(wc.status == IBV_WC_GENERAL_ERR && wc.wr_id == 1 && wc.qp_num == a.qp->qp_num);
-	EXPECT(await_async(&a) == IBV_EVENT_QP_FATAL);
+	EXPECT(await_async_event(&a) == IBV_EVENT_QP_FATAL);
 	EXPECT(send_frame(2, PORT, 50, 0) == 0);
-	EXPECT(await(&a).status == IBV_WC_WR_FLUSH_ERR);
-	sides_close();
+	EXPECT(await_completion(&a).status == IBV_WC_WR_FLUSH_ERR);
+	cards_close_both_sides();
 }
 
 static void fault_failed_receive(void)
 {
 	struct ibv_flow *rule;
 
-	sides_open();
-	rule = rule_new(b.qp, PORT, 0);
-	tell_card(&b, "receives fail 1");
+	cards_open_both_sides();
+	rule = udp_port_rule_new(b.qp, PORT, 0);
+	card_control_command(&b, "receives fail 1");
 	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0 && post_receive(&b, b.qp, 1, ROOM) == 0);
 	EXPECT(send_frame(1, PORT, 50, 0) == 0);
-	EXPECT(await(&b).status == IBV_WC_GENERAL_ERR);
-	EXPECT(await(&b).status == IBV_WC_WR_FLUSH_ERR);
+	EXPECT(await_completion(&b).status == IBV_WC_GENERAL_ERR);
+	EXPECT(await_completion(&b).status == IBV_WC_WR_FLUSH_ERR);
 	EXPECT(ibv_destroy_flow(rule) == 0);
-	sides_close();
+	cards_close_both_sides();
 }
 
 static void fault_slow_completions(void)
 {
 	uint64_t begun;
 
-	sides_open();
-	tell_card(&a, "completions slow 300000");
+	cards_open_both_sides();
+	card_control_command(&a, "completions slow 300000");
 	begun = now_ms();
 	EXPECT(send_frame(1, PORT, 50, IBV_SEND_SIGNALED) == 0);
-	EXPECT(await(&a).wr_id == 1 && now_ms() - begun >= 299);
+	EXPECT(await_completion(&a).wr_id == 1 && now_ms() - begun >= 299);
 	/* One that is still on its way goes with its queue pair. */
 	EXPECT(send_frame(2, PORT, 50, IBV_SEND_SIGNALED) == 0);
 	usleep(50000);
 	EXPECT(ibv_destroy_qp(a.qp) == 0);
 	a.qp = NULL;
 	usleep(300000);
-	nothing_more(&a);
-	tell_card(&a, "completions slow 0");
-	sides_close();
+	expect_no_completion(&a);
+	card_control_command(&a, "completions slow 0");
+	cards_close_both_sides();
 }
 
 static void fault_port_goes_down(void)
 {
 	struct ibv_port_attr port;
 
-	sides_open();
-	tell_card(&a, "port down");
-	EXPECT(await_async(&a) == IBV_EVENT_PORT_ERR);
+	cards_open_both_sides();
+	card_control_command(&a, "port down");
+	EXPECT(await_async_event(&a) == IBV_EVENT_PORT_ERR);
 	EXPECT(ibv_query_port(a.context, 1, &port) == 0 && port.state == IBV_PORT_DOWN);
-	tell_card(&a, "port up");
-	EXPECT(await_async(&a) == IBV_EVENT_PORT_ACTIVE);
+	card_control_command(&a, "port up");
+	EXPECT(await_async_event(&a) == IBV_EVENT_PORT_ACTIVE);
 	EXPECT(ibv_query_port(a.context, 1, &port) == 0 && port.state == IBV_PORT_ACTIVE);
-	sides_close();
+	cards_close_both_sides();
 }
 
 /* The last case of a pair of cards. */
@@ -774,29 +774,29 @@ static void last_device_is_removed(void)
 {
 	struct ibv_flow *rule;
 
-	sides_open();
-	rule = rule_new(b.qp, PORT, 0);
-	tell_card(&b, "remove");
-	EXPECT(await_async(&b) == IBV_EVENT_DEVICE_FATAL);
+	cards_open_both_sides();
+	rule = udp_port_rule_new(b.qp, PORT, 0);
+	card_control_command(&b, "remove");
+	EXPECT(await_async_event(&b) == IBV_EVENT_DEVICE_FATAL);
 	errno = 0;
 	EXPECT(!ibv_create_cq(b.context, 4, NULL, NULL, 0) && errno == EIO);
 	errno = 0;
 	EXPECT(!ibv_reg_mr(b.pd, b.memory, 4096, 0) && errno == EIO);
 	EXPECT(qp_set_state(b.qp, IBV_QPS_ERR) == EIO);
 	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0);
-	nothing_more(&b);
+	expect_no_completion(&b);
 	EXPECT(ibv_destroy_flow(rule) == 0);
-	sides_close();
+	cards_close_both_sides();
 }
 
 /* Uses the cards until that of b has ended: calls fail then, and none waits for ever. */
-static void hold_card(void)
+static void card_use_until_it_ends(void)
 {
 	struct ibv_port_attr port;
 	struct timespec pause = {.tv_nsec = 10000000};
 	int error = 0;
 
-	sides_open();
+	cards_open_both_sides();
 	puts("holding");
 	fflush(stdout);
 	for (int i = 0; i < 2000 && !error; i++) {
@@ -805,7 +805,7 @@ static void hold_card(void)
 	}
 	EXPECT(error == EIO);
 	EXPECT(post_receive(&b, b.qp, 0, ROOM) == 0);
-	nothing_more(&b);
+	expect_no_completion(&b);
 	EXPECT(ibv_destroy_qp(b.qp) == EIO);
 	EXPECT(ibv_close_device(b.context) == 0);
 	EXPECT(ibv_query_port(a.context, 1, &port) == 0 && port.state == IBV_PORT_DOWN);
@@ -816,14 +816,14 @@ static void hold_card(void)
 
 static void break_send_in_state(void)
 {
-	sides_open();
+	cards_open_both_sides();
 	EXPECT(qp_set_state(a.qp, IBV_QPS_RESET) == 0);
 	send_frame(1, PORT, 50, 0);
 }
 
 static void break_transition(void)
 {
-	sides_open();
+	cards_open_both_sides();
 	qp_set_state(a.qp, IBV_QPS_RTR);
 }
 
@@ -831,42 +831,42 @@ static void break_outside_memory(void)
 {
 	struct ibv_sge sge;
 
-	sides_open();
+	cards_open_both_sides();
 	sge = piece(&a, a.memory + 2 * DEPTH * ROOM - 50, 60);
 	post_send(a.qp, 1, &sge, 1, IBV_SEND_SIGNALED);
-	await(&a);
-	await(&a);
+	await_completion(&a);
+	await_completion(&a);
 }
 
 static void break_unknown_key(void)
 {
 	struct ibv_sge sge;
 
-	sides_open();
+	cards_open_both_sides();
 	sge = piece(&a, a.memory, 60);
 	EXPECT(ibv_dereg_mr(a.mr) == 0);
 	post_send(a.qp, 1, &sge, 1, IBV_SEND_SIGNALED);
-	await(&a);
-	await(&a);
+	await_completion(&a);
+	await_completion(&a);
 }
 
 static void break_nothing_signalled(void)
 {
-	sides_open();
+	cards_open_both_sides();
 	for (uint64_t i = 0; i <= DEPTH; i++)
 		send_frame(i, PORT, 50, 0);
 }
 
 static void break_send_overrun(void)
 {
-	sides_open();
+	cards_open_both_sides();
 	for (uint64_t i = 0; i <= DEPTH; i++)
 		send_frame(i, PORT, 50, IBV_SEND_SIGNALED);
 }
 
 static void break_receive_overrun(void)
 {
-	sides_open();
+	cards_open_both_sides();
 	for (int i = 0; i <= DEPTH; i++)
 		post_receive(&b, b.qp, i % DEPTH, ROOM);
 }
@@ -877,12 +877,12 @@ static void break_completion_overrun(void)
 	struct ibv_qp_init_attr attr;
 	struct ibv_qp *qp;
 
-	sides_open();
+	cards_open_both_sides();
 	cq = ibv_create_cq(b.context, 2, NULL, NULL, 0);
 	attr = qp_attr(&b);
 	attr.recv_cq = cq;
 	qp = ibv_create_qp(b.pd, &attr);
-	qp_to(qp, IBV_QPS_INIT);
+	qp_move_through_states(qp, IBV_QPS_INIT);
 	for (int i = 0; i < 3; i++)
 		EXPECT(post_receive(&b, qp, i, ROOM) == 0);
 	qp_set_state(qp, IBV_QPS_ERR);
@@ -893,20 +893,20 @@ static void break_used_after_destroy(void)
 {
 	struct ibv_qp *qp;
 
-	sides_open();
+	cards_open_both_sides();
 	qp = qp_new(&a);
 	EXPECT(ibv_destroy_qp(qp) == 0);
-	qp_to(qp, IBV_QPS_INIT);
+	qp_move_through_states(qp, IBV_QPS_INIT);
 }
 
 static void break_small_receive(void)
 {
-	sides_open();
-	rule_new(b.qp, PORT, 0);
+	cards_open_both_sides();
+	udp_port_rule_new(b.qp, PORT, 0);
 	EXPECT(post_receive(&b, b.qp, 0, 64) == 0);
 	EXPECT(send_frame(1, PORT, 100, 0) == 0);
-	await(&b);
-	await(&b);
+	await_completion(&b);
+	await_completion(&b);
 }
 
 static void break_read_only_receive(void)
@@ -915,24 +915,24 @@ static void break_read_only_receive(void)
 	struct ibv_mr *mr;
 	struct ibv_sge sge;
 
-	sides_open();
-	rule_new(b.qp, PORT, 0);
+	cards_open_both_sides();
+	udp_port_rule_new(b.qp, PORT, 0);
 	mr = ibv_reg_mr(b.pd, b.memory, ROOM, 0);
 	EXPECT(mr);
 	sge = (struct ibv_sge){.addr = (uintptr_t)b.memory, .length = ROOM, .lkey = mr->lkey};
 	wr.sg_list = &sge;
 	EXPECT(ibv_post_recv(b.qp, &wr, &bad) == 0);
 	EXPECT(send_frame(1, PORT, 100, 0) == 0);
-	await(&b);
-	await(&b);
+	await_completion(&b);
+	await_completion(&b);
 }
 
 static void break_long_frame(void)
 {
-	sides_open();
+	cards_open_both_sides();
 	EXPECT(send_frame(1, PORT, 1600, 0) == 0);
-	await(&a);
-	await(&a);
+	await_completion(&a);
+	await_completion(&a);
 }
 
 /* The child is what breaks the rule; this process ends as it did. */
@@ -941,7 +941,7 @@ static void break_used_by_child(void)
 	int status;
 	pid_t child;
 
-	sides_open();
+	cards_open_both_sides();
 	child = fork();
 	EXPECT(child >= 0);
 	if (child == 0) {
@@ -991,7 +991,7 @@ static struct ibv_qp *tso_qp(uint32_t max_header)
 	struct ibv_qp *qp = ibv_create_qp_ex(a.context, &attr);
 
 	EXPECT(qp);
-	qp_to(qp, IBV_QPS_RTS);
+	qp_move_through_states(qp, IBV_QPS_RTS);
 	return qp;
 }
 
@@ -1035,8 +1035,8 @@ static void tso_pieces(struct ibv_sge list[2])
 	list[1] = piece(&a, place(&a, 1), TSO_BYTES - 1300);
 }
 
-static int tso_post(struct ibv_qp *qp, struct tcp_headers *headers, size_t header_bytes, uint16_t mss,
-                    unsigned int flags)
+static int post_tso_send(struct ibv_qp *qp, struct tcp_headers *headers, size_t header_bytes, uint16_t mss,
+                         unsigned int flags)
 {
 	struct ibv_sge list[2];
 	struct ibv_send_wr wr = {.wr_id = 7,
@@ -1056,7 +1056,7 @@ static void tso_expect_segment(uint32_t at)
 	const uint32_t n = TSO_BYTES - at < TSO_MSS ? TSO_BYTES - at : TSO_MSS;
 	const struct tcp_headers *got;
 	const uint8_t *bytes;
-	struct ibv_wc wc = await(&b);
+	struct ibv_wc wc = await_completion(&b);
 	const bool is_last = at + n == TSO_BYTES;
 
 	EXPECT(wc.status == IBV_WC_SUCCESS && wc.byte_len == sizeof(*got) + n && wc.wc_flags & IBV_WC_IP_CSUM_OK);
@@ -1071,7 +1071,7 @@ static void tso_expect_segment(uint32_t at)
 		EXPECT(bytes[sizeof(*got) + i] == (uint8_t)((at + i) * 7 + ((at + i) >> 8)));
 }
 
-static void tso_cuts(void)
+static void tso_send_is_cut_into_segments(void)
 {
 	struct tcp_headers headers;
 	struct ibv_sge list[2];
@@ -1079,15 +1079,15 @@ static void tso_cuts(void)
 	struct ibv_qp_ex *ex;
 	struct ibv_qp *qp;
 
-	sides_open();
+	cards_open_both_sides();
 	headers = tso_headers();
 	qp = tso_qp(sizeof(headers));
 	rule = flow_nic_rule_of(b.qp, IBV_FLOW_SPEC_TCP, PORT, 0);
 	EXPECT(rule);
 	for (int i = 0; i < 6; i++)
 		EXPECT(post_receive(&b, b.qp, i, ROOM) == 0);
-	EXPECT(tso_post(qp, &headers, sizeof(headers), TSO_MSS, IBV_SEND_IP_CSUM) == 0);
-	EXPECT(await(&a).status == IBV_WC_SUCCESS);
+	EXPECT(post_tso_send(qp, &headers, sizeof(headers), TSO_MSS, IBV_SEND_IP_CSUM) == 0);
+	EXPECT(await_completion(&a).status == IBV_WC_SUCCESS);
 	for (uint32_t at = 0; at < TSO_BYTES; at += TSO_MSS)
 		tso_expect_segment(at);
 	tso_pieces(list);
@@ -1097,21 +1097,21 @@ static void tso_cuts(void)
 	ibv_wr_send_tso(ex, &headers, sizeof(headers), TSO_MSS);
 	ibv_wr_set_sge_list(ex, 2, list);
 	EXPECT(ibv_wr_complete(ex) == 0);
-	EXPECT(await(&a).wr_id == 8);
+	EXPECT(await_completion(&a).wr_id == 8);
 	for (uint32_t at = 0; at < TSO_BYTES; at += TSO_MSS)
 		tso_expect_segment(at);
-	nothing_more(&b);
+	expect_no_completion(&b);
 	EXPECT(ibv_destroy_flow(rule) == 0 && ibv_destroy_qp(qp) == 0);
-	sides_close();
+	cards_close_both_sides();
 }
 
 /* Whatever the card finds comes with the next call. */
-static void tso_break(uint32_t max_header, struct tcp_headers *headers, size_t header_bytes, uint16_t mss,
-                      unsigned int flags)
+static void post_tso_breaking_a_rule(uint32_t max_header, struct tcp_headers *headers, size_t header_bytes,
+                                     uint16_t mss, unsigned int flags)
 {
-	if (tso_post(max_header != 0 ? tso_qp(max_header) : a.qp, headers, header_bytes, mss, flags) == 0) {
-		await(&a);
-		await(&a);
+	if (post_tso_send(max_header != 0 ? tso_qp(max_header) : a.qp, headers, header_bytes, mss, flags) == 0) {
+		await_completion(&a);
+		await_completion(&a);
 	}
 }
 
@@ -1119,65 +1119,65 @@ static void break_tso_unmade(void)
 {
 	struct tcp_headers headers;
 
-	sides_open();
+	cards_open_both_sides();
 	headers = tso_headers();
-	tso_break(0, &headers, sizeof(headers), TSO_MSS, IBV_SEND_IP_CSUM);
+	post_tso_breaking_a_rule(0, &headers, sizeof(headers), TSO_MSS, IBV_SEND_IP_CSUM);
 }
 
 static void break_tso_long_header(void)
 {
 	struct tcp_headers headers;
 
-	sides_open();
+	cards_open_both_sides();
 	headers = tso_headers();
-	tso_break(64, &headers, sizeof(headers), TSO_MSS, IBV_SEND_IP_CSUM);
+	post_tso_breaking_a_rule(64, &headers, sizeof(headers), TSO_MSS, IBV_SEND_IP_CSUM);
 }
 
 static void break_tso_without_sums(void)
 {
 	struct tcp_headers headers;
 
-	sides_open();
+	cards_open_both_sides();
 	headers = tso_headers();
-	tso_break(128, &headers, sizeof(headers), TSO_MSS, 0);
+	post_tso_breaking_a_rule(128, &headers, sizeof(headers), TSO_MSS, 0);
 }
 
 static void break_tso_short_header(void)
 {
 	struct tcp_headers headers;
 
-	sides_open();
+	cards_open_both_sides();
 	headers = tso_headers();
-	tso_break(128, &headers, sizeof(headers) - 12, TSO_MSS, IBV_SEND_IP_CSUM);
+	post_tso_breaking_a_rule(128, &headers, sizeof(headers) - 12, TSO_MSS, IBV_SEND_IP_CSUM);
 }
 
 static void break_tso_length(void)
 {
 	struct tcp_headers headers;
 
-	sides_open();
+	cards_open_both_sides();
 	headers = tso_headers();
 	headers.ip.tot_len = htons(1500);
-	tso_break(128, &headers, sizeof(headers), TSO_MSS, IBV_SEND_IP_CSUM);
+	post_tso_breaking_a_rule(128, &headers, sizeof(headers), TSO_MSS, IBV_SEND_IP_CSUM);
 }
 
 static void break_tso_mss(void)
 {
 	struct tcp_headers headers;
 
-	sides_open();
+	cards_open_both_sides();
 	headers = tso_headers();
-	tso_break(128, &headers, sizeof(headers), 1449, IBV_SEND_IP_CSUM);
+	post_tso_breaking_a_rule(128, &headers, sizeof(headers), 1449, IBV_SEND_IP_CSUM);
 }
 
 static void break_tso_urgent(void)
 {
 	struct tcp_headers headers;
 
-	sides_open();
+	cards_open_both_sides();
 	headers = tso_headers();
 	headers.tcp.urg = 1;
-	tso_break(128, &headers, sizeof(headers), TSO_MSS, IBV_SEND_IP_CSUM);
+	post_tso_breaking_a_rule(128, &headers, sizeof(headers), TSO_MSS, IBV_SEND_IP_CSUM);
 }
 
 #define CASES                                                                                                          \
@@ -1186,23 +1186,24 @@ static void break_tso_urgent(void)
 	X(inline_data_may_change, "inline data may change as soon as it is posted")                                    \
 	X(short_frame_is_padded, "a short frame is padded to 60 bytes")                                                \
 	X(only_signalled_sends_complete, "only signalled sends complete")                                              \
-	X(many_rounds, "queues go round many times")                                                                   \
-	X(wr_calls, "ibv_wr_*: lists and inline data are sent, what is aborted is not")                                \
-	X(tso_cuts, "a large packet of TCP is cut into segments, by ibv_post_send and by ibv_wr_*")                    \
+	X(queues_wrap_around_often, "queues go round many times")                                                      \
+	X(post_by_wr_builder_calls, "ibv_wr_*: lists and inline data are sent, what is aborted is not")                \
+	X(tso_send_is_cut_into_segments,                                                                               \
+	  "a large packet of TCP is cut into segments, by ibv_post_send and by ibv_wr_*")                              \
 	X(same_rules_copy, "the same rule of two queue pairs gives each a copy")                                       \
 	X(lower_priority_number_wins, "the rule with the lower priority number gets the frame, alone")                 \
 	X(fragment_has_no_port, "a rule with a port takes no fragment")                                                \
-	X(hold_port, "a queue pair takes a port, and the kernel keeps the rest")                                       \
-	X(hold_card, "a card that ends makes calls fail, and none wait")                                               \
+	X(card_hold_port_until_10_datagrams, "a queue pair takes a port, and the kernel keeps the rest")               \
+	X(card_use_until_it_ends, "a card that ends makes calls fail, and none wait")                                  \
 	X(memory_keeps_its_domain, "what is in use cannot be destroyed: a domain, a completion queue")                 \
 	X(rule_keeps_its_queue_pair, "a queue pair with a rule cannot be destroyed")                                   \
-	X(error_flushes, "ERR flushes what is posted, in order, and what is posted later")                             \
+	X(qp_error_flushes_posted, "ERR flushes what is posted, in order, and what is posted later")                   \
 	X(destroyed_queue_pair_leaves_no_completion, "a destroyed queue pair leaves no completion")                    \
 	X(event_comes_once, "an armed queue gives one event, and none for what was there before")                      \
 	X(unread_event_dies_with_its_queue, "an unread event goes with its queue, others stay")                        \
-	X(fault_no_rules, "fault: no rules")                                                                           \
+	X(fault_rules_fail, "fault: no rules")                                                                         \
 	X(fault_slow_rules, "fault: rules take long")                                                                  \
-	X(fault_no_registration, "fault: no registration")                                                             \
+	X(fault_registration_fails, "fault: no registration")                                                          \
 	X(fault_failed_send, "fault: a send fails, and the queue pair with it")                                        \
 	X(fault_failed_receive, "fault: a receive fails, and the queue pair with it")                                  \
 	X(fault_slow_completions, "fault: completions come late")                                                      \

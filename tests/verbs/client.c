@@ -14,7 +14,7 @@
 
 static int listener = -1;
 
-void client_violation(struct card_client *client, const char *format, ...)
+void card_client_report_violation(struct card_client *client, const char *format, ...)
 {
 	char text[sizeof(client->page->violation)];
 	va_list args;
@@ -33,7 +33,7 @@ void client_violation(struct card_client *client, const char *format, ...)
 
 /* ---- events ---- */
 
-void client_async_event(struct card_client *client, uint64_t element, enum ibv_event_type type)
+void card_client_send_async_event(struct card_client *client, uint64_t element, enum ibv_event_type type)
 {
 	struct ib_uverbs_async_event_desc event = {.element = element, .event_type = (uint32_t)type};
 
@@ -42,14 +42,14 @@ void client_async_event(struct card_client *client, uint64_t element, enum ibv_e
 }
 
 /* About the device or its port, which has the number 1. */
-void clients_async_all(enum ibv_event_type type)
+void card_send_async_event_to_all(enum ibv_event_type type)
 {
 	for (struct card_client *client = card.clients; client; client = client->next)
 		if (client->is_context && !client->is_closing)
-			client_async_event(client, 1, type);
+			card_client_send_async_event(client, 1, type);
 }
 
-static void channel_send(struct card_client *channel, uint64_t handle)
+static void channel_send_completion_event(struct card_client *channel, uint64_t handle)
 {
 	struct ib_uverbs_comp_event_desc event = {.cq_handle = handle};
 
@@ -57,11 +57,11 @@ static void channel_send(struct card_client *channel, uint64_t handle)
 		fprintf(stderr, "card: process %d does not read its completion channel\n", (int)channel->pid);
 }
 
-void client_completion_event(uint64_t channel, uint64_t handle)
+void card_send_completion_event(uint64_t channel, uint64_t handle)
 {
 	for (struct card_client *client = card.clients; client; client = client->next) {
 		if (client->is_channel && !client->is_closing && client->cookie == channel) {
-			channel_send(client, handle);
+			channel_send_completion_event(client, handle);
 			card.counts.events++;
 			return;
 		}
@@ -69,7 +69,7 @@ void client_completion_event(uint64_t channel, uint64_t handle)
 }
 
 /* What the driver took from a descriptor while it looked for the events of something that it destroys. */
-static int client_events_again(struct card_client *client, const struct card_request *request)
+static int card_client_requeue_events(struct card_client *client, const struct card_request *request)
 {
 	struct card_client *channel = card.clients;
 
@@ -79,10 +79,10 @@ static int client_events_again(struct card_client *client, const struct card_req
 		channel = channel->next;
 	for (uint32_t i = 0; i < request->again.count; i++) {
 		if (request->again.channel == 0)
-			client_async_event(client, request->again.element[i],
-			                   (enum ibv_event_type)request->again.event_type[i]);
+			card_client_send_async_event(client, request->again.element[i],
+			                             (enum ibv_event_type)request->again.event_type[i]);
 		else if (channel)
-			channel_send(channel, request->again.element[i]);
+			channel_send_completion_event(channel, request->again.element[i]);
 	}
 	return 0;
 }
@@ -93,7 +93,7 @@ static int client_events_again(struct card_client *client, const struct card_req
  * The card says that it sleeps, and then looks at the queues once more; a driver posts, and then looks whether the card
  * sleeps. Both are sequentially consistent, so one of the two sees the other.
  */
-bool clients_prepare_sleep(void)
+bool card_prepare_sleep(void)
 {
 	for (struct card_client *client = card.clients; client; client = client->next)
 		if (client->page)
@@ -101,14 +101,14 @@ bool clients_prepare_sleep(void)
 	return !qps_have_work() && !port_has_work();
 }
 
-void clients_woke(void)
+void card_end_sleep(void)
 {
 	for (struct card_client *client = card.clients; client; client = client->next)
 		if (client->page)
 			atomic_store(&client->page->sleeping, 0);
 }
 
-static void doorbell_ready(void *owner, uint32_t events)
+static void card_doorbell_on_readable(void *owner, uint32_t events)
 {
 	struct card_client *client = owner;
 	uint64_t rings;
@@ -121,7 +121,7 @@ static void doorbell_ready(void *owner, uint32_t events)
 /* ---- requests ---- */
 
 /* fds: descriptors for the reply. What the program gets is closed here, except for the doorbell. */
-static int client_open(struct card_client *client, const struct card_request *request, int fds[3])
+static int card_client_open(struct card_client *client, const struct card_request *request, int fds[3])
 {
 	int pair[2], page_fd;
 
@@ -143,7 +143,7 @@ static int client_open(struct card_client *client, const struct card_request *re
 	fds[1] = pair[1];
 	if (client->page == MAP_FAILED)
 		client->page = NULL;
-	if (!client->page || client->doorbell < 0 || loop_add(client->doorbell, doorbell_ready, client))
+	if (!client->page || client->doorbell < 0 || loop_add(client->doorbell, card_doorbell_on_readable, client))
 		return ENOMEM;
 	fds[2] = dup(client->doorbell);
 	client->is_context = true;
@@ -151,7 +151,7 @@ static int client_open(struct card_client *client, const struct card_request *re
 	return 0;
 }
 
-static int client_alloc_pd(struct card_client *client, uint32_t *pd)
+static int card_client_alloc_pd(struct card_client *client, uint32_t *pd)
 {
 	for (uint32_t i = 0; i < CARD_MAX_PDS; i++) {
 		*pd = client->next_pd++ % CARD_MAX_PDS;
@@ -163,7 +163,7 @@ static int client_alloc_pd(struct card_client *client, uint32_t *pd)
 	return ENOMEM;
 }
 
-static int client_free_pd(struct card_client *client, uint32_t pd)
+static int card_client_free_pd(struct card_client *client, uint32_t pd)
 {
 	if (pd >= CARD_MAX_PDS || !client->pds[pd])
 		return EINVAL;
@@ -173,7 +173,7 @@ static int client_free_pd(struct card_client *client, uint32_t pd)
 	return 0;
 }
 
-static void client_query(struct card_reply *reply)
+static void card_client_query_port(struct card_reply *reply)
 {
 	port_read_interface();
 	memcpy(reply->query.mac, card.mac, sizeof(card.mac));
@@ -183,7 +183,7 @@ static void client_query(struct card_reply *reply)
 }
 
 /* A queue pair of raw frames takes CAP_NET_RAW, as with the kernel. */
-static bool client_may_send_raw(const struct card_client *client)
+static bool card_client_may_send_raw(const struct card_client *client)
 {
 	char path[64], line[256];
 	unsigned long long effective = 0;
@@ -199,27 +199,28 @@ static bool client_may_send_raw(const struct card_client *client)
 	return effective & (1ull << 13); /* CAP_NET_RAW of linux/capability.h */
 }
 
-static int client_create_qp(struct card_client *client, const struct card_request *request, struct card_reply *reply,
-                            int *fd)
+static int card_client_create_qp(struct card_client *client, const struct card_request *request,
+                                 struct card_reply *reply, int *fd)
 {
-	if (!client_may_send_raw(client)) {
-		client_violation(client, "a queue pair of raw frames takes CAP_NET_RAW");
+	if (!card_client_may_send_raw(client)) {
+		card_client_report_violation(client, "a queue pair of raw frames takes CAP_NET_RAW");
 		return EPERM;
 	}
 	return qp_create(client, request, reply, fd);
 }
 
-static int client_create_flow(struct card_client *client, const struct card_request *request, struct card_reply *reply)
+static int card_client_create_flow(struct card_client *client, const struct card_request *request,
+                                   struct card_reply *reply)
 {
 	if (card.faults.rules_ms && !request->flow.has_waited) {
 		reply->wait_ms = card.faults.rules_ms;
 		return EAGAIN;
 	}
-	return steer_add(client, &request->flow.rule, &reply->object);
+	return card_rules_add(client, &request->flow.rule, &reply->object);
 }
 
-static int client_do(struct card_client *client, const struct card_request *request, struct card_reply *reply,
-                     int fds[3])
+static int card_client_do_context_request(struct card_client *client, const struct card_request *request,
+                                          struct card_reply *reply, int fds[3])
 {
 	bool makes = request->type == CARD_PD_ALLOC || request->type == CARD_MR_REG ||
 	             request->type == CARD_CQ_CREATE || request->type == CARD_QP_CREATE ||
@@ -230,44 +231,44 @@ static int client_do(struct card_client *client, const struct card_request *requ
 		return EIO;
 	switch (request->type) {
 	case CARD_QUERY:
-		client_query(reply);
+		card_client_query_port(reply);
 		return 0;
 	case CARD_PD_ALLOC:
-		return client_alloc_pd(client, &reply->object);
+		return card_client_alloc_pd(client, &reply->object);
 	case CARD_PD_FREE:
-		return client_free_pd(client, request->object);
+		return card_client_free_pd(client, request->object);
 	case CARD_MR_REG:
-		return memory_register(client, request, &reply->object);
+		return memory_register_region(client, request, &reply->object);
 	case CARD_MR_DEREG:
-		return memory_forget(client, request->object);
+		return memory_deregister(client, request->object);
 	case CARD_CQ_CREATE:
 		return cq_create(client, request, reply, &fds[0]);
 	case CARD_CQ_DESTROY:
 		return cq_destroy(client, request->object);
 	case CARD_QP_CREATE:
-		return client_create_qp(client, request, reply, &fds[0]);
+		return card_client_create_qp(client, request, reply, &fds[0]);
 	case CARD_QP_MODIFY:
 		return qp_modify(client, request);
 	case CARD_QP_DESTROY:
 		return qp_destroy(client, request->object);
 	case CARD_FLOW_CREATE:
-		return client_create_flow(client, request, reply);
+		return card_client_create_flow(client, request, reply);
 	case CARD_FLOW_DESTROY:
-		return steer_remove(client, request->object);
-	case CARD_EVENTS_AGAIN:
-		return client_events_again(client, request);
+		return card_rules_remove(client, request->object);
+	case CARD_REQUEUE_EVENTS:
+		return card_client_requeue_events(client, request);
 	}
 	return ENOSYS;
 }
 
-static int client_request(struct card_client *client, struct card_request *request, struct card_reply *reply,
-                          int fds[3])
+static int card_client_do_request(struct card_client *client, struct card_request *request, struct card_reply *reply,
+                                  int fds[3])
 {
 	if (client->is_context)
-		return client_do(client, request, reply, fds);
+		return card_client_do_context_request(client, request, reply, fds);
 	switch (request->type) {
 	case CARD_OPEN:
-		return client_open(client, request, fds);
+		return card_client_open(client, request, fds);
 	case CARD_CHANNEL:
 		client->is_channel = true;
 		client->cookie = request->channel.cookie;
@@ -279,7 +280,7 @@ static int client_request(struct card_client *client, struct card_request *reque
 	return EINVAL;
 }
 
-static void client_reply(struct card_client *client, struct card_reply *reply, const int fds[3])
+static void card_client_send_reply(struct card_client *client, struct card_reply *reply, const int fds[3])
 {
 	struct iovec iov = {.iov_base = reply, .iov_len = sizeof(*reply)};
 	union {
@@ -309,7 +310,7 @@ static void client_reply(struct card_client *client, struct card_reply *reply, c
 			close(fds[i]);
 }
 
-static void client_ready(void *owner, uint32_t events)
+static void card_client_on_readable(void *owner, uint32_t events)
 {
 	struct card_client *client = owner;
 	static struct card_request request;
@@ -325,13 +326,13 @@ static void client_ready(void *owner, uint32_t events)
 		return;
 	}
 	memset(&reply, 0, sizeof(reply));
-	reply.error = client_request(client, &request, &reply, fds);
-	client_reply(client, &reply, fds);
+	reply.error = card_client_do_request(client, &request, &reply, fds);
+	card_client_send_reply(client, &reply, fds);
 }
 
 /* ---- coming and going ---- */
 
-static void listener_ready(void *owner, uint32_t events)
+static void card_listener_on_readable(void *owner, uint32_t events)
 {
 	int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 	struct card_client *client;
@@ -342,7 +343,8 @@ static void listener_ready(void *owner, uint32_t events)
 	if (fd < 0)
 		return;
 	client = calloc(1, sizeof(*client));
-	if (!client || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) || loop_add(fd, client_ready, client)) {
+	if (!client || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) ||
+	    loop_add(fd, card_client_on_readable, client)) {
 		free(client);
 		close(fd);
 		return;
@@ -354,13 +356,13 @@ static void listener_ready(void *owner, uint32_t events)
 	card.clients = client;
 }
 
-static void client_free(struct card_client *client)
+static void card_client_free(struct card_client *client)
 {
 	loop_remove(client->fd);
 	close(client->fd);
 	if (client->is_context) {
-		steer_forget(client);
-		qps_forget(client);
+		card_rules_remove_of_client(client);
+		qps_destroy_of_client(client);
 	}
 	if (client->page)
 		munmap(client->page, sizeof(*client->page));
@@ -374,7 +376,7 @@ static void client_free(struct card_client *client)
 }
 
 /* Here and nowhere else, so that no other function loses the client that it works on. */
-void client_free_closed(void)
+void card_free_closed_clients(void)
 {
 	struct card_client **at = &card.clients;
 
@@ -383,21 +385,21 @@ void client_free_closed(void)
 
 		if (client->is_closing) {
 			*at = client->next;
-			client_free(client);
+			card_client_free(client);
 		} else {
 			at = &client->next;
 		}
 	}
 }
 
-void clients_end(void)
+void card_close_all_clients(void)
 {
 	for (struct card_client *client = card.clients; client; client = client->next)
 		client->is_closing = true;
-	client_free_closed();
+	card_free_closed_clients();
 }
 
-int clients_listen(const char *path)
+int card_listen_for_clients(const char *path)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 
@@ -405,5 +407,5 @@ int clients_listen(const char *path)
 	listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (listener < 0 || bind(listener, (struct sockaddr *)&addr, sizeof(addr)) || listen(listener, 64))
 		return -1;
-	return loop_add(listener, listener_ready, NULL);
+	return loop_add(listener, card_listener_on_readable, NULL);
 }

@@ -20,7 +20,7 @@ static int error_by_name(const char *name)
 	return 0;
 }
 
-static int control_show(char *answer, size_t size)
+static int card_control_print_state(char *answer, size_t size)
 {
 	int len = 0;
 
@@ -32,26 +32,26 @@ static int control_show(char *answer, size_t size)
 	return 0;
 }
 
-static int control_set_error(int *error, const char *word, const char *name)
+static int card_control_set_error(int *error, const char *word, const char *name)
 {
 	*error = strcmp(word, "fail") == 0 ? error_by_name(name) : 0;
 	return *error || strcmp(word, "ok") == 0 ? 0 : EINVAL;
 }
 
-static int control_remove(void)
+static int card_control_remove_device(void)
 {
-	clients_async_all(IBV_EVENT_DEVICE_FATAL);
+	card_send_async_event_to_all(IBV_EVENT_DEVICE_FATAL);
 	card.faults.is_removed = true;
-	port_tell_state();
+	port_announce_link_state();
 	return 0;
 }
 
-static int control_port(const char *word)
+static int card_control_set_port_state(const char *word)
 {
 	if (strcmp(word, "down") != 0 && strcmp(word, "up") != 0)
 		return EINVAL;
 	card.faults.is_down = strcmp(word, "down") == 0;
-	port_tell_state();
+	port_announce_link_state();
 	return 0;
 }
 
@@ -63,19 +63,19 @@ int control_run(const char *command, char *answer, size_t size)
 	struct card_faults *faults = &card.faults;
 
 	if (strcmp(what, "show") == 0)
-		return control_show(answer, size);
+		return card_control_print_state(answer, size);
 	if (strcmp(what, "rules") == 0 && n == 1)
-		return steer_print(answer, size) < 0 ? EINVAL : 0;
+		return card_rules_print(answer, size) < 0 ? EINVAL : 0;
 	if (strcmp(what, "remove") == 0)
-		return control_remove();
+		return card_control_remove_device();
 	if (strcmp(what, "port") == 0)
-		return control_port(word);
+		return card_control_set_port_state(word);
 	if (strcmp(what, "rules") == 0 && strcmp(word, "slow") == 0)
 		faults->rules_ms = number;
 	else if (strcmp(what, "rules") == 0)
-		return control_set_error(&faults->rules_error, word, name);
+		return card_control_set_error(&faults->rules_error, word, name);
 	else if (strcmp(what, "registration") == 0)
-		return control_set_error(&faults->registration_error, word, name);
+		return card_control_set_error(&faults->registration_error, word, name);
 	else if (strcmp(what, "completions") == 0 && strcmp(word, "slow") == 0)
 		faults->cq_us = number;
 	else if (strcmp(what, "wire") == 0 && strcmp(word, "loses") == 0)
@@ -90,7 +90,7 @@ int control_run(const char *command, char *answer, size_t size)
 }
 
 /* As a client: one command, its answer on standard output. */
-int control_ask(const char *path, const char *command)
+int card_control_send_command(const char *path, const char *command)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	static struct card_request request = {.type = CARD_CONTROL};

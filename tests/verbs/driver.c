@@ -25,14 +25,14 @@ void verbs_set_ops(struct verbs_context *context, const struct verbs_context_ops
 
 /* ---- rules ---- */
 
-static void broken_end(struct soft_context *context, const char *text)
+static void soft_end_of_broken_rule(struct soft_context *context, const char *text)
 {
 	fprintf(stderr, "vmasoft: rule broken: %s\n", text);
 	if (!context->is_lenient)
 		abort();
 }
 
-int soft_broken(struct soft_context *context, const char *format, ...)
+int soft_report_broken_rule(struct soft_context *context, const char *format, ...)
 {
 	char text[256];
 	va_list args;
@@ -40,22 +40,22 @@ int soft_broken(struct soft_context *context, const char *format, ...)
 	va_start(args, format);
 	vsnprintf(text, sizeof(text), format, args);
 	va_end(args);
-	broken_end(context, text);
+	soft_end_of_broken_rule(context, text);
 	return EINVAL;
 }
 
-int soft_check(struct soft_context *context, const struct soft_object *object)
+int soft_check_context_and_object(struct soft_context *context, const struct soft_object *object)
 {
 	uint32_t violations = atomic_load(&context->page->violations);
 
 	/* What the card has seen, told by the next call. */
 	if (violations != atomic_exchange(&context->violations_told, violations))
-		broken_end(context, context->page->violation);
+		soft_end_of_broken_rule(context, context->page->violation);
 	if (getpid() != context->pid)
-		return soft_broken(context, "process %d uses a context that process %d has opened", getpid(),
-		                   context->pid);
+		return soft_report_broken_rule(context, "process %d uses a context that process %d has opened",
+		                               getpid(), context->pid);
 	if (object && !atomic_load(&object->is_alive))
-		return soft_broken(context, "a %s is used after it was destroyed", object->kind);
+		return soft_report_broken_rule(context, "a %s is used after it was destroyed", object->kind);
 	return 0;
 }
 
@@ -76,7 +76,7 @@ void *soft_object_new(struct soft_context *context, size_t size, size_t object_a
 	return memory;
 }
 
-void soft_object_end(struct soft_object *object)
+void soft_object_mark_dead(struct soft_object *object)
 {
 	atomic_store(&object->is_alive, false);
 }
@@ -84,7 +84,7 @@ void soft_object_end(struct soft_object *object)
 /* ---- the way to the card: the command descriptor ---- */
 
 /* Programs may set it not to wait; commands are answered within the call all the same. */
-static bool await_again(int socket, short events)
+static bool await_nonblocking_socket(int socket, short events)
 {
 	struct pollfd what = {.fd = socket, .events = events};
 
@@ -105,7 +105,7 @@ static int receive_reply(int socket, struct card_reply *reply, int fds[3])
 
 	do
 		len = recvmsg(socket, &msg, MSG_CMSG_CLOEXEC);
-	while (len < 0 && await_again(socket, POLLIN));
+	while (len < 0 && await_nonblocking_socket(socket, POLLIN));
 	cmsg = CMSG_FIRSTHDR(&msg);
 	if (len > 0 && cmsg && cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SCM_RIGHTS)
 		memcpy(fds, CMSG_DATA(cmsg), cmsg->cmsg_len - CMSG_LEN(0));
@@ -119,15 +119,15 @@ static int ask(int socket, const struct card_request *request, struct card_reply
 
 	do
 		len = send(socket, request, sizeof(*request), MSG_NOSIGNAL);
-	while (len < 0 && await_again(socket, POLLOUT));
+	while (len < 0 && await_nonblocking_socket(socket, POLLOUT));
 	if (len != sizeof(*request))
 		return EIO;
 	return receive_reply(socket, reply, fds) ? EIO : reply->error;
 }
 
-int soft_ask(struct soft_context *context, struct card_request *request, struct card_reply *reply, int *fd)
+int soft_ask_card(struct soft_context *context, struct card_request *request, struct card_reply *reply, int *fd)
 {
-	int fds[3] = {-1, -1, -1}, error = soft_check(context, NULL);
+	int fds[3] = {-1, -1, -1}, error = soft_check_context_and_object(context, NULL);
 
 	if (error)
 		return error;
@@ -139,12 +139,12 @@ int soft_ask(struct soft_context *context, struct card_request *request, struct 
 	return error;
 }
 
-int soft_ask_about(struct soft_context *context, enum card_request_type type, uint32_t object)
+int soft_ask_card_about_object(struct soft_context *context, enum card_request_type type, uint32_t object)
 {
 	struct card_request request = {.type = type, .object = object};
 	struct card_reply reply;
 
-	return soft_ask(context, &request, &reply, NULL);
+	return soft_ask_card(context, &request, &reply, NULL);
 }
 
 void *soft_map(int fd, uint64_t bytes)
@@ -156,7 +156,7 @@ void *soft_map(int fd, uint64_t bytes)
 }
 
 /* After the post, in this order: card/client.c says what it meets. */
-void soft_ring(struct soft_context *context)
+void soft_ring_card_doorbell(struct soft_context *context)
 {
 	uint64_t one = 1;
 
@@ -165,9 +165,9 @@ void soft_ring(struct soft_context *context)
 		perror("vmasoft: doorbell");
 }
 
-void soft_drop_events(struct soft_context *context, int fd, uint64_t channel, uint64_t handle)
+void soft_drop_events_of_object(struct soft_context *context, int fd, uint64_t channel, uint64_t handle)
 {
-	struct card_request request = {.type = CARD_EVENTS_AGAIN};
+	struct card_request request = {.type = CARD_REQUEUE_EVENTS};
 	struct ib_uverbs_async_event_desc event; /* one of a channel is its first field */
 	struct card_reply reply;
 
@@ -179,7 +179,7 @@ void soft_drop_events(struct soft_context *context, int fd, uint64_t channel, ui
 		request.again.event_type[request.again.count++] = channel ? 0 : event.event_type;
 	}
 	if (request.again.count)
-		soft_ask(context, &request, &reply, NULL);
+		soft_ask_card(context, &request, &reply, NULL);
 }
 
 /* ---- queries ---- */
@@ -191,7 +191,7 @@ static int soft_query_device_ex(struct ibv_context *context, const struct ibv_qu
 	struct card_reply reply;
 	struct ibv_device_attr_ex full = {0};
 	struct ibv_device_attr *device = &full.orig_attr;
-	int error = soft_ask(soft_context(context), &request, &reply, NULL);
+	int error = soft_ask_card(soft_context(context), &request, &reply, NULL);
 	uint8_t *guid = (uint8_t *)&device->node_guid;
 	const uint8_t *mac = reply.query.mac;
 
@@ -243,7 +243,7 @@ static int soft_query_port(struct ibv_context *context, uint8_t port_num, struct
 
 	if (port_num != 1)
 		return EINVAL;
-	error = soft_ask(soft_context(context), &request, &reply, NULL);
+	error = soft_ask_card(soft_context(context), &request, &reply, NULL);
 	if (error)
 		return error;
 	memset(attr, 0, sizeof(*attr));
@@ -271,7 +271,7 @@ static int soft_query_rt_values(struct ibv_context *context, struct ibv_values_e
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	/* As mlx5 does: the count of ticks is all in the nanoseconds. */
 	values->raw_clock = (struct timespec){
-	        .tv_nsec = (long)soft_clock((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec)};
+	        .tv_nsec = (long)soft_clock_ticks_of_ns((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec)};
 	return 0;
 }
 
@@ -284,12 +284,12 @@ static struct ibv_pd *soft_alloc_pd(struct ibv_context *ibv_context)
 	struct card_reply reply;
 	struct soft_pd *pd;
 
-	errno = soft_ask(context, &request, &reply, NULL);
+	errno = soft_ask_card(context, &request, &reply, NULL);
 	if (errno)
 		return NULL;
 	pd = soft_object_new(context, sizeof(*pd), offsetof(struct soft_pd, object), "protection domain");
 	if (!pd) {
-		soft_ask_about(context, CARD_PD_FREE, reply.object);
+		soft_ask_card_about_object(context, CARD_PD_FREE, reply.object);
 		errno = ENOMEM;
 		return NULL;
 	}
@@ -302,12 +302,12 @@ static int soft_dealloc_pd(struct ibv_pd *ibv_pd)
 {
 	struct soft_pd *pd = (struct soft_pd *)ibv_pd;
 	struct soft_context *context = soft_context(ibv_pd->context);
-	int error = soft_check(context, &pd->object);
+	int error = soft_check_context_and_object(context, &pd->object);
 
 	if (!error)
-		error = soft_ask_about(context, CARD_PD_FREE, ibv_pd->handle);
+		error = soft_ask_card_about_object(context, CARD_PD_FREE, ibv_pd->handle);
 	if (!error)
-		soft_object_end(&pd->object);
+		soft_object_mark_dead(&pd->object);
 	return error;
 }
 
@@ -318,7 +318,7 @@ static struct ibv_mr *soft_reg_mr(struct ibv_pd *ibv_pd, void *addr, size_t leng
 	struct card_reply reply;
 	struct soft_mr *mr;
 
-	errno = soft_check(context, &((struct soft_pd *)ibv_pd)->object);
+	errno = soft_check_context_and_object(context, &((struct soft_pd *)ibv_pd)->object);
 	if (errno)
 		return NULL;
 	request.mr.addr = (uintptr_t)addr;
@@ -326,12 +326,12 @@ static struct ibv_mr *soft_reg_mr(struct ibv_pd *ibv_pd, void *addr, size_t leng
 	request.mr.iova = iova;
 	request.mr.access = (uint32_t)access;
 	request.mr.pd = ibv_pd->handle;
-	errno = soft_ask(context, &request, &reply, NULL);
+	errno = soft_ask_card(context, &request, &reply, NULL);
 	if (errno)
 		return NULL;
 	mr = soft_object_new(context, sizeof(*mr), offsetof(struct soft_mr, object), "memory region");
 	if (!mr) {
-		soft_ask_about(context, CARD_MR_DEREG, reply.object);
+		soft_ask_card_about_object(context, CARD_MR_DEREG, reply.object);
 		errno = ENOMEM;
 		return NULL;
 	}
@@ -346,12 +346,12 @@ static int soft_dereg_mr(struct verbs_mr *verbs_mr)
 {
 	struct soft_mr *mr = (struct soft_mr *)verbs_mr;
 	struct soft_context *context = soft_context(verbs_mr->ibv_mr.context);
-	int error = soft_check(context, &mr->object);
+	int error = soft_check_context_and_object(context, &mr->object);
 
 	if (!error)
-		error = soft_ask_about(context, CARD_MR_DEREG, verbs_mr->ibv_mr.lkey);
+		error = soft_ask_card_about_object(context, CARD_MR_DEREG, verbs_mr->ibv_mr.lkey);
 	if (!error)
-		soft_object_end(&mr->object);
+		soft_object_mark_dead(&mr->object);
 	return error;
 }
 
@@ -429,7 +429,7 @@ static const struct verbs_context_ops soft_ops = {
 };
 
 /* The library has copied the operations to where programs of any age look for them: each has to be where ours says. */
-static bool layout_is_right(const struct verbs_context *context)
+static bool context_layout_is_as_expected(const struct verbs_context *context)
 {
 	const struct ibv_context_ops *ops = &context->context.ops;
 
@@ -509,7 +509,7 @@ static struct verbs_context *soft_alloc_context(struct ibv_device *device, int c
 	context->ibv.context.num_comp_vectors = 1;
 	pthread_mutex_init(&context->lock, NULL);
 	verbs_set_ops(&context->ibv, &soft_ops);
-	if (!layout_is_right(&context->ibv)) {
+	if (!context_layout_is_as_expected(&context->ibv)) {
 		fprintf(stderr, "vmasoft: this libibverbs is laid out in another way than that of rdma-core 44\n");
 		abort();
 	}

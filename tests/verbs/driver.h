@@ -2,8 +2,9 @@
  * driver - what the parts of the driver share.
  *
  * Threads: as the verbs: any thread may call. A queue has a lock of its own; a context has one for its requests.
- * Rules: a call that breaks a rule of the verbs goes to soft_broken, which aborts, or gives EINVAL if VMASOFT_RULES is
- * "error". Objects stay in memory until their context is closed, so that the use of a destroyed one is seen.
+ * Rules: a call that breaks a rule of the verbs goes to soft_report_broken_rule, which aborts, or gives EINVAL if
+ * VMASOFT_RULES is "error". Objects stay in memory until their context is closed, so that the use of a destroyed one is
+ * seen.
  */
 #ifndef TESTS_VERBS_DRIVER_H
 #define TESTS_VERBS_DRIVER_H
@@ -16,7 +17,7 @@
 /* The card's clock, as that of many ConnectX: 6.4 ns a tick, counted in 48 bits. */
 #define SOFT_CLOCK_KHZ 156250
 #define SOFT_CLOCK_MASK ((UINT64_C(1) << 48) - 1)
-static inline uint64_t soft_clock(uint64_t ns)
+static inline uint64_t soft_clock_ticks_of_ns(uint64_t ns)
 {
 	return ns * 5 / 32 & SOFT_CLOCK_MASK;
 }
@@ -107,18 +108,20 @@ static inline struct soft_qp *soft_qp(struct ibv_qp *qp)
 }
 
 /* ---- driver.c ---- */
-int soft_broken(struct soft_context *context, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* 0, or what soft_broken gives: the object was destroyed, or the process is not the one that opened the context. */
-int soft_check(struct soft_context *context, const struct soft_object *object);
+int soft_report_broken_rule(struct soft_context *context, const char *format, ...)
+        __attribute__((format(printf, 2, 3)));
+/* 0, or what soft_report_broken_rule gives: the object was destroyed, or the process is not the one that opened the
+ * context. */
+int soft_check_context_and_object(struct soft_context *context, const struct soft_object *object);
 void *soft_object_new(struct soft_context *context, size_t size, size_t object_at, const char *kind);
-void soft_object_end(struct soft_object *object);
+void soft_object_mark_dead(struct soft_object *object);
 /* One request. 0 or an errno; *fd, if not NULL, gets a descriptor of the reply. */
-int soft_ask(struct soft_context *context, struct card_request *request, struct card_reply *reply, int *fd);
-int soft_ask_about(struct soft_context *context, enum card_request_type type, uint32_t object);
+int soft_ask_card(struct soft_context *context, struct card_request *request, struct card_reply *reply, int *fd);
+int soft_ask_card_about_object(struct soft_context *context, enum card_request_type type, uint32_t object);
 void *soft_map(int fd, uint64_t bytes);
-void soft_ring(struct soft_context *context);
+void soft_ring_card_doorbell(struct soft_context *context);
 /* Events about one object that nobody has read yet: taken off the descriptor, the others are put back. */
-void soft_drop_events(struct soft_context *context, int fd, uint64_t channel, uint64_t handle);
+void soft_drop_events_of_object(struct soft_context *context, int fd, uint64_t channel, uint64_t handle);
 
 /* ---- driver_cq.c ---- */
 struct ibv_cq *soft_create_cq(struct ibv_context *context, int cqe, struct ibv_comp_channel *channel, int comp_vector);

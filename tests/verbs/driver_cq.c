@@ -40,17 +40,17 @@ static struct soft_cq *cq_create(struct ibv_context *ibv_context, uint32_t depth
 	request.cq.channel = cq->channel;
 	request.cq.depth = depth;
 	request.cq.ignores_overrun = ignores_overrun;
-	error = soft_ask(context, &request, &reply, &fd);
+	error = soft_ask_card(context, &request, &reply, &fd);
 	if (!error) {
 		cq->bytes = reply.memory_bytes;
 		cq->head = soft_map(fd, cq->bytes);
 		if (!cq->head) {
-			soft_ask_about(context, CARD_CQ_DESTROY, reply.object);
+			soft_ask_card_about_object(context, CARD_CQ_DESTROY, reply.object);
 			error = ENOMEM;
 		}
 	}
 	if (error) {
-		soft_object_end(&cq->object);
+		soft_object_mark_dead(&cq->object);
 		errno = error;
 		return NULL;
 	}
@@ -78,20 +78,20 @@ int soft_destroy_cq(struct ibv_cq *ibv_cq)
 {
 	struct soft_cq *cq = soft_cq(ibv_cq);
 	struct soft_context *context = soft_context(ibv_cq->context);
-	int error = soft_check(context, &cq->object);
+	int error = soft_check_context_and_object(context, &cq->object);
 
 	if (!error)
-		error = soft_ask_about(context, CARD_CQ_DESTROY, ibv_cq->handle);
+		error = soft_ask_card_about_object(context, CARD_CQ_DESTROY, ibv_cq->handle);
 	if (error)
 		return error;
 	if (cq->channel)
-		soft_drop_events(context, ibv_cq->channel->fd, cq->channel, (uintptr_t)ibv_cq);
-	soft_drop_events(context, ibv_cq->context->async_fd, 0, (uintptr_t)ibv_cq);
+		soft_drop_events_of_object(context, ibv_cq->channel->fd, cq->channel, (uintptr_t)ibv_cq);
+	soft_drop_events_of_object(context, ibv_cq->context->async_fd, 0, (uintptr_t)ibv_cq);
 	pthread_mutex_lock(&ibv_cq->mutex);
 	while (ibv_cq->comp_events_completed != cq->events_read || ibv_cq->async_events_completed != cq->async_read)
 		pthread_cond_wait(&ibv_cq->cond, &ibv_cq->mutex);
 	pthread_mutex_unlock(&ibv_cq->mutex);
-	soft_object_end(&cq->object);
+	soft_object_mark_dead(&cq->object);
 	return 0;
 }
 
@@ -99,7 +99,7 @@ int soft_req_notify_cq(struct ibv_cq *ibv_cq, int solicited_only)
 {
 	struct soft_cq *cq = soft_cq(ibv_cq);
 	uint32_t none = CARD_ARM_NONE;
-	int error = soft_check(soft_context(ibv_cq->context), &cq->object);
+	int error = soft_check_context_and_object(soft_context(ibv_cq->context), &cq->object);
 
 	if (error)
 		return error;
@@ -116,7 +116,7 @@ void soft_cq_event(struct ibv_cq *ibv_cq)
 {
 	struct soft_cq *cq = soft_cq(ibv_cq);
 
-	if (soft_check(soft_context(ibv_cq->context), &cq->object) == 0)
+	if (soft_check_context_and_object(soft_context(ibv_cq->context), &cq->object) == 0)
 		cq->events_read++;
 }
 
@@ -132,7 +132,7 @@ static void cqe_free_entries(struct soft_context *context, const struct card_cqe
 	atomic_store(cqe->is_receive ? &qp->rq_freed : &qp->sq_freed, cqe->queue_at);
 }
 
-static bool cq_next(struct soft_cq *cq)
+static bool soft_cq_take_next_completion(struct soft_cq *cq)
 {
 	struct card_cq_head *head = cq->head;
 
@@ -173,10 +173,10 @@ int soft_poll_cq(struct ibv_cq *ibv_cq, int num_entries, struct ibv_wc *wc)
 	struct soft_cq *cq = soft_cq(ibv_cq);
 	int n = 0;
 
-	if (soft_check(soft_context(ibv_cq->context), &cq->object))
+	if (soft_check_context_and_object(soft_context(ibv_cq->context), &cq->object))
 		return -1;
 	pthread_mutex_lock(&cq->lock);
-	while (n < num_entries && cq_next(cq))
+	while (n < num_entries && soft_cq_take_next_completion(cq))
 		wc_fill(&wc[n++], &cq->current);
 	pthread_mutex_unlock(&cq->lock);
 	return n;
@@ -198,9 +198,9 @@ static struct soft_cq *cq_of_ex(struct ibv_cq_ex *cq)
 	return (struct soft_cq *)cq;
 }
 
-static int cq_ex_next(struct soft_cq *cq)
+static int soft_cq_ex_take_next(struct soft_cq *cq)
 {
-	if (!cq_next(cq))
+	if (!soft_cq_take_next_completion(cq))
 		return ENOENT;
 	cq->vcq.cq_ex.status = cq->current.status;
 	cq->vcq.cq_ex.wr_id = cq->current.wr_id;
@@ -210,12 +210,12 @@ static int cq_ex_next(struct soft_cq *cq)
 static int cq_ex_start_poll(struct ibv_cq_ex *cq_ex, struct ibv_poll_cq_attr *attr)
 {
 	struct soft_cq *cq = cq_of_ex(cq_ex);
-	int error = soft_check(soft_context(cq_ex->context), &cq->object);
+	int error = soft_check_context_and_object(soft_context(cq_ex->context), &cq->object);
 
 	if (error || attr->comp_mask)
 		return EINVAL;
 	pthread_mutex_lock(&cq->lock);
-	error = cq_ex_next(cq);
+	error = soft_cq_ex_take_next(cq);
 	cq->is_polling = error == 0;
 	if (error)
 		pthread_mutex_unlock(&cq->lock);
@@ -227,8 +227,9 @@ static int cq_ex_next_poll(struct ibv_cq_ex *cq_ex)
 	struct soft_cq *cq = cq_of_ex(cq_ex);
 
 	if (!cq->is_polling)
-		return soft_broken(soft_context(cq_ex->context), "ibv_next_poll without an ibv_start_poll that gave 0");
-	return cq_ex_next(cq);
+		return soft_report_broken_rule(soft_context(cq_ex->context),
+		                               "ibv_next_poll without an ibv_start_poll that gave 0");
+	return soft_cq_ex_take_next(cq);
 }
 
 static void cq_ex_end_poll(struct ibv_cq_ex *cq_ex)
@@ -236,7 +237,8 @@ static void cq_ex_end_poll(struct ibv_cq_ex *cq_ex)
 	struct soft_cq *cq = cq_of_ex(cq_ex);
 
 	if (!cq->is_polling) {
-		soft_broken(soft_context(cq_ex->context), "ibv_end_poll without an ibv_start_poll that gave 0");
+		soft_report_broken_rule(soft_context(cq_ex->context),
+		                        "ibv_end_poll without an ibv_start_poll that gave 0");
 		return;
 	}
 	cq->is_polling = false;
@@ -244,90 +246,91 @@ static void cq_ex_end_poll(struct ibv_cq_ex *cq_ex)
 }
 
 /* The completion at hand, if its field `flag` was asked for when the queue was made. */
-static const struct card_cqe *cq_ex_current(struct ibv_cq_ex *cq_ex, uint64_t flag)
+static const struct card_cqe *soft_cq_ex_current_completion(struct ibv_cq_ex *cq_ex, uint64_t flag)
 {
 	struct soft_cq *cq = cq_of_ex(cq_ex);
 
 	if (!cq->is_polling)
-		soft_broken(soft_context(cq_ex->context),
-		            "a completion is read outside ibv_start_poll and ibv_end_poll");
+		soft_report_broken_rule(soft_context(cq_ex->context),
+		                        "a completion is read outside ibv_start_poll and ibv_end_poll");
 	else if (flag && !(cq->wc_flags & flag))
-		soft_broken(soft_context(cq_ex->context), "a field (0x%llx) is read that the queue was not made for",
-		            (unsigned long long)flag);
+		soft_report_broken_rule(soft_context(cq_ex->context),
+		                        "a field (0x%llx) is read that the queue was not made for",
+		                        (unsigned long long)flag);
 	else if (flag && flag != IBV_WC_EX_WITH_QP_NUM && cq->current.status)
-		soft_broken(soft_context(cq_ex->context), "a field (0x%llx) of a failed completion is read",
-		            (unsigned long long)flag);
+		soft_report_broken_rule(soft_context(cq_ex->context), "a field (0x%llx) of a failed completion is read",
+		                        (unsigned long long)flag);
 	return &cq->current;
 }
 
 static enum ibv_wc_opcode cq_ex_read_opcode(struct ibv_cq_ex *cq)
 {
-	return cq_ex_current(cq, 0)->is_receive ? IBV_WC_RECV : IBV_WC_SEND;
+	return soft_cq_ex_current_completion(cq, 0)->is_receive ? IBV_WC_RECV : IBV_WC_SEND;
 }
 
 static uint32_t cq_ex_read_vendor_err(struct ibv_cq_ex *cq)
 {
-	return cq_ex_current(cq, 0)->vendor_err;
+	return soft_cq_ex_current_completion(cq, 0)->vendor_err;
 }
 
 static uint32_t cq_ex_read_byte_len(struct ibv_cq_ex *cq)
 {
-	return cq_ex_current(cq, IBV_WC_EX_WITH_BYTE_LEN)->byte_len;
+	return soft_cq_ex_current_completion(cq, IBV_WC_EX_WITH_BYTE_LEN)->byte_len;
 }
 
 static uint32_t cq_ex_read_qp_num(struct ibv_cq_ex *cq)
 {
-	return cq_ex_current(cq, IBV_WC_EX_WITH_QP_NUM)->qp_num;
+	return soft_cq_ex_current_completion(cq, IBV_WC_EX_WITH_QP_NUM)->qp_num;
 }
 
 static unsigned int cq_ex_read_wc_flags(struct ibv_cq_ex *cq)
 {
-	return cq_ex_current(cq, 0)->wc_flags;
+	return soft_cq_ex_current_completion(cq, 0)->wc_flags;
 }
 
 static uint64_t cq_ex_read_completion_ts(struct ibv_cq_ex *cq)
 {
-	return soft_clock(cq_ex_current(cq, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP)->stamp_ns);
+	return soft_clock_ticks_of_ns(soft_cq_ex_current_completion(cq, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP)->stamp_ns);
 }
 
 static uint64_t cq_ex_read_wallclock_ns(struct ibv_cq_ex *cq)
 {
-	return cq_ex_current(cq, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)->wall_ns;
+	return soft_cq_ex_current_completion(cq, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)->wall_ns;
 }
 
 static uint32_t cq_ex_read_flow_tag(struct ibv_cq_ex *cq)
 {
-	return cq_ex_current(cq, IBV_WC_EX_WITH_FLOW_TAG)->flow_tag;
+	return soft_cq_ex_current_completion(cq, IBV_WC_EX_WITH_FLOW_TAG)->flow_tag;
 }
 
 /* What a raw frame has not. */
 static uint32_t cq_ex_read_src_qp(struct ibv_cq_ex *cq)
 {
-	(void)cq_ex_current(cq, IBV_WC_EX_WITH_SRC_QP);
+	(void)soft_cq_ex_current_completion(cq, IBV_WC_EX_WITH_SRC_QP);
 	return 0;
 }
 
 static uint32_t cq_ex_read_slid(struct ibv_cq_ex *cq)
 {
-	(void)cq_ex_current(cq, IBV_WC_EX_WITH_SLID);
+	(void)soft_cq_ex_current_completion(cq, IBV_WC_EX_WITH_SLID);
 	return 0;
 }
 
 static uint8_t cq_ex_read_sl(struct ibv_cq_ex *cq)
 {
-	(void)cq_ex_current(cq, IBV_WC_EX_WITH_SL);
+	(void)soft_cq_ex_current_completion(cq, IBV_WC_EX_WITH_SL);
 	return 0;
 }
 
 static uint8_t cq_ex_read_dlid_path_bits(struct ibv_cq_ex *cq)
 {
-	(void)cq_ex_current(cq, IBV_WC_EX_WITH_DLID_PATH_BITS);
+	(void)soft_cq_ex_current_completion(cq, IBV_WC_EX_WITH_DLID_PATH_BITS);
 	return 0;
 }
 
 static __be32 cq_ex_read_imm_data(struct ibv_cq_ex *cq)
 {
-	(void)cq_ex_current(cq, IBV_WC_EX_WITH_IMM);
+	(void)soft_cq_ex_current_completion(cq, IBV_WC_EX_WITH_IMM);
 	return 0;
 }
 

@@ -9,13 +9,13 @@
 #include <time.h>
 
 /* memcpy of a field's value and mask. */
-#define TAKE(rule, field, spec, name)                                                                                  \
+#define RULE_COPY_FIELD(rule, field, spec, name)                                                                       \
 	do {                                                                                                           \
 		memcpy(&(rule)->value.field, &(spec)->val.name, sizeof((rule)->value.field));                          \
 		memcpy(&(rule)->mask.field, &(spec)->mask.name, sizeof((rule)->mask.field));                           \
 	} while (0)
 
-static void rule_wants(uint8_t *value, uint8_t *mask, uint8_t wanted)
+static void rule_match_whole_byte(uint8_t *value, uint8_t *mask, uint8_t wanted)
 {
 	*value = wanted;
 	*mask = 0xff;
@@ -23,20 +23,20 @@ static void rule_wants(uint8_t *value, uint8_t *mask, uint8_t wanted)
 
 static int rule_add_eth(struct card_rule *rule, const struct ibv_flow_spec_eth *spec)
 {
-	TAKE(rule, dst_mac, spec, dst_mac);
-	TAKE(rule, src_mac, spec, src_mac);
-	TAKE(rule, ether_type, spec, ether_type);
-	TAKE(rule, vlan_tag, spec, vlan_tag);
+	RULE_COPY_FIELD(rule, dst_mac, spec, dst_mac);
+	RULE_COPY_FIELD(rule, src_mac, spec, src_mac);
+	RULE_COPY_FIELD(rule, ether_type, spec, ether_type);
+	RULE_COPY_FIELD(rule, vlan_tag, spec, vlan_tag);
 	if (spec->mask.vlan_tag)
-		rule_wants(&rule->value.has_tag, &rule->mask.has_tag, 1);
+		rule_match_whole_byte(&rule->value.has_tag, &rule->mask.has_tag, 1);
 	return 0;
 }
 
 static int rule_add_ipv4(struct card_rule *rule, const struct ibv_flow_spec_ipv4 *spec)
 {
-	rule_wants(&rule->value.ip_version, &rule->mask.ip_version, 4);
-	TAKE(rule, src_ip4, spec, src_ip);
-	TAKE(rule, dst_ip4, spec, dst_ip);
+	rule_match_whole_byte(&rule->value.ip_version, &rule->mask.ip_version, 4);
+	RULE_COPY_FIELD(rule, src_ip4, spec, src_ip);
+	RULE_COPY_FIELD(rule, dst_ip4, spec, dst_ip);
 	return 0;
 }
 
@@ -44,12 +44,12 @@ static int rule_add_ipv4_ext(struct card_rule *rule, const struct ibv_flow_spec_
 {
 	if (spec->mask.flags)
 		return EOPNOTSUPP;
-	rule_wants(&rule->value.ip_version, &rule->mask.ip_version, 4);
-	TAKE(rule, src_ip4, spec, src_ip);
-	TAKE(rule, dst_ip4, spec, dst_ip);
-	TAKE(rule, proto, spec, proto);
-	TAKE(rule, tos, spec, tos);
-	TAKE(rule, ttl, spec, ttl);
+	rule_match_whole_byte(&rule->value.ip_version, &rule->mask.ip_version, 4);
+	RULE_COPY_FIELD(rule, src_ip4, spec, src_ip);
+	RULE_COPY_FIELD(rule, dst_ip4, spec, dst_ip);
+	RULE_COPY_FIELD(rule, proto, spec, proto);
+	RULE_COPY_FIELD(rule, tos, spec, tos);
+	RULE_COPY_FIELD(rule, ttl, spec, ttl);
 	return 0;
 }
 
@@ -57,52 +57,52 @@ static int rule_add_ipv6(struct card_rule *rule, const struct ibv_flow_spec_ipv6
 {
 	if (spec->mask.flow_label)
 		return EOPNOTSUPP;
-	rule_wants(&rule->value.ip_version, &rule->mask.ip_version, 6);
-	TAKE(rule, src_ip6, spec, src_ip);
-	TAKE(rule, dst_ip6, spec, dst_ip);
-	TAKE(rule, proto, spec, next_hdr);
-	TAKE(rule, tos, spec, traffic_class);
-	TAKE(rule, ttl, spec, hop_limit);
+	rule_match_whole_byte(&rule->value.ip_version, &rule->mask.ip_version, 6);
+	RULE_COPY_FIELD(rule, src_ip6, spec, src_ip);
+	RULE_COPY_FIELD(rule, dst_ip6, spec, dst_ip);
+	RULE_COPY_FIELD(rule, proto, spec, next_hdr);
+	RULE_COPY_FIELD(rule, tos, spec, traffic_class);
+	RULE_COPY_FIELD(rule, ttl, spec, hop_limit);
 	return 0;
 }
 
 static int rule_add_ports(struct card_rule *rule, const struct ibv_flow_spec_tcp_udp *spec, uint8_t proto)
 {
-	rule_wants(&rule->value.proto, &rule->mask.proto, proto);
-	TAKE(rule, src_port, spec, src_port);
-	TAKE(rule, dst_port, spec, dst_port);
+	rule_match_whole_byte(&rule->value.proto, &rule->mask.proto, proto);
+	RULE_COPY_FIELD(rule, src_port, spec, src_port);
+	RULE_COPY_FIELD(rule, dst_port, spec, dst_port);
 	/* Fragments have none. */
 	if (spec->mask.src_port || spec->mask.dst_port)
-		rule_wants(&rule->value.has_ports, &rule->mask.has_ports, 1);
+		rule_match_whole_byte(&rule->value.has_ports, &rule->mask.has_ports, 1);
 	return 0;
 }
 
 static int rule_add_spec(struct card_rule *rule, const struct ibv_flow_spec *spec)
 {
-#define SPEC(member, call) (spec->hdr.size == sizeof(spec->member) ? call : EINVAL)
+#define RULE_ADD_SPEC_OF_SIZE(member, call) (spec->hdr.size == sizeof(spec->member) ? call : EINVAL)
 	switch (spec->hdr.type) {
 	case IBV_FLOW_SPEC_ETH:
-		return SPEC(eth, rule_add_eth(rule, &spec->eth));
+		return RULE_ADD_SPEC_OF_SIZE(eth, rule_add_eth(rule, &spec->eth));
 	case IBV_FLOW_SPEC_IPV4:
-		return SPEC(ipv4, rule_add_ipv4(rule, &spec->ipv4));
+		return RULE_ADD_SPEC_OF_SIZE(ipv4, rule_add_ipv4(rule, &spec->ipv4));
 	case IBV_FLOW_SPEC_IPV4_EXT:
-		return SPEC(ipv4_ext, rule_add_ipv4_ext(rule, &spec->ipv4_ext));
+		return RULE_ADD_SPEC_OF_SIZE(ipv4_ext, rule_add_ipv4_ext(rule, &spec->ipv4_ext));
 	case IBV_FLOW_SPEC_IPV6:
-		return SPEC(ipv6, rule_add_ipv6(rule, &spec->ipv6));
+		return RULE_ADD_SPEC_OF_SIZE(ipv6, rule_add_ipv6(rule, &spec->ipv6));
 	case IBV_FLOW_SPEC_TCP:
-		return SPEC(tcp_udp, rule_add_ports(rule, &spec->tcp_udp, IPPROTO_TCP));
+		return RULE_ADD_SPEC_OF_SIZE(tcp_udp, rule_add_ports(rule, &spec->tcp_udp, IPPROTO_TCP));
 	case IBV_FLOW_SPEC_UDP:
-		return SPEC(tcp_udp, rule_add_ports(rule, &spec->tcp_udp, IPPROTO_UDP));
+		return RULE_ADD_SPEC_OF_SIZE(tcp_udp, rule_add_ports(rule, &spec->tcp_udp, IPPROTO_UDP));
 	case IBV_FLOW_SPEC_ACTION_TAG:
 		rule->flow_tag = spec->flow_tag.tag_id;
-		return SPEC(flow_tag, 0);
+		return RULE_ADD_SPEC_OF_SIZE(flow_tag, 0);
 	case IBV_FLOW_SPEC_ACTION_DROP:
 		rule->drops = 1;
-		return SPEC(drop, 0);
+		return RULE_ADD_SPEC_OF_SIZE(drop, 0);
 	default:
 		return EOPNOTSUPP;
 	}
-#undef SPEC
+#undef RULE_ADD_SPEC_OF_SIZE
 }
 
 static int rule_read(struct card_rule *rule, const struct ibv_flow_attr *attr)
@@ -145,13 +145,13 @@ static struct ibv_flow *flow_create(struct soft_context *context, const struct c
 	struct card_request request = {.type = CARD_FLOW_CREATE, .flow.rule = *rule};
 	struct card_reply reply = {0};
 	struct soft_flow *flow;
-	int error = soft_ask(context, &request, &reply, NULL);
+	int error = soft_ask_card(context, &request, &reply, NULL);
 
 	if (error == EAGAIN) {
 		/* A slow card keeps the caller waiting, and nobody else. */
 		sleep_ms(reply.wait_ms);
 		request.flow.has_waited = 1;
-		error = soft_ask(context, &request, &reply, NULL);
+		error = soft_ask_card(context, &request, &reply, NULL);
 	}
 	if (error) {
 		errno = error;
@@ -159,7 +159,7 @@ static struct ibv_flow *flow_create(struct soft_context *context, const struct c
 	}
 	flow = soft_object_new(context, sizeof(*flow), offsetof(struct soft_flow, object), "rule");
 	if (!flow) {
-		soft_ask_about(context, CARD_FLOW_DESTROY, reply.object);
+		soft_ask_card_about_object(context, CARD_FLOW_DESTROY, reply.object);
 		errno = ENOMEM;
 		return NULL;
 	}
@@ -172,7 +172,7 @@ struct ibv_flow *soft_create_flow(struct ibv_qp *ibv_qp, struct ibv_flow_attr *a
 {
 	struct soft_context *context = soft_context(ibv_qp->context);
 	struct card_rule rule = {.qp_num = ibv_qp->qp_num};
-	int error = soft_check(context, &soft_qp(ibv_qp)->object);
+	int error = soft_check_context_and_object(context, &soft_qp(ibv_qp)->object);
 
 	if (!error)
 		error = rule_read(&rule, attr);
@@ -186,12 +186,12 @@ int soft_destroy_flow(struct ibv_flow *ibv_flow)
 {
 	struct soft_flow *flow = (struct soft_flow *)ibv_flow;
 	struct soft_context *context = soft_context(ibv_flow->context);
-	int error = soft_check(context, &flow->object);
+	int error = soft_check_context_and_object(context, &flow->object);
 
 	if (!error)
-		error = soft_ask_about(context, CARD_FLOW_DESTROY, ibv_flow->handle);
+		error = soft_ask_card_about_object(context, CARD_FLOW_DESTROY, ibv_flow->handle);
 	if (!error)
-		soft_object_end(&flow->object);
+		soft_object_mark_dead(&flow->object);
 	return error;
 }
 
@@ -221,7 +221,7 @@ EXPORT struct mlx5dv_flow_matcher *mlx5dv_create_flow_matcher(struct ibv_context
 {
 	struct soft_context *context = soft_context(ibv_context);
 	struct mlx5dv_flow_matcher *matcher;
-	int error = soft_check(context, NULL);
+	int error = soft_check_context_and_object(context, NULL);
 
 	if (!error && (attr->type != IBV_FLOW_ATTR_NORMAL || attr->flags || attr->comp_mask ||
 	               attr->match_criteria_enable != 1 || attr->match_mask->match_sz != MATCH_BYTES))
@@ -241,15 +241,15 @@ EXPORT struct mlx5dv_flow_matcher *mlx5dv_create_flow_matcher(struct ibv_context
 
 EXPORT int mlx5dv_destroy_flow_matcher(struct mlx5dv_flow_matcher *matcher)
 {
-	int error = soft_check(matcher->context, &matcher->object);
+	int error = soft_check_context_and_object(matcher->context, &matcher->object);
 
 	if (!error)
-		soft_object_end(&matcher->object);
+		soft_object_mark_dead(&matcher->object);
 	return error;
 }
 
 /* Of the headers, as the device's manual has them, those that the card compares. */
-static void match_read(struct card_match *match, const uint8_t *at)
+static void card_match_read_headers(struct card_match *match, const uint8_t *at)
 {
 	memcpy(match->src_mac, at, 6);
 	memcpy(&match->ether_type, at + 6, 2);
@@ -264,7 +264,7 @@ static void match_read(struct card_match *match, const uint8_t *at)
 }
 
 /* Bits that this card does not compare, or a value outside its mask: the device refuses, too. */
-static bool match_is_known(const uint8_t *value, const uint8_t *mask)
+static bool card_match_is_supported(const uint8_t *value, const uint8_t *mask)
 {
 	static const struct {
 		uint8_t from, to;
@@ -286,19 +286,19 @@ EXPORT struct ibv_flow *mlx5dv_create_flow(struct mlx5dv_flow_matcher *matcher,
 {
 	struct card_rule rule = {.priority = matcher->priority, .misses = 1};
 	uint8_t headers[MATCH_BYTES];
-	int error = soft_check(matcher->context, &matcher->object);
+	int error = soft_check_context_and_object(matcher->context, &matcher->object);
 
 	if (!error && (n != 1 || actions[0].type != MLX5DV_FLOW_ACTION_DEFAULT_MISS || value->match_sz != MATCH_BYTES))
 		error = EOPNOTSUPP;
 	if (!error) {
 		memcpy(headers, value->match_buf, MATCH_BYTES);
-		error = match_is_known(headers, matcher->mask) ? 0 : EINVAL;
+		error = card_match_is_supported(headers, matcher->mask) ? 0 : EINVAL;
 	}
 	if (error) {
 		errno = error;
 		return NULL;
 	}
-	match_read(&rule.value, headers);
-	match_read(&rule.mask, matcher->mask);
+	card_match_read_headers(&rule.value, headers);
+	card_match_read_headers(&rule.mask, matcher->mask);
 	return flow_create(matcher->context, &rule);
 }

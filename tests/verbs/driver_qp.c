@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-static bool cap_fits(const struct ibv_qp_cap *cap)
+static bool qp_cap_fits_card(const struct ibv_qp_cap *cap)
 {
 	return cap->max_send_wr <= CARD_MAX_WR && cap->max_recv_wr <= CARD_MAX_WR &&
 	       cap->max_send_sge <= CARD_MAX_SGE && cap->max_recv_sge <= CARD_MAX_SGE &&
@@ -35,13 +35,13 @@ static int qp_ask_card(struct soft_context *context, struct soft_qp *qp, const s
 	request.qp.max_inline = attr->cap.max_inline_data;
 	request.qp.max_tso_header = tso_header_of(attr);
 	request.qp.signals_all = attr->sq_sig_all != 0;
-	error = soft_ask(context, &request, &reply, &fd);
+	error = soft_ask_card(context, &request, &reply, &fd);
 	if (error)
 		return error;
 	qp->bytes = reply.memory_bytes;
 	qp->head = soft_map(fd, qp->bytes);
 	if (!qp->head) {
-		soft_ask_about(context, CARD_QP_DESTROY, reply.object);
+		soft_ask_card_about_object(context, CARD_QP_DESTROY, reply.object);
 		return ENOMEM;
 	}
 	qp->vqp.qp.handle = qp->vqp.qp.qp_num = reply.object;
@@ -64,12 +64,12 @@ static int qp_check_attr(struct soft_context *context, const struct ibv_qp_init_
 	if (tso_header_of(attr) > CARD_MAX_TSO_HEADER)
 		return EINVAL;
 	if (!(attr->comp_mask & IBV_QP_INIT_ATTR_PD) || !attr->pd || !attr->send_cq || !attr->recv_cq ||
-	    !cap_fits(&attr->cap))
+	    !qp_cap_fits_card(&attr->cap))
 		return EINVAL;
-	error = soft_check(context, &((struct soft_pd *)attr->pd)->object);
+	error = soft_check_context_and_object(context, &((struct soft_pd *)attr->pd)->object);
 	if (!error)
-		error = soft_check(context, &soft_cq(attr->send_cq)->object);
-	return error ? error : soft_check(context, &soft_cq(attr->recv_cq)->object);
+		error = soft_check_context_and_object(context, &soft_cq(attr->send_cq)->object);
+	return error ? error : soft_check_context_and_object(context, &soft_cq(attr->recv_cq)->object);
 }
 
 struct ibv_qp *soft_create_qp_ex(struct ibv_context *ibv_context, struct ibv_qp_init_attr_ex *attr)
@@ -88,7 +88,7 @@ struct ibv_qp *soft_create_qp_ex(struct ibv_context *ibv_context, struct ibv_qp_
 	}
 	errno = qp_ask_card(context, qp, attr);
 	if (errno) {
-		soft_object_end(&qp->object);
+		soft_object_mark_dead(&qp->object);
 		return NULL;
 	}
 	qp->cap = attr->cap;
@@ -133,7 +133,7 @@ struct ibv_qp *soft_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 
 /* ---- states ---- */
 
-static void qp_purge(struct soft_qp *qp)
+static void qp_purge_completions(struct soft_qp *qp)
 {
 	soft_cq_purge(soft_cq(qp->vqp.qp.send_cq), qp->vqp.qp.qp_num);
 	if (qp->vqp.qp.recv_cq != qp->vqp.qp.send_cq)
@@ -141,7 +141,7 @@ static void qp_purge(struct soft_qp *qp)
 }
 
 /* What a change to a state takes beside the state: a raw queue pair has a port and nothing else. */
-static bool qp_mask_fits(enum ibv_qp_state from, const struct ibv_qp_attr *attr, int mask)
+static bool qp_modify_mask_is_allowed(enum ibv_qp_state from, const struct ibv_qp_attr *attr, int mask)
 {
 	int needs = from == IBV_QPS_RESET && attr->qp_state == IBV_QPS_INIT ? IBV_QP_PORT : 0;
 	int may = attr->qp_state == IBV_QPS_INIT ? IBV_QP_PORT : attr->qp_state == IBV_QPS_RTS ? IBV_QP_RATE_LIMIT : 0;
@@ -160,14 +160,15 @@ int soft_modify_qp(struct ibv_qp *ibv_qp, struct ibv_qp_attr *attr, int attr_mas
 	struct card_request request = {.type = CARD_QP_MODIFY, .object = ibv_qp->handle};
 	struct card_reply reply;
 	enum ibv_qp_state from;
-	int error = soft_check(context, &qp->object);
+	int error = soft_check_context_and_object(context, &qp->object);
 
 	if (error)
 		return error;
 	from = atomic_load(&qp->head->state);
-	if (!qp_mask_fits(from, attr, attr_mask))
-		return soft_broken(context, "queue pair 0x%x: ibv_modify_qp from state %d to %d with mask 0x%x",
-		                   ibv_qp->qp_num, from, attr->qp_state, attr_mask);
+	if (!qp_modify_mask_is_allowed(from, attr, attr_mask))
+		return soft_report_broken_rule(context,
+		                               "queue pair 0x%x: ibv_modify_qp from state %d to %d with mask 0x%x",
+		                               ibv_qp->qp_num, from, attr->qp_state, attr_mask);
 	if (attr_mask & IBV_QP_RATE_LIMIT && attr->rate_limit != 0 &&
 	    (attr->rate_limit < CARD_RATE_MIN_KBPS || attr->rate_limit > CARD_RATE_MAX_KBPS))
 		return EINVAL;
@@ -176,9 +177,9 @@ int soft_modify_qp(struct ibv_qp *ibv_qp, struct ibv_qp_attr *attr, int attr_mas
 	request.modify.rate_kbps = request.modify.has_rate ? attr->rate_limit : 0;
 	pthread_mutex_lock(&qp->sq_lock);
 	pthread_mutex_lock(&qp->rq_lock);
-	error = soft_ask(context, &request, &reply, NULL);
+	error = soft_ask_card(context, &request, &reply, NULL);
 	if (!error && attr->qp_state == IBV_QPS_RESET) {
-		qp_purge(qp);
+		qp_purge_completions(qp);
 		qp->sq_signals_at = qp->sq_posted;
 		atomic_store(&qp->sq_freed, qp->sq_posted);
 		atomic_store(&qp->rq_freed, qp->rq_posted);
@@ -186,15 +187,15 @@ int soft_modify_qp(struct ibv_qp *ibv_qp, struct ibv_qp_attr *attr, int attr_mas
 	pthread_mutex_unlock(&qp->rq_lock);
 	pthread_mutex_unlock(&qp->sq_lock);
 	if (error == EINVAL)
-		return soft_broken(context, "queue pair 0x%x: no way from state %d to %d", ibv_qp->qp_num, from,
-		                   attr->qp_state);
+		return soft_report_broken_rule(context, "queue pair 0x%x: no way from state %d to %d", ibv_qp->qp_num,
+		                               from, attr->qp_state);
 	return error;
 }
 
 int soft_query_qp(struct ibv_qp *ibv_qp, struct ibv_qp_attr *attr, int attr_mask, struct ibv_qp_init_attr *init_attr)
 {
 	struct soft_qp *qp = soft_qp(ibv_qp);
-	int error = soft_check(soft_context(ibv_qp->context), &qp->object);
+	int error = soft_check_context_and_object(soft_context(ibv_qp->context), &qp->object);
 
 	(void)attr_mask;
 	if (error)
@@ -216,19 +217,19 @@ int soft_destroy_qp(struct ibv_qp *ibv_qp)
 {
 	struct soft_qp *qp = soft_qp(ibv_qp);
 	struct soft_context *context = soft_context(ibv_qp->context);
-	int error = soft_check(context, &qp->object);
+	int error = soft_check_context_and_object(context, &qp->object);
 
 	if (!error)
-		error = soft_ask_about(context, CARD_QP_DESTROY, ibv_qp->handle);
+		error = soft_ask_card_about_object(context, CARD_QP_DESTROY, ibv_qp->handle);
 	if (error)
 		return error;
-	qp_purge(qp);
-	soft_drop_events(context, ibv_qp->context->async_fd, 0, (uintptr_t)ibv_qp);
+	qp_purge_completions(qp);
+	soft_drop_events_of_object(context, ibv_qp->context->async_fd, 0, (uintptr_t)ibv_qp);
 	pthread_mutex_lock(&ibv_qp->mutex);
 	while (ibv_qp->events_completed != qp->events_read)
 		pthread_cond_wait(&ibv_qp->cond, &ibv_qp->mutex);
 	pthread_mutex_unlock(&ibv_qp->mutex);
 	atomic_store(&context->qps[ibv_qp->qp_num % CARD_MAX_QPS], NULL);
-	soft_object_end(&qp->object);
+	soft_object_mark_dead(&qp->object);
 	return 0;
 }

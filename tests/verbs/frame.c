@@ -16,7 +16,7 @@ static uint16_t read_u16(const uint8_t *at)
 }
 
 /* Where the network header begins, and its type. */
-static size_t frame_network(const uint8_t *frame, size_t len, uint16_t *type)
+static size_t frame_find_network_header(const uint8_t *frame, size_t len, uint16_t *type)
 {
 	size_t at = FRAME_ETH;
 
@@ -42,10 +42,10 @@ static void frame_read_ports(const uint8_t *at, size_t left, struct card_match *
 	fields->has_ports = 1;
 }
 
-void frame_read(const uint8_t *frame, size_t len, struct card_match *fields)
+void frame_read_match_fields(const uint8_t *frame, size_t len, struct card_match *fields)
 {
 	uint16_t type;
-	size_t at = frame_network(frame, len, &type);
+	size_t at = frame_find_network_header(frame, len, &type);
 
 	memset(fields, 0, sizeof(*fields));
 	if (at == 0)
@@ -105,7 +105,7 @@ struct packet {
 static bool frame_find_packet(const uint8_t *frame, size_t len, struct packet *packet)
 {
 	uint16_t type;
-	size_t at = frame_network(frame, len, &type);
+	size_t at = frame_find_network_header(frame, len, &type);
 	const uint8_t *ip = frame + at;
 	size_t total;
 
@@ -140,7 +140,7 @@ static size_t packet_sum_at(const struct packet *packet)
 	return packet->proto == IPPROTO_TCP && packet->l4_bytes >= 20 ? 16 : 0;
 }
 
-bool frame_sums_right(const uint8_t *frame, size_t len)
+bool frame_checksums_are_right(const uint8_t *frame, size_t len)
 {
 	struct packet packet;
 	size_t sum_at;
@@ -161,7 +161,7 @@ static void write_sum(uint8_t *at, uint16_t sum)
 	at[1] = (uint8_t)sum;
 }
 
-void frame_write_sums(uint8_t *frame, size_t len)
+void frame_write_checksums(uint8_t *frame, size_t len)
 {
 	struct packet packet;
 	size_t sum_at;
@@ -201,10 +201,10 @@ static uint32_t read_u32(const uint8_t *at)
 	return (uint32_t)read_u16(at) << 16 | read_u16(at + 2);
 }
 
-const char *frame_cut_fault(const uint8_t *header, size_t header_bytes, size_t bytes, size_t mss, size_t mtu)
+const char *tso_header_fault(const uint8_t *header, size_t header_bytes, size_t bytes, size_t mss, size_t mtu)
 {
 	uint16_t type;
-	size_t at = frame_network(header, header_bytes, &type), ip_bytes;
+	size_t at = frame_find_network_header(header, header_bytes, &type), ip_bytes;
 	const uint8_t *ip = header + at;
 
 	if (at == 0 || type != ETHERTYPE_V4 || header_bytes < at + 20 || ip[0] >> 4 != 4)
@@ -225,12 +225,12 @@ const char *frame_cut_fault(const uint8_t *header, size_t header_bytes, size_t b
 	return ip[ip_bytes + 13] & (FLAG_SYN | FLAG_RST | FLAG_URG) ? "SYN, RST or URG cannot be repeated" : NULL;
 }
 
-size_t frame_cut(const uint8_t *header, size_t header_bytes, const uint8_t *payload, size_t bytes, size_t mss,
-                 size_t at, uint8_t frame[FRAME_MAX])
+size_t tso_write_segment(const uint8_t *header, size_t header_bytes, const uint8_t *payload, size_t bytes, size_t mss,
+                         size_t at, uint8_t frame[FRAME_MAX])
 {
 	size_t n = bytes - at < mss ? bytes - at : mss;
 	uint16_t type;
-	uint8_t *ip = frame + frame_network(header, header_bytes, &type), *tcp;
+	uint8_t *ip = frame + frame_find_network_header(header, header_bytes, &type), *tcp;
 	uint32_t seq;
 
 	memcpy(frame, header, header_bytes);
@@ -245,6 +245,6 @@ size_t frame_cut(const uint8_t *header, size_t header_bytes, const uint8_t *payl
 		tcp[13] &= (uint8_t) ~(FLAG_FIN | FLAG_PSH);
 	if (at > 0)
 		tcp[13] &= (uint8_t)~FLAG_CWR;
-	frame_write_sums(frame, header_bytes + n);
+	frame_write_checksums(frame, header_bytes + n);
 	return header_bytes + n;
 }

@@ -18,21 +18,21 @@ enum {
 };
 
 /* The fields that rules compare. A fragment has no ports. */
-void frame_read(const uint8_t *frame, size_t len, struct card_match *fields);
+void frame_read_match_fields(const uint8_t *frame, size_t len, struct card_match *fields);
 
 /* IPv4, not a fragment, UDP or TCP, and both sums are right (a UDP sum of 0 is). */
-bool frame_sums_right(const uint8_t *frame, size_t len);
+bool frame_checksums_are_right(const uint8_t *frame, size_t len);
 
 /* Writes the sum of an IPv4 header, and that of its TCP or UDP if it is no fragment. */
-void frame_write_sums(uint8_t *frame, size_t len);
+void frame_write_checksums(uint8_t *frame, size_t len);
 
 /*
  * Segmentation offload. `bytes` of payload follow the header, and are cut into segments of mss. What is wrong with the
  * header, NULL: nothing. It has to be complete, TCP over IPv4, its length that of the whole; and nothing in it may be
  * that cannot be repeated.
  */
-const char *frame_cut_fault(const uint8_t *header, size_t header_bytes, size_t bytes, size_t mss, size_t mtu);
+const char *tso_header_fault(const uint8_t *header, size_t header_bytes, size_t bytes, size_t mss, size_t mtu);
 /* The frame with the payload from `at` on; returns its length. With its sums. */
-size_t frame_cut(const uint8_t *header, size_t header_bytes, const uint8_t *payload, size_t bytes, size_t mss,
-                 size_t at, uint8_t frame[FRAME_MAX]);
+size_t tso_write_segment(const uint8_t *header, size_t header_bytes, const uint8_t *payload, size_t bytes, size_t mss,
+                         size_t at, uint8_t frame[FRAME_MAX]);
 #endif

@@ -9,7 +9,7 @@ enum {
 };
 
 static struct {
-	card_ready ready;
+	card_fd_ready_fn ready;
 	void *owner;
 } watched[LOOP_MAX_FD];
 static int loop_epoll = -1;
@@ -22,7 +22,7 @@ uint64_t clock_ns(clockid_t clock)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-int loop_add(int fd, card_ready ready, void *owner)
+int loop_add(int fd, card_fd_ready_fn ready, void *owner)
 {
 	struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
 
@@ -35,7 +35,7 @@ int loop_add(int fd, card_ready ready, void *owner)
 	return 0;
 }
 
-void loop_wants(int fd, uint32_t events)
+void loop_set_events(int fd, uint32_t events)
 {
 	struct epoll_event event = {.events = events, .data.fd = fd};
 
@@ -51,7 +51,7 @@ void loop_remove(int fd)
 /* Until the next completion that a fault holds back, or frame that its queue pair's pace does, rounded up. */
 static int loop_timeout_ms(void)
 {
-	int64_t ns = cqs_next_ns(), paced_ns = qps_next_ns();
+	int64_t ns = cqs_next_delayed_completion_ns(), paced_ns = qps_next_paced_send_ns();
 
 	if (ns < 0 || (paced_ns >= 0 && paced_ns < ns))
 		ns = paced_ns;
@@ -66,10 +66,10 @@ void loop_run(void)
 
 	while (!card.should_stop) {
 		timeout = 0;
-		if (!is_busy && clients_prepare_sleep())
+		if (!is_busy && card_prepare_sleep())
 			timeout = loop_timeout_ms();
 		n = epoll_wait(loop_epoll, events, LOOP_EVENTS, timeout);
-		clients_woke();
+		card_end_sleep();
 		is_busy = n > 0;
 		for (int i = 0; i < n; i++) {
 			int fd = events[i].data.fd;
@@ -78,9 +78,9 @@ void loop_run(void)
 			if (watched[fd].ready)
 				watched[fd].ready(watched[fd].owner, events[i].events);
 		}
-		client_free_closed();
+		card_free_closed_clients();
 		cqs_deliver_delayed();
-		is_busy |= port_run_plug();
+		is_busy |= port_deliver_looped_frames();
 		is_busy |= qps_run();
 	}
 }

@@ -27,7 +27,7 @@ static bool memory_is_mapped(pid_t pid, uint64_t addr, uint64_t length, bool wri
 	return at >= addr + length;
 }
 
-int memory_register(struct card_client *client, const struct card_request *request, uint32_t *lkey)
+int memory_register_region(struct card_client *client, const struct card_request *request, uint32_t *lkey)
 {
 	uint32_t access = request->mr.access, slot;
 	const uint32_t writes = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
@@ -73,7 +73,7 @@ static struct card_region *region_find(struct card_client *client, uint32_t lkey
 	return lkey != 0 && region->lkey == lkey ? region : NULL;
 }
 
-int memory_forget(struct card_client *client, uint32_t lkey)
+int memory_deregister(struct card_client *client, uint32_t lkey)
 {
 	struct card_region *region = region_find(client, lkey);
 
@@ -92,7 +92,7 @@ bool memory_uses_pd(const struct card_client *client, uint32_t pd)
 }
 
 /* One entry of a list as a range of the program's memory. */
-static int sge_resolve(struct card_qp *qp, const struct card_sge *sge, bool writes, struct iovec *range)
+static int sge_find_program_memory(struct card_qp *qp, const struct card_sge *sge, bool writes, struct iovec *range)
 {
 	struct card_region *region = region_find(qp->client, sge->lkey);
 	const char *why = NULL;
@@ -107,8 +107,9 @@ static int sge_resolve(struct card_qp *qp, const struct card_sge *sge, bool writ
 	else if (writes && !region->is_writable)
 		why = "the memory is registered without IBV_ACCESS_LOCAL_WRITE";
 	if (why) {
-		client_violation(qp->client, "queue pair 0x%x: %s of %u bytes at 0x%" PRIx64 ", key 0x%x: %s",
-		                 qp->number, writes ? "receive" : "send", sge->length, sge->addr, sge->lkey, why);
+		card_client_report_violation(
+		        qp->client, "queue pair 0x%x: %s of %u bytes at 0x%" PRIx64 ", key 0x%x: %s", qp->number,
+		        writes ? "receive" : "send", sge->length, sge->addr, sge->lkey, why);
 		return IBV_WC_LOC_PROT_ERR;
 	}
 	range->iov_base = (void *)(uintptr_t)(region->addr + (sge->addr - region->iova));
@@ -117,7 +118,8 @@ static int sge_resolve(struct card_qp *qp, const struct card_sge *sge, bool writ
 }
 
 /* A list of no bytes asks the kernel for nothing. */
-static int memory_copy(struct card_qp *qp, const struct iovec *ranges, int n, void *ours, size_t len, bool writes)
+static int memory_copy_from_or_to_program(struct card_qp *qp, const struct iovec *ranges, int n, void *ours, size_t len,
+                                          bool writes)
 {
 	struct iovec local = {.iov_base = ours, .iov_len = len};
 	ssize_t done;
@@ -132,8 +134,8 @@ static int memory_copy(struct card_qp *qp, const struct iovec *ranges, int n, vo
 		return 0;
 	if (done < 0 && errno == ESRCH) /* it has ended, and its objects are about to */
 		return IBV_WC_LOC_PROT_ERR;
-	client_violation(qp->client, "queue pair 0x%x: registered memory is no longer mapped (%s)", qp->number,
-	                 done < 0 ? strerror(errno) : "in part");
+	card_client_report_violation(qp->client, "queue pair 0x%x: registered memory is no longer mapped (%s)",
+	                             qp->number, done < 0 ? strerror(errno) : "in part");
 	return IBV_WC_LOC_PROT_ERR;
 }
 
@@ -144,7 +146,7 @@ int memory_gather(struct card_qp *qp, const struct card_wqe *wqe, uint8_t *frame
 	int status;
 
 	for (uint32_t i = 0; i < wqe->num_sge; i++) {
-		status = sge_resolve(qp, &wqe->sge[i], false, &ranges[i]);
+		status = sge_find_program_memory(qp, &wqe->sge[i], false, &ranges[i]);
 		if (status)
 			return status;
 		sum += wqe->sge[i].length;
@@ -152,7 +154,7 @@ int memory_gather(struct card_qp *qp, const struct card_wqe *wqe, uint8_t *frame
 	*len = sum;
 	if (sum > max)
 		return 0; /* the caller says what is too long */
-	return memory_copy(qp, ranges, (int)wqe->num_sge, frame, sum, false);
+	return memory_copy_from_or_to_program(qp, ranges, (int)wqe->num_sge, frame, sum, false);
 }
 
 int memory_scatter(struct card_qp *qp, const struct card_wqe *wqe, const uint8_t *frame, size_t len)
@@ -162,15 +164,16 @@ int memory_scatter(struct card_qp *qp, const struct card_wqe *wqe, const uint8_t
 	int status;
 
 	for (uint32_t i = 0; i < wqe->num_sge; i++) {
-		status = sge_resolve(qp, &wqe->sge[i], true, &ranges[i]);
+		status = sge_find_program_memory(qp, &wqe->sge[i], true, &ranges[i]);
 		if (status)
 			return status;
 		room += wqe->sge[i].length;
 	}
 	if (room < len) {
-		client_violation(qp->client, "queue pair 0x%x: a frame of %zu bytes came, and %zu were posted",
-		                 qp->number, len, room);
+		card_client_report_violation(qp->client,
+		                             "queue pair 0x%x: a frame of %zu bytes came, and %zu were posted",
+		                             qp->number, len, room);
 		return IBV_WC_LOC_LEN_ERR;
 	}
-	return memory_copy(qp, ranges, (int)wqe->num_sge, (void *)(uintptr_t)frame, len, true);
+	return memory_copy_from_or_to_program(qp, ranges, (int)wqe->num_sge, (void *)(uintptr_t)frame, len, true);
 }

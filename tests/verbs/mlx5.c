@@ -1,11 +1,11 @@
 /*
- * Preloaded in tests that set VMASOFT_MLX5 (with_card): this card's queue pairs as an mlx5 card's. mlx5dv_init_obj hands
- * out rings in the form of <infiniband/mlx5dv.h>. For each queue pair a thread does what the card would: it reads WQEs
- * when the doorbell records say so, sends and receives by the queue pair itself, and writes completions. So a library
- * that drives such rings is run over whole cards: with rules, with sleeping threads, with queues that end.
+ * Preloaded in tests that set VMASOFT_MLX5 (with_card): this card's queue pairs as an mlx5 card's. mlx5dv_init_obj
+ * hands out rings in the form of <infiniband/mlx5dv.h>. For each queue pair a thread does what the card would: it reads
+ * WQEs when the doorbell records say so, sends and receives by the queue pair itself, and writes completions. So a
+ * library that drives such rings is run over whole cards: with rules, with sleeping threads, with queues that end.
  *
- * The registers are memory that the thread looks at. Completion channels are eventfds: the card knows nothing of them. And
- * there are thread domains, which the library asks for before it drives a ring.
+ * The registers are memory that the thread looks at. Completion channels are eventfds: the card knows nothing of them.
+ * And there are thread domains, which the library asks for before it drives a ring.
  * components/nic/test/mlx5_model.h is the strict one of the two; here a ring that makes no sense ends the program, too.
  */
 #include <dlfcn.h>
@@ -36,7 +36,7 @@
 		}                                                                                                      \
 	} while (0)
 
-struct ring_cq {
+struct mlx5_soft_cq {
 	struct ibv_cq *cq;
 	char *entries;
 	uint32_t count;
@@ -44,7 +44,7 @@ struct ring_cq {
 	_Atomic uint32_t *record;
 };
 
-struct ring_sent {
+struct mlx5_soft_sent {
 	uint16_t counter;
 	bool asked;
 };
@@ -53,14 +53,14 @@ struct rings {
 	struct rings *next;
 	struct ibv_qp *qp;
 	struct ibv_qp_cap cap;
-	struct ring_cq rx, tx;
+	struct mlx5_soft_cq rx, tx;
 	char *sq, *rq, *uar, *cq_uar;
 	_Atomic uint32_t *records;
 	uint32_t sq_blocks, rq_count, rq_stride;
 	uint32_t sq_index;
 	uint32_t rq_index, rq_done; /* under lock; rq_done: completed */
 	pthread_mutex_t lock;
-	struct ring_sent *sent;
+	struct mlx5_soft_sent *sent;
 	uint32_t sent_from, sent_to;
 	char *frames; /* registered: one for each send that is on its way */
 	struct ibv_mr *mr;
@@ -70,10 +70,10 @@ struct rings {
 	uint32_t armed_at;
 };
 
-static struct rings *all_rings;
-static pthread_mutex_t rings_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct rings *mlx5_soft_all_rings;
+static pthread_mutex_t mlx5_soft_rings_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void *ring_memory(size_t bytes)
+static void *mlx5_soft_alloc_ring_memory(size_t bytes)
 {
 	void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
@@ -92,34 +92,35 @@ static uint32_t power_of_2(uint32_t n)
 
 /* ---- completions ---- */
 
-static struct mlx5_cqe64 *ring_cqe(const struct ring_cq *cq)
+static struct mlx5_cqe64 *mlx5_soft_next_cqe(const struct mlx5_soft_cq *cq)
 {
 	return (struct mlx5_cqe64 *)(void *)(cq->entries + (size_t)(cq->produced & (cq->count - 1)) * 64);
 }
 
-static void ring_complete(struct ring_cq *cq, uint8_t opcode)
+static void mlx5_soft_write_cqe(struct mlx5_soft_cq *cq, uint8_t opcode)
 {
 	MUST(((cq->produced - be32toh(atomic_load(cq->record))) & 0xffffff) < cq->count);
-	__atomic_store_n(&ring_cqe(cq)->op_own, (uint8_t)(opcode << 4 | (cq->produced / cq->count & 1)),
+	__atomic_store_n(&mlx5_soft_next_cqe(cq)->op_own, (uint8_t)(opcode << 4 | (cq->produced / cq->count & 1)),
 	                 __ATOMIC_RELEASE);
 	cq->produced++;
 }
 
-static void ring_fail(struct ring_cq *cq, uint8_t opcode, uint16_t counter, enum ibv_wc_status status)
+static void mlx5_soft_write_error_cqe(struct mlx5_soft_cq *cq, uint8_t opcode, uint16_t counter,
+                                      enum ibv_wc_status status)
 {
-	struct mlx5_err_cqe *cqe = (struct mlx5_err_cqe *)ring_cqe(cq);
+	struct mlx5_err_cqe *cqe = (struct mlx5_err_cqe *)mlx5_soft_next_cqe(cq);
 
 	cqe->wqe_counter = htobe16(counter);
 	cqe->syndrome = status == IBV_WC_WR_FLUSH_ERR   ? MLX5_CQE_SYNDROME_WR_FLUSH_ERR
 	                : status == IBV_WC_LOC_LEN_ERR  ? MLX5_CQE_SYNDROME_LOCAL_LENGTH_ERR
 	                : status == IBV_WC_LOC_PROT_ERR ? MLX5_CQE_SYNDROME_LOCAL_PROT_ERR
 	                                                : MLX5_CQE_SYNDROME_LOCAL_QP_OP_ERR;
-	ring_complete(cq, opcode);
+	mlx5_soft_write_cqe(cq, opcode);
 }
 
 /* ---- sends ---- */
 
-static void sq_read(const struct rings *rings, uint32_t *at, uint32_t end, void *to, uint32_t n)
+static void mlx5_soft_read_sq_bytes(const struct rings *rings, uint32_t *at, uint32_t end, void *to, uint32_t n)
 {
 	MUST(n <= end - *at);
 	for (uint32_t i = 0; i < n; i++, ++*at)
@@ -127,7 +128,7 @@ static void sq_read(const struct rings *rings, uint32_t *at, uint32_t end, void 
 }
 
 /* One WQE as a frame, and as a request of the queue pair; returns its blocks. */
-static uint32_t sq_frame(struct rings *rings, char *frame, struct ibv_send_wr *wr, bool *asked)
+static uint32_t mlx5_soft_wqe_to_frame(struct rings *rings, char *frame, struct ibv_send_wr *wr, bool *asked)
 {
 	const uint32_t begin = (rings->sq_index & (rings->sq_blocks - 1)) * 64;
 	struct mlx5_wqe_ctrl_seg ctrl;
@@ -135,17 +136,17 @@ static uint32_t sq_frame(struct rings *rings, char *frame, struct ibv_send_wr *w
 	struct ibv_sge *sge = wr->sg_list;
 	uint32_t at = begin, end = begin + 16, segs, opcode, len;
 
-	sq_read(rings, &at, end, &ctrl, sizeof(ctrl));
+	mlx5_soft_read_sq_bytes(rings, &at, end, &ctrl, sizeof(ctrl));
 	segs = be32toh(ctrl.qpn_ds) & 0x3f;
 	opcode = be32toh(ctrl.opmod_idx_opcode) & 0xff;
 	MUST(opcode == MLX5_OPCODE_SEND || opcode == MLX5_OPCODE_TSO);
 	MUST(be32toh(ctrl.opmod_idx_opcode) == ((rings->sq_index & 0xffff) << 8 | opcode));
 	MUST(be32toh(ctrl.qpn_ds) >> 8 == rings->qp->qp_num && segs >= 3);
 	end = begin + segs * 16;
-	sq_read(rings, &at, end, &eth, 14);
+	mlx5_soft_read_sq_bytes(rings, &at, end, &eth, 14);
 	len = be16toh(eth.inline_hdr_sz);
 	MUST(len >= 18 && len <= 128);
-	sq_read(rings, &at, end, frame, len);
+	mlx5_soft_read_sq_bytes(rings, &at, end, frame, len);
 	while (at < end) {
 		uint32_t word, lkey;
 		uint64_t addr;
@@ -153,15 +154,15 @@ static uint32_t sq_frame(struct rings *rings, char *frame, struct ibv_send_wr *w
 		at = (at + 15) & ~15u;
 		if (at == end)
 			break;
-		sq_read(rings, &at, end, &word, 4);
+		mlx5_soft_read_sq_bytes(rings, &at, end, &word, 4);
 		word = be32toh(word);
 		MUST((word & ~MLX5_INLINE_SEG) <= FRAME_MAX - len);
 		if (word & MLX5_INLINE_SEG) {
 			word &= ~MLX5_INLINE_SEG;
-			sq_read(rings, &at, end, frame + len, word);
+			mlx5_soft_read_sq_bytes(rings, &at, end, frame + len, word);
 		} else {
-			sq_read(rings, &at, end, &lkey, 4);
-			sq_read(rings, &at, end, &addr, 8);
+			mlx5_soft_read_sq_bytes(rings, &at, end, &lkey, 4);
+			mlx5_soft_read_sq_bytes(rings, &at, end, &addr, 8);
 			memcpy(frame + len, (const void *)(uintptr_t)be64toh(addr), word);
 		}
 		len += word;
@@ -185,7 +186,7 @@ static uint32_t sq_frame(struct rings *rings, char *frame, struct ibv_send_wr *w
 
 /* ---- posts ---- */
 
-static bool take_posts(struct rings *rings)
+static bool mlx5_soft_take_posted_receives(struct rings *rings)
 {
 	uint32_t record, end;
 	bool any = false;
@@ -216,17 +217,17 @@ static bool take_posts(struct rings *rings)
 }
 
 /* A card that receives looks for receives then. So what is posted in this process is, before anything is sent. */
-static void take_all_posts(void)
+static void mlx5_soft_take_all_posted_receives(void)
 {
-	pthread_mutex_lock(&rings_lock);
-	for (struct rings *rings = all_rings; rings != NULL; rings = rings->next)
-		take_posts(rings);
-	pthread_mutex_unlock(&rings_lock);
+	pthread_mutex_lock(&mlx5_soft_rings_lock);
+	for (struct rings *rings = mlx5_soft_all_rings; rings != NULL; rings = rings->next)
+		mlx5_soft_take_posted_receives(rings);
+	pthread_mutex_unlock(&mlx5_soft_rings_lock);
 }
 
 /* ---- sends that wait ---- */
 
-static bool take_sends(struct rings *rings)
+static bool mlx5_soft_take_posted_sends(struct rings *rings)
 {
 	const uint32_t record = be32toh(atomic_load(&rings->records[MLX5_SND_DBR]));
 	const uint32_t end = rings->sq_index + ((record - rings->sq_index) & 0xffff);
@@ -234,7 +235,7 @@ static bool take_sends(struct rings *rings)
 
 	MUST(end - rings->sq_index <= rings->sq_blocks);
 	if (rings->sq_index != end)
-		take_all_posts();
+		mlx5_soft_take_all_posted_receives();
 	while (rings->sq_index != end) {
 		const uint32_t place = rings->sent_to % rings->cap.max_send_wr;
 		char *frame = rings->frames + (size_t)place * FRAME_MAX;
@@ -244,8 +245,8 @@ static bool take_sends(struct rings *rings)
 		uint32_t blocks;
 
 		MUST(rings->sent_to - rings->sent_from < rings->cap.max_send_wr);
-		blocks = sq_frame(rings, frame, &wr, &asked);
-		rings->sent[place] = (struct ring_sent){(uint16_t)rings->sq_index, asked};
+		blocks = mlx5_soft_wqe_to_frame(rings, frame, &wr, &asked);
+		rings->sent[place] = (struct mlx5_soft_sent){(uint16_t)rings->sq_index, asked};
 		if (ibv_post_send(rings->qp, &wr, &bad) != 0)
 			break; /* the device has gone */
 		rings->sent_to++;
@@ -255,19 +256,19 @@ static bool take_sends(struct rings *rings)
 	return any;
 }
 
-static bool take_sent(struct rings *rings)
+static bool mlx5_soft_take_send_completions(struct rings *rings)
 {
 	struct ibv_wc wc[16];
 	const int n = ibv_poll_cq(rings->tx.cq, 16, wc);
 
 	for (int i = 0; i < n; i++) {
-		const struct ring_sent *sent = &rings->sent[rings->sent_from++ % rings->cap.max_send_wr];
+		const struct mlx5_soft_sent *sent = &rings->sent[rings->sent_from++ % rings->cap.max_send_wr];
 
 		if (wc[i].status != IBV_WC_SUCCESS) {
-			ring_fail(&rings->tx, MLX5_CQE_REQ_ERR, sent->counter, wc[i].status);
+			mlx5_soft_write_error_cqe(&rings->tx, MLX5_CQE_REQ_ERR, sent->counter, wc[i].status);
 		} else if (sent->asked) {
-			ring_cqe(&rings->tx)->wqe_counter = htobe16(sent->counter);
-			ring_complete(&rings->tx, MLX5_CQE_REQ);
+			mlx5_soft_next_cqe(&rings->tx)->wqe_counter = htobe16(sent->counter);
+			mlx5_soft_write_cqe(&rings->tx, MLX5_CQE_REQ);
 		}
 	}
 	return n > 0;
@@ -275,7 +276,7 @@ static bool take_sent(struct rings *rings)
 
 /* ---- receives ---- */
 
-static bool take_received(struct rings *rings)
+static bool mlx5_soft_take_received(struct rings *rings)
 {
 	struct ibv_wc wc[16];
 	int n;
@@ -283,18 +284,18 @@ static bool take_received(struct rings *rings)
 	pthread_mutex_lock(&rings->lock);
 	n = ibv_poll_cq(rings->rx.cq, 16, wc);
 	for (int i = 0; i < n; i++) {
-		struct mlx5_cqe64 *cqe = ring_cqe(&rings->rx);
+		struct mlx5_cqe64 *cqe = mlx5_soft_next_cqe(&rings->rx);
 		const uint16_t counter = (uint16_t)rings->rq_done++;
 
 		if (wc[i].status != IBV_WC_SUCCESS) {
-			ring_fail(&rings->rx, MLX5_CQE_RESP_ERR, counter, wc[i].status);
+			mlx5_soft_write_error_cqe(&rings->rx, MLX5_CQE_RESP_ERR, counter, wc[i].status);
 			continue;
 		}
 		cqe->byte_cnt = htobe32(wc[i].byte_len);
 		cqe->hds_ip_ext = wc[i].wc_flags & IBV_WC_IP_CSUM_OK ? MLX5_CQE_L3_OK | MLX5_CQE_L4_OK : 0;
 		cqe->l4_hdr_type_etc = MLX5_CQE_L3_HDR_TYPE_IPV4 << 2;
 		cqe->wqe_counter = htobe16(counter);
-		ring_complete(&rings->rx, MLX5_CQE_RESP_SEND);
+		mlx5_soft_write_cqe(&rings->rx, MLX5_CQE_RESP_SEND);
 	}
 	pthread_mutex_unlock(&rings->lock);
 	return n > 0;
@@ -303,7 +304,7 @@ static bool take_received(struct rings *rings)
 /* ---- events ---- */
 
 /* The register is written after its record, and says the same. */
-static void take_arm(struct rings *rings)
+static void mlx5_soft_take_cq_arm(struct rings *rings)
 {
 	_Atomic uint64_t *reg = (_Atomic uint64_t *)(void *)(rings->cq_uar + MLX5_CQ_DOORBELL);
 	const uint64_t word = be64toh(atomic_exchange(reg, 0));
@@ -325,19 +326,19 @@ static void tell(struct rings *rings)
 	MUST(syscall(SYS_write, rings->rx.cq->channel->fd, &one, sizeof(one)) == sizeof(one));
 }
 
-static void *rings_run(void *arg)
+static void *mlx5_soft_card_thread(void *arg)
 {
 	struct rings *rings = arg;
 
 	while (!atomic_load(&rings->stop)) {
 		const struct timespec idle = {.tv_nsec = 50000};
-		bool any = take_posts(rings);
+		bool any = mlx5_soft_take_posted_receives(rings);
 
-		any |= take_sends(rings);
+		any |= mlx5_soft_take_posted_sends(rings);
 		if (rings->rx.cq != NULL && rings->tx.cq != NULL) {
-			any |= take_sent(rings);
-			any |= take_received(rings);
-			take_arm(rings);
+			any |= mlx5_soft_take_send_completions(rings);
+			any |= mlx5_soft_take_received(rings);
+			mlx5_soft_take_cq_arm(rings);
 			tell(rings);
 		}
 		if (!any)
@@ -348,16 +349,16 @@ static void *rings_run(void *arg)
 
 /* ---- libmlx5 ---- */
 
-static void cq_make(struct ring_cq *cq, uint32_t packets)
+static void mlx5_soft_cq_init(struct mlx5_soft_cq *cq, uint32_t packets)
 {
 	cq->count = power_of_2(packets);
-	cq->entries = ring_memory((size_t)cq->count * 64);
-	cq->record = ring_memory(4096);
+	cq->entries = mlx5_soft_alloc_ring_memory((size_t)cq->count * 64);
+	cq->record = mlx5_soft_alloc_ring_memory(4096);
 	for (uint32_t i = 0; i < cq->count; i++)
 		cq->entries[(size_t)i * 64 + 63] = (char)(MLX5_CQE_INVALID << 4);
 }
 
-static struct rings *rings_make(struct ibv_qp *qp)
+static struct rings *mlx5_soft_make_rings(struct ibv_qp *qp)
 {
 	struct rings *rings = calloc(1, sizeof(*rings));
 	struct ibv_qp_init_attr init;
@@ -374,38 +375,39 @@ static struct rings *rings_make(struct ibv_qp *qp)
 	rings->sq_blocks = power_of_2(init.cap.max_send_wr * (((listed > in_line ? listed : in_line) + 63) / 64));
 	rings->rq_count = power_of_2(init.cap.max_recv_wr);
 	rings->rq_stride = 16 * power_of_2(init.cap.max_recv_sge);
-	rings->sq = ring_memory((size_t)rings->sq_blocks * 64);
-	rings->rq = ring_memory((size_t)rings->rq_count * rings->rq_stride);
-	rings->records = ring_memory(4096);
-	rings->uar = ring_memory(4096);
-	rings->cq_uar = ring_memory(4096);
+	rings->sq = mlx5_soft_alloc_ring_memory((size_t)rings->sq_blocks * 64);
+	rings->rq = mlx5_soft_alloc_ring_memory((size_t)rings->rq_count * rings->rq_stride);
+	rings->records = mlx5_soft_alloc_ring_memory(4096);
+	rings->uar = mlx5_soft_alloc_ring_memory(4096);
+	rings->cq_uar = mlx5_soft_alloc_ring_memory(4096);
 	rings->sent = calloc(init.cap.max_send_wr, sizeof(rings->sent[0]));
-	rings->frames = ring_memory((size_t)init.cap.max_send_wr * FRAME_MAX);
+	rings->frames = mlx5_soft_alloc_ring_memory((size_t)init.cap.max_send_wr * FRAME_MAX);
 	rings->mr = ibv_reg_mr(qp->pd, rings->frames, (size_t)init.cap.max_send_wr * FRAME_MAX, IBV_ACCESS_LOCAL_WRITE);
 	MUST(rings->sent != NULL && rings->mr != NULL);
-	cq_make(&rings->rx, init.cap.max_recv_wr);
-	cq_make(&rings->tx, init.cap.max_send_wr);
+	mlx5_soft_cq_init(&rings->rx, init.cap.max_recv_wr);
+	mlx5_soft_cq_init(&rings->tx, init.cap.max_send_wr);
 	rings->rx.cq = qp->recv_cq;
 	rings->tx.cq = qp->send_cq;
 	sigfillset(&every);
 	pthread_sigmask(SIG_SETMASK, &every, &before);
-	MUST(pthread_create(&rings->thread, NULL, rings_run, rings) == 0);
+	MUST(pthread_create(&rings->thread, NULL, mlx5_soft_card_thread, rings) == 0);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_mutex_lock(&rings_lock);
-	rings->next = all_rings;
-	all_rings = rings;
-	pthread_mutex_unlock(&rings_lock);
+	pthread_mutex_lock(&mlx5_soft_rings_lock);
+	rings->next = mlx5_soft_all_rings;
+	mlx5_soft_all_rings = rings;
+	pthread_mutex_unlock(&mlx5_soft_rings_lock);
 	return rings;
 }
 
-static struct rings *rings_of_cq(const struct ibv_cq *cq)
+static struct rings *mlx5_soft_rings_of_cq(const struct ibv_cq *cq)
 {
 	struct rings *rings;
 
-	pthread_mutex_lock(&rings_lock);
-	for (rings = all_rings; rings != NULL && rings->rx.cq != cq && rings->tx.cq != cq; rings = rings->next)
+	pthread_mutex_lock(&mlx5_soft_rings_lock);
+	for (rings = mlx5_soft_all_rings; rings != NULL && rings->rx.cq != cq && rings->tx.cq != cq;
+	     rings = rings->next)
 		;
-	pthread_mutex_unlock(&rings_lock);
+	pthread_mutex_unlock(&mlx5_soft_rings_lock);
 	return rings;
 }
 
@@ -418,19 +420,19 @@ EXPORT bool mlx5dv_is_supported(struct ibv_device *device)
 EXPORT int mlx5dv_init_obj(struct mlx5dv_obj *obj, uint64_t type)
 {
 	struct rings *rings;
-	struct ring_cq *cq;
+	struct mlx5_soft_cq *cq;
 
 	if (type == MLX5DV_OBJ_QP) {
 		if (getenv("VMASOFT_MLX5_REFUSES") != NULL)
 			return EOPNOTSUPP;
-		rings = rings_make(obj->qp.in);
+		rings = mlx5_soft_make_rings(obj->qp.in);
 		*obj->qp.out = (struct mlx5dv_qp){.dbrec = (__be32 *)rings->records,
 		                                  .sq = {rings->sq, rings->sq_blocks, 64},
 		                                  .rq = {rings->rq, rings->rq_count, rings->rq_stride},
 		                                  .bf = {rings->uar, 256}};
 		return 0;
 	}
-	rings = rings_of_cq(obj->cq.in);
+	rings = mlx5_soft_rings_of_cq(obj->cq.in);
 	if (type != MLX5DV_OBJ_CQ || rings == NULL)
 		return EINVAL;
 	cq = rings->rx.cq == obj->cq.in ? &rings->rx : &rings->tx;
@@ -458,13 +460,13 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *qp)
 	struct rings **place, *rings;
 	int rc;
 
-	pthread_mutex_lock(&rings_lock);
-	for (place = &all_rings; *place != NULL && (*place)->qp != qp; place = &(*place)->next)
+	pthread_mutex_lock(&mlx5_soft_rings_lock);
+	for (place = &mlx5_soft_all_rings; *place != NULL && (*place)->qp != qp; place = &(*place)->next)
 		;
 	rings = *place;
 	if (rings != NULL)
 		*place = rings->next;
-	pthread_mutex_unlock(&rings_lock);
+	pthread_mutex_unlock(&mlx5_soft_rings_lock);
 	if (rings != NULL) {
 		atomic_store(&rings->stop, true);
 		pthread_join(rings->thread, NULL);
@@ -488,7 +490,7 @@ EXPORT int ibv_destroy_qp(struct ibv_qp *qp)
 	return rc;
 }
 
-static struct ibv_td *ring_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr)
+static struct ibv_td *mlx5_soft_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr)
 {
 	struct ibv_td *td = calloc(1, sizeof(*td));
 
@@ -498,7 +500,7 @@ static struct ibv_td *ring_alloc_td(struct ibv_context *context, struct ibv_td_i
 	return td;
 }
 
-static int ring_dealloc_td(struct ibv_td *td)
+static int mlx5_soft_dealloc_td(struct ibv_td *td)
 {
 	free(td);
 	return 0;
@@ -514,11 +516,11 @@ static struct ibv_pd *ring_alloc_parent_domain(struct ibv_context *context, stru
 	(void)context;
 	MUST(pd != NULL);
 	*pd = *(const struct soft_pd *)attr->pd;
-	pthread_mutex_lock(&rings_lock);
+	pthread_mutex_lock(&mlx5_soft_rings_lock);
 	for (size_t i = 0; i < sizeof(domains) / sizeof(domains[0]); i++)
 		if (domains[i] == NULL) {
 			domains[i] = pd;
-			pthread_mutex_unlock(&rings_lock);
+			pthread_mutex_unlock(&mlx5_soft_rings_lock);
 			return &pd->pd;
 		}
 	MUST(!"room for another domain");
@@ -530,13 +532,13 @@ EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
 	int (*next)(struct ibv_pd *) = (int (*)(struct ibv_pd *))dlsym(RTLD_NEXT, "ibv_dealloc_pd");
 	bool ours = false;
 
-	pthread_mutex_lock(&rings_lock);
+	pthread_mutex_lock(&mlx5_soft_rings_lock);
 	for (size_t i = 0; i < sizeof(domains) / sizeof(domains[0]) && !ours; i++)
 		if ((void *)domains[i] == (void *)pd) {
 			ours = true;
 			domains[i] = NULL;
 		}
-	pthread_mutex_unlock(&rings_lock);
+	pthread_mutex_unlock(&mlx5_soft_rings_lock);
 	if (!ours)
 		return next(pd);
 	free(pd);
@@ -546,15 +548,15 @@ EXPORT int ibv_dealloc_pd(struct ibv_pd *pd)
 static int (*next_destroy_flow)(struct ibv_flow *flow);
 
 /* What a card has steered by a rule is in its ring when the rule has ended. */
-static int ring_destroy_flow(struct ibv_flow *flow)
+static int mlx5_soft_destroy_flow(struct ibv_flow *flow)
 {
 	const int rc = next_destroy_flow(flow);
 
-	pthread_mutex_lock(&rings_lock);
-	for (struct rings *rings = all_rings; rings != NULL; rings = rings->next)
-		while (take_received(rings))
+	pthread_mutex_lock(&mlx5_soft_rings_lock);
+	for (struct rings *rings = mlx5_soft_all_rings; rings != NULL; rings = rings->next)
+		while (mlx5_soft_take_received(rings))
 			;
-	pthread_mutex_unlock(&rings_lock);
+	pthread_mutex_unlock(&mlx5_soft_rings_lock);
 	return rc;
 }
 
@@ -567,9 +569,9 @@ EXPORT struct ibv_context *ibv_open_device(struct ibv_device *device)
 
 	if (extended != NULL) {
 		next_destroy_flow = extended->ibv_destroy_flow;
-		extended->ibv_destroy_flow = ring_destroy_flow;
-		extended->alloc_td = ring_alloc_td;
-		extended->dealloc_td = ring_dealloc_td;
+		extended->ibv_destroy_flow = mlx5_soft_destroy_flow;
+		extended->alloc_td = mlx5_soft_alloc_td;
+		extended->dealloc_td = mlx5_soft_dealloc_td;
 		extended->alloc_parent_domain = ring_alloc_parent_domain;
 	}
 	return context;

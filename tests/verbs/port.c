@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 enum {
-	PORT_BURST = 64,      /* frames of one side before the other gets its turn */
-	PORT_PLUG_ROOM = 256, /* frames in a plug */
+	PORT_BURST = 64,            /* frames of one side before the other gets its turn */
+	PORT_LOOP_FRAMES_MAX = 256, /* frames in a plug */
 	PORT_WIRE_BYTES = 1 << 20,
 };
 
@@ -31,7 +31,7 @@ static struct {
 	int tap, wire, listener;
 	bool is_plug, is_full, was_up;
 	struct port_frame held; /* met a full wire, and goes first when there is room */
-	struct port_frame plug[PORT_PLUG_ROOM];
+	struct port_frame plug[PORT_LOOP_FRAMES_MAX];
 	uint32_t plug_from, plug_to;
 } port = {.tap = -1, .wire = -1, .listener = -1};
 
@@ -40,7 +40,7 @@ bool port_is_up(void)
 	return (port.wire >= 0 || port.is_plug) && !card.faults.is_down && !card.faults.is_removed;
 }
 
-void port_tell_state(void)
+void port_announce_link_state(void)
 {
 	bool is_up = port_is_up();
 
@@ -49,43 +49,43 @@ void port_tell_state(void)
 	port.was_up = is_up;
 	ioctl(port.tap, TUNSETCARRIER, &(int){is_up});
 	if (!card.faults.is_removed)
-		clients_async_all(is_up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
+		card_send_async_event_to_all(is_up ? IBV_EVENT_PORT_ACTIVE : IBV_EVENT_PORT_ERR);
 }
 
-static void port_set_full(bool is_full)
+static void port_set_wire_full(bool is_full)
 {
 	if (port.is_full == is_full)
 		return;
 	port.is_full = is_full;
-	loop_wants(port.wire, is_full ? EPOLLIN | EPOLLOUT : EPOLLIN);
-	loop_wants(port.tap, is_full ? 0 : EPOLLIN);
+	loop_set_events(port.wire, is_full ? EPOLLIN | EPOLLOUT : EPOLLIN);
+	loop_set_events(port.tap, is_full ? 0 : EPOLLIN);
 }
 
 bool port_can_send(void)
 {
-	return !port.is_full && port.plug_to - port.plug_from < PORT_PLUG_ROOM;
+	return !port.is_full && port.plug_to - port.plug_from < PORT_LOOP_FRAMES_MAX;
 }
 
-static void wire_unplug(void)
+static void card_wire_disconnect(void)
 {
 	if (port.is_full)
 		card.counts.tx_lost++;
-	port_set_full(false);
+	port_set_wire_full(false);
 	loop_remove(port.wire);
 	close(port.wire);
 	port.wire = -1;
-	port_tell_state();
+	port_announce_link_state();
 }
 
 /* 0, or -1 if there is no room now. */
-static int wire_put(const uint8_t *frame, size_t len)
+static int card_wire_send_frame(const uint8_t *frame, size_t len)
 {
 	while (send(port.wire, frame, len, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
 		if (errno == EAGAIN)
 			return -1;
 		if (errno != EINTR) {
 			card.counts.tx_lost++;
-			wire_unplug();
+			card_wire_disconnect();
 			break;
 		}
 	}
@@ -93,7 +93,7 @@ static int wire_put(const uint8_t *frame, size_t len)
 }
 
 /* By chance, of a generator that begins anew with each card. */
-static bool wire_loses(void)
+static bool card_wire_loses_frame(void)
 {
 	static uint64_t state = 1;
 
@@ -110,30 +110,30 @@ void port_send(const uint8_t *frame, size_t len)
 		card.counts.tx_lost++;
 		return;
 	}
-	if (card.faults.loss_ppm != 0 && wire_loses()) {
+	if (card.faults.loss_ppm != 0 && card_wire_loses_frame()) {
 		card.counts.tx_dropped++;
 		return;
 	}
 	if (port.is_plug)
-		place = &port.plug[port.plug_to++ % PORT_PLUG_ROOM];
-	else if (wire_put(frame, len) == 0)
+		place = &port.plug[port.plug_to++ % PORT_LOOP_FRAMES_MAX];
+	else if (card_wire_send_frame(frame, len) == 0)
 		return;
 	else
-		port_set_full(true);
+		port_set_wire_full(true);
 	place->len = len;
 	memcpy(place->bytes, frame, len);
 }
 
-bool port_run_plug(void)
+bool port_deliver_looped_frames(void)
 {
 	uint32_t to = port.plug_to;
 	bool any = port.plug_from != to;
 
 	while (port.plug_from != to) {
-		struct port_frame *frame = &port.plug[port.plug_from % PORT_PLUG_ROOM];
+		struct port_frame *frame = &port.plug[port.plug_from % PORT_LOOP_FRAMES_MAX];
 
 		card.counts.rx_frames++;
-		steer_frame(frame->bytes, frame->len);
+		card_rules_steer_frame(frame->bytes, frame->len);
 		port.plug_from++;
 	}
 	return any;
@@ -144,7 +144,7 @@ bool port_has_work(void)
 	return port.plug_from != port.plug_to;
 }
 
-void port_to_tap(const uint8_t *frame, size_t len)
+void port_write_frame_to_tap(const uint8_t *frame, size_t len)
 {
 	if (card.faults.is_removed)
 		return;
@@ -156,7 +156,7 @@ void port_to_tap(const uint8_t *frame, size_t len)
 
 /* ---- what the loop calls ---- */
 
-static void tap_ready(void *owner, uint32_t events)
+static void card_tap_on_readable(void *owner, uint32_t events)
 {
 	uint8_t frame[FRAME_MAX];
 	ssize_t len;
@@ -173,48 +173,49 @@ static void tap_ready(void *owner, uint32_t events)
 	}
 }
 
-static void wire_ready(void *owner, uint32_t events)
+static void card_wire_on_readable(void *owner, uint32_t events)
 {
 	uint8_t frame[FRAME_MAX];
 	ssize_t len;
 
 	(void)owner;
-	if (events & EPOLLOUT && port.is_full && wire_put(port.held.bytes, port.held.len) == 0 && port.wire >= 0)
-		port_set_full(false);
+	if (events & EPOLLOUT && port.is_full && card_wire_send_frame(port.held.bytes, port.held.len) == 0 &&
+	    port.wire >= 0)
+		port_set_wire_full(false);
 	for (int i = 0; i < PORT_BURST && port.wire >= 0; i++) {
 		len = recv(port.wire, frame, sizeof(frame), MSG_DONTWAIT);
 		if (len < 0 && (errno == EAGAIN || errno == EINTR))
 			return;
 		if (len <= 0) {
-			wire_unplug();
+			card_wire_disconnect();
 			return;
 		}
 		if (len < FRAME_ETH || !port_is_up())
 			continue;
 		card.counts.rx_frames++;
-		steer_frame(frame, (size_t)len);
+		card_rules_steer_frame(frame, (size_t)len);
 	}
 }
 
-static int wire_plug_in(int fd)
+static int card_wire_use_connection(int fd)
 {
 	int bytes = PORT_WIRE_BYTES;
 
 	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
 	port.wire = fd;
-	if (loop_add(fd, wire_ready, NULL))
+	if (loop_add(fd, card_wire_on_readable, NULL))
 		return -1;
-	port_tell_state();
+	port_announce_link_state();
 	return 0;
 }
 
 /* A second card that plugs in is turned away. */
-static void listener_ready(void *owner, uint32_t events)
+static void card_listener_on_readable(void *owner, uint32_t events)
 {
 	int fd = accept4(port.listener, NULL, NULL, SOCK_CLOEXEC);
 
 	(void)owner, (void)events;
-	if (fd >= 0 && (port.wire >= 0 || wire_plug_in(fd)))
+	if (fd >= 0 && (port.wire >= 0 || card_wire_use_connection(fd)))
 		close(fd);
 }
 
@@ -246,28 +247,28 @@ int port_open_tap(const char *name)
 		return -1;
 	snprintf(card.tap_name, sizeof(card.tap_name), "%s", name);
 	ioctl(port.tap, TUNSETCARRIER, &(int){0});
-	return port_read_interface() ? -1 : loop_add(port.tap, tap_ready, NULL);
+	return port_read_interface() ? -1 : loop_add(port.tap, card_tap_on_readable, NULL);
 }
 
-int port_open_wire(enum wire_kind kind, const char *path)
+int port_open_wire(enum card_wire_kind kind, const char *path)
 {
 	struct sockaddr_un addr = {.sun_family = AF_UNIX};
 	int fd;
 
-	if (kind == WIRE_LOOPS) {
+	if (kind == CARD_WIRE_LOOPS) {
 		port.is_plug = true;
-		port_tell_state();
+		port_announce_link_state();
 	}
-	if (kind == WIRE_LOOPS || kind == WIRE_NONE)
+	if (kind == CARD_WIRE_LOOPS || kind == CARD_WIRE_NONE)
 		return 0;
 	snprintf(addr.sun_path, sizeof(addr.sun_path), "%s", path);
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	if (fd < 0)
 		return -1;
-	if (kind == WIRE_CONNECTS)
-		return connect(fd, (struct sockaddr *)&addr, sizeof(addr)) ? -1 : wire_plug_in(fd);
+	if (kind == CARD_WIRE_CONNECTS)
+		return connect(fd, (struct sockaddr *)&addr, sizeof(addr)) ? -1 : card_wire_use_connection(fd);
 	port.listener = fd;
 	if (bind(fd, (struct sockaddr *)&addr, sizeof(addr)) || listen(fd, 1))
 		return -1;
-	return loop_add(fd, listener_ready, NULL);
+	return loop_add(fd, card_listener_on_readable, NULL);
 }

@@ -121,7 +121,7 @@ enum card_request_type {
 	CARD_QP_DESTROY,
 	CARD_FLOW_CREATE,
 	CARD_FLOW_DESTROY,
-	CARD_EVENTS_AGAIN, /* events that the driver has taken from a descriptor while it looked for others */
+	CARD_REQUEUE_EVENTS, /* events that the driver has taken from a descriptor while it looked for others */
 };
 
 /* What a rule compares, in the order of the wire. A bit counts if its bit in the mask is set. */

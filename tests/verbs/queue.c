@@ -8,13 +8,13 @@
 #include <unistd.h>
 
 enum {
-	QUEUE_BURST = 64,              /* entries of one queue before the others get their turn */
-	QUEUE_DELAYED = 8192,          /* completions that a fault holds back */
-	QUEUE_PACE_BURST_NS = 2000000, /* of a paced queue: the loop sleeps in milliseconds */
+	CARD_QUEUE_BURST = 64,               /* entries of one queue before the others get their turn */
+	CARD_DELAYED_COMPLETIONS_MAX = 8192, /* completions that a fault holds back */
+	QUEUE_PACE_BURST_NS = 2000000,       /* of a paced queue: the loop sleeps in milliseconds */
 };
 
 /* A packet that is cut: some of its frames may have left, when the wire was full or the pace had to be kept. */
-struct card_cut {
+struct card_tso_packet {
 	struct card_wqe wqe;
 	size_t bytes, at;
 	uint8_t payload[CARD_MAX_TSO];
@@ -26,8 +26,8 @@ struct delayed {
 	struct card_cqe cqe;
 	bool is_solicited;
 };
-static struct delayed delayed[QUEUE_DELAYED];
-static uint32_t delayed_from, delayed_to;
+static struct delayed delayed[CARD_DELAYED_COMPLETIONS_MAX];
+static uint32_t delayed_completions_head, delayed_completions_tail;
 static uint32_t next_qp_number = 0x100, next_cq_number = 1;
 
 static uint32_t min_u32(uint32_t a, uint32_t b)
@@ -93,9 +93,9 @@ int cq_create(struct card_client *client, const struct card_request *request, st
 
 static void cq_free(struct card_cq *cq)
 {
-	for (uint32_t i = delayed_from; i != delayed_to; i++)
-		if (delayed[i % QUEUE_DELAYED].cq == cq)
-			delayed[i % QUEUE_DELAYED].cq = NULL;
+	for (uint32_t i = delayed_completions_head; i != delayed_completions_tail; i++)
+		if (delayed[i % CARD_DELAYED_COMPLETIONS_MAX].cq == cq)
+			delayed[i % CARD_DELAYED_COMPLETIONS_MAX].cq = NULL;
 	munmap(cq->head, cq->bytes);
 	cq->number = 0;
 }
@@ -113,10 +113,10 @@ int cq_destroy(struct card_client *client, uint32_t number)
 }
 
 /*
- * The driver arms, and then looks at `produced` once more; the card moves `produced`, and then looks whether it is armed.
- * Both are sequentially consistent, so one of the two sees the other: no completion stays without its event.
+ * The driver arms, and then looks at `produced` once more; the card moves `produced`, and then looks whether it is
+ * armed. Both are sequentially consistent, so one of the two sees the other: no completion stays without its event.
  */
-static void cq_put(struct card_cq *cq, const struct card_cqe *cqe, bool is_solicited)
+static void cq_write_completion(struct card_cq *cq, const struct card_cqe *cqe, bool is_solicited)
 {
 	uint32_t used = cq->produced - atomic_load(&cq->head->consumed), armed;
 
@@ -124,9 +124,10 @@ static void cq_put(struct card_cq *cq, const struct card_cqe *cqe, bool is_solic
 		return;
 	if (used >= cq->depth && !cq->ignores_overrun) {
 		cq->has_overrun = true;
-		client_violation(cq->client, "completion queue %u: overrun, all of its %u entries are unread",
-		                 cq->number, cq->depth);
-		client_async_event(cq->client, cq->handle, IBV_EVENT_CQ_ERR);
+		card_client_report_violation(cq->client,
+		                             "completion queue %u: overrun, all of its %u entries are unread",
+		                             cq->number, cq->depth);
+		card_client_send_async_event(cq->client, cq->handle, IBV_EVENT_CQ_ERR);
 		return;
 	}
 	cq->head->cqe[cq->produced % cq->depth] = *cqe;
@@ -138,24 +139,25 @@ static void cq_put(struct card_cq *cq, const struct card_cqe *cqe, bool is_solic
 		return;
 	atomic_store(&cq->head->armed, CARD_ARM_NONE);
 	if (cq->channel)
-		client_completion_event(cq->channel, cq->handle);
+		card_send_completion_event(cq->channel, cq->handle);
 }
 
-static void cq_complete(struct card_cq *cq, struct card_cqe *cqe, bool is_solicited)
+static void cq_complete_or_delay(struct card_cq *cq, struct card_cqe *cqe, bool is_solicited)
 {
 	cqe->stamp_ns = clock_ns(CLOCK_MONOTONIC);
 	cqe->wall_ns = clock_ns(CLOCK_REALTIME);
 	/* Those that are held back stay before those that are not. */
-	if (card.faults.cq_us == 0 && delayed_from == delayed_to) {
-		cq_put(cq, cqe, is_solicited);
+	if (card.faults.cq_us == 0 && delayed_completions_head == delayed_completions_tail) {
+		cq_write_completion(cq, cqe, is_solicited);
 		return;
 	}
-	if (delayed_to - delayed_from == QUEUE_DELAYED) {
-		cq_put(delayed[delayed_from % QUEUE_DELAYED].cq, &delayed[delayed_from % QUEUE_DELAYED].cqe,
-		       delayed[delayed_from % QUEUE_DELAYED].is_solicited);
-		delayed_from++;
+	if (delayed_completions_tail - delayed_completions_head == CARD_DELAYED_COMPLETIONS_MAX) {
+		cq_write_completion(delayed[delayed_completions_head % CARD_DELAYED_COMPLETIONS_MAX].cq,
+		                    &delayed[delayed_completions_head % CARD_DELAYED_COMPLETIONS_MAX].cqe,
+		                    delayed[delayed_completions_head % CARD_DELAYED_COMPLETIONS_MAX].is_solicited);
+		delayed_completions_head++;
 	}
-	delayed[delayed_to++ % QUEUE_DELAYED] = (struct delayed){
+	delayed[delayed_completions_tail++ % CARD_DELAYED_COMPLETIONS_MAX] = (struct delayed){
 	        .due_ns = cqe->stamp_ns + card.faults.cq_us * 1000ull,
 	        .cq = cq,
 	        .cqe = *cqe,
@@ -163,23 +165,23 @@ static void cq_complete(struct card_cq *cq, struct card_cqe *cqe, bool is_solici
 	};
 }
 
-int64_t cqs_next_ns(void)
+int64_t cqs_next_delayed_completion_ns(void)
 {
 	uint64_t now = clock_ns(CLOCK_MONOTONIC), due;
 
-	if (delayed_from == delayed_to)
+	if (delayed_completions_head == delayed_completions_tail)
 		return -1;
-	due = delayed[delayed_from % QUEUE_DELAYED].due_ns;
+	due = delayed[delayed_completions_head % CARD_DELAYED_COMPLETIONS_MAX].due_ns;
 	return due > now ? (int64_t)(due - now) : 0;
 }
 
 void cqs_deliver_delayed(void)
 {
-	while (cqs_next_ns() == 0) {
-		struct delayed *first = &delayed[delayed_from++ % QUEUE_DELAYED];
+	while (cqs_next_delayed_completion_ns() == 0) {
+		struct delayed *first = &delayed[delayed_completions_head++ % CARD_DELAYED_COMPLETIONS_MAX];
 
 		if (first->cq)
-			cq_put(first->cq, &first->cqe, first->is_solicited);
+			cq_write_completion(first->cq, &first->cqe, first->is_solicited);
 	}
 }
 
@@ -200,7 +202,7 @@ bool qp_uses_pd(const struct card_client *client, uint32_t pd)
 	return false;
 }
 
-static void qp_drop_cut(struct card_qp *qp)
+static void qp_drop_tso_packet(struct card_qp *qp)
 {
 	free(qp->cut);
 	qp->cut = NULL;
@@ -209,7 +211,7 @@ static void qp_drop_cut(struct card_qp *qp)
 static void qp_set_state(struct card_qp *qp, enum ibv_qp_state state)
 {
 	if (state != IBV_QPS_RTS)
-		qp_drop_cut(qp);
+		qp_drop_tso_packet(qp);
 	qp->state = state;
 	atomic_store(&qp->head->state, state);
 }
@@ -259,17 +261,17 @@ int qp_create(struct card_client *client, const struct card_request *request, st
 	return 0;
 }
 
-static void qp_drop_delayed(const struct card_qp *qp)
+static void qp_drop_delayed_completions(const struct card_qp *qp)
 {
-	for (uint32_t i = delayed_from; i != delayed_to; i++)
-		if (delayed[i % QUEUE_DELAYED].cqe.qp_num == qp->number)
-			delayed[i % QUEUE_DELAYED].cq = NULL;
+	for (uint32_t i = delayed_completions_head; i != delayed_completions_tail; i++)
+		if (delayed[i % CARD_DELAYED_COMPLETIONS_MAX].cqe.qp_num == qp->number)
+			delayed[i % CARD_DELAYED_COMPLETIONS_MAX].cq = NULL;
 }
 
 static void qp_free(struct card_qp *qp)
 {
-	qp_drop_cut(qp);
-	qp_drop_delayed(qp);
+	qp_drop_tso_packet(qp);
+	qp_drop_delayed_completions(qp);
 	qp->send_cq->users--;
 	qp->recv_cq->users--;
 	munmap(qp->head, qp->bytes);
@@ -282,14 +284,14 @@ int qp_destroy(struct card_client *client, uint32_t number)
 
 	if (!qp)
 		return EINVAL;
-	if (steer_uses_qp(number))
+	if (card_rules_use_qp(number))
 		return EBUSY;
 	qp_free(qp);
 	return 0;
 }
 
 /* The program is gone: its queue pairs first, then what they complete to. */
-void qps_forget(struct card_client *client)
+void qps_destroy_of_client(struct card_client *client)
 {
 	for (int i = 0; i < CARD_MAX_QPS; i++)
 		if (card.qps[i].number && card.qps[i].client == client)
@@ -302,7 +304,7 @@ void qps_forget(struct card_client *client)
 /* ---- work ---- */
 
 /* The next posted entry as a private copy; false: there is none. A driver that posts more than fits has gone mad. */
-static bool qp_next(struct card_qp *qp, bool is_send, struct card_wqe *wqe)
+static bool qp_next_posted_entry(struct card_qp *qp, bool is_send, struct card_wqe *wqe)
 {
 	uint32_t posted = atomic_load(is_send ? &qp->head->sq_posted : &qp->head->rq_posted);
 	uint32_t taken = is_send ? qp->sq_taken : qp->rq_taken, depth = is_send ? qp->sq_depth : qp->rq_depth;
@@ -316,7 +318,7 @@ static bool qp_next(struct card_qp *qp, bool is_send, struct card_wqe *wqe)
 	return true;
 }
 
-static void qp_took(struct card_qp *qp, bool is_send)
+static void qp_count_taken_entry(struct card_qp *qp, bool is_send)
 {
 	if (is_send)
 		atomic_store(&qp->head->sq_taken, ++qp->sq_taken);
@@ -324,7 +326,7 @@ static void qp_took(struct card_qp *qp, bool is_send)
 		atomic_store(&qp->head->rq_taken, ++qp->rq_taken);
 }
 
-static void qp_complete(struct card_qp *qp, bool is_send, const struct card_wqe *wqe, struct card_cqe *cqe)
+static void qp_complete_entry(struct card_qp *qp, bool is_send, const struct card_wqe *wqe, struct card_cqe *cqe)
 {
 	cqe->wr_id = wqe->wr_id;
 	cqe->qp_num = qp->number;
@@ -332,35 +334,35 @@ static void qp_complete(struct card_qp *qp, bool is_send, const struct card_wqe 
 	cqe->is_receive = !is_send;
 	cqe->vendor_err = cqe->status ? 0x50 + cqe->status : 0;
 	/* A received frame is solicited; an error always is (IB specification, 11.4.2.2). */
-	cq_complete(is_send ? qp->send_cq : qp->recv_cq, cqe, !is_send || cqe->status);
+	cq_complete_or_delay(is_send ? qp->send_cq : qp->recv_cq, cqe, !is_send || cqe->status);
 }
 
 /* Gives all that is posted back as flushed. */
-static bool qp_flush(struct card_qp *qp)
+static bool qp_flush_posted_entries(struct card_qp *qp)
 {
 	struct card_wqe wqe;
 	bool any = false;
 
 	for (int is_send = 0; is_send < 2; is_send++) {
-		while (qp_next(qp, is_send, &wqe)) {
+		while (qp_next_posted_entry(qp, is_send, &wqe)) {
 			struct card_cqe cqe = {.status = IBV_WC_WR_FLUSH_ERR};
 
-			qp_took(qp, is_send);
-			qp_complete(qp, is_send, &wqe, &cqe);
+			qp_count_taken_entry(qp, is_send);
+			qp_complete_entry(qp, is_send, &wqe, &cqe);
 			any = true;
 		}
 	}
 	return any;
 }
 
-static void qp_fail(struct card_qp *qp, bool is_send, const struct card_wqe *wqe, int status)
+static void qp_fail_entry(struct card_qp *qp, bool is_send, const struct card_wqe *wqe, int status)
 {
 	struct card_cqe cqe = {.status = (uint8_t)status};
 
-	qp_complete(qp, is_send, wqe, &cqe);
+	qp_complete_entry(qp, is_send, wqe, &cqe);
 	qp_set_state(qp, IBV_QPS_ERR);
-	client_async_event(qp->client, qp->handle, IBV_EVENT_QP_FATAL);
-	qp_flush(qp);
+	card_client_send_async_event(qp->client, qp->handle, IBV_EVENT_QP_FATAL);
+	qp_flush_posted_entries(qp);
 }
 
 int qp_modify(struct card_client *client, const struct card_request *request)
@@ -377,10 +379,10 @@ int qp_modify(struct card_client *client, const struct card_request *request)
 	          (qp->state == IBV_QPS_RTS && state == IBV_QPS_RTS);
 	if (state == IBV_QPS_ERR) {
 		qp_set_state(qp, state);
-		qp_flush(qp);
+		qp_flush_posted_entries(qp);
 	} else if (state == IBV_QPS_RESET) {
 		qp_set_state(qp, state);
-		qp_drop_delayed(qp);
+		qp_drop_delayed_completions(qp);
 		qp->sq_taken = atomic_load(&qp->head->sq_posted);
 		qp->rq_taken = atomic_load(&qp->head->rq_posted);
 	} else if (is_next) {
@@ -396,7 +398,7 @@ int qp_modify(struct card_client *client, const struct card_request *request)
 /* ---- pacing ---- */
 
 /* When the next frame may leave; what the loop has slept too long is made up for, as far as a burst goes. */
-static void qp_pace(struct card_qp *qp, size_t len)
+static void qp_pace_next_send(struct card_qp *qp, size_t len)
 {
 	uint64_t now = clock_ns(CLOCK_MONOTONIC);
 
@@ -412,7 +414,7 @@ static bool qp_may_send(const struct card_qp *qp)
 	return qp->rate_kbps == 0 || qp->send_due_ns <= clock_ns(CLOCK_MONOTONIC);
 }
 
-int64_t qps_next_ns(void)
+int64_t qps_next_paced_send_ns(void)
 {
 	uint64_t now = clock_ns(CLOCK_MONOTONIC);
 	int64_t next = -1;
@@ -451,8 +453,9 @@ static int qp_send(struct card_qp *qp, const struct card_wqe *wqe)
 	if (status)
 		return status;
 	if (len < FRAME_ETH || len > sizeof(frame) || len > frame_limit(frame)) {
-		client_violation(qp->client, "queue pair 0x%x: a frame of %zu bytes is sent, the interface's MTU is %u",
-		                 qp->number, len, card.mtu);
+		card_client_report_violation(qp->client,
+		                             "queue pair 0x%x: a frame of %zu bytes is sent, the interface's MTU is %u",
+		                             qp->number, len, card.mtu);
 		return IBV_WC_LOC_LEN_ERR;
 	}
 	if (card.faults.sends_to_fail) {
@@ -460,11 +463,11 @@ static int qp_send(struct card_qp *qp, const struct card_wqe *wqe)
 		return IBV_WC_GENERAL_ERR;
 	}
 	if (wqe->flags & IBV_SEND_IP_CSUM)
-		frame_write_sums(frame, len);
+		frame_write_checksums(frame, len);
 	for (; len < FRAME_MIN; len++)
 		frame[len] = 0;
 	card.counts.tx_frames++;
-	qp_pace(qp, len);
+	qp_pace_next_send(qp, len);
 	port_send(frame, len);
 	return 0;
 }
@@ -472,7 +475,7 @@ static int qp_send(struct card_qp *qp, const struct card_wqe *wqe)
 /* ---- segmentation offload ---- */
 
 /* The packet is read from the program's memory, as a whole; a status. */
-static int qp_begin_cut(struct card_qp *qp, const struct card_wqe *wqe)
+static int qp_begin_tso_packet(struct card_qp *qp, const struct card_wqe *wqe)
 {
 	const char *fault;
 	int status;
@@ -487,10 +490,10 @@ static int qp_begin_cut(struct card_qp *qp, const struct card_wqe *wqe)
 		return status;
 	fault = qp->cut->bytes > sizeof(qp->cut->payload)
 	                ? "it is more than the card can"
-	                : frame_cut_fault(wqe->header, wqe->header_bytes, qp->cut->bytes, wqe->mss, card.mtu);
+	                : tso_header_fault(wqe->header, wqe->header_bytes, qp->cut->bytes, wqe->mss, card.mtu);
 	if (fault) {
-		client_violation(qp->client, "queue pair 0x%x: a packet of %zu bytes to be cut by %u: %s", qp->number,
-		                 qp->cut->bytes, wqe->mss, fault);
+		card_client_report_violation(qp->client, "queue pair 0x%x: a packet of %zu bytes to be cut by %u: %s",
+		                             qp->number, qp->cut->bytes, wqe->mss, fault);
 		return IBV_WC_LOC_LEN_ERR;
 	}
 	if (card.faults.sends_to_fail) {
@@ -502,24 +505,24 @@ static int qp_begin_cut(struct card_qp *qp, const struct card_wqe *wqe)
 }
 
 /* Its next frame. True: that was the last one. */
-static bool qp_send_cut(struct card_qp *qp)
+static bool qp_send_tso_segment(struct card_qp *qp)
 {
-	struct card_cut *cut = qp->cut;
+	struct card_tso_packet *cut = qp->cut;
 	uint8_t frame[FRAME_MAX];
-	size_t len = frame_cut(cut->wqe.header, cut->wqe.header_bytes, cut->payload, cut->bytes, cut->wqe.mss, cut->at,
-	                       frame);
+	size_t len = tso_write_segment(cut->wqe.header, cut->wqe.header_bytes, cut->payload, cut->bytes, cut->wqe.mss,
+	                               cut->at, frame);
 
 	for (; len < FRAME_MIN; len++)
 		frame[len] = 0;
 	card.counts.tx_frames++;
-	qp_pace(qp, len);
+	qp_pace_next_send(qp, len);
 	port_send(frame, len);
 	cut->at += cut->wqe.mss;
 	return cut->at >= cut->bytes;
 }
 
 /* The entry that is at hand is done; false: there is more of it. */
-static bool qp_run_entry(struct card_qp *qp, const struct card_wqe *wqe, int *status)
+static bool qp_do_send_entry(struct card_qp *qp, const struct card_wqe *wqe, int *status)
 {
 	*status = 0;
 	if (wqe->mss == 0) {
@@ -527,10 +530,10 @@ static bool qp_run_entry(struct card_qp *qp, const struct card_wqe *wqe, int *st
 		return true;
 	}
 	if (!qp->cut)
-		*status = qp_begin_cut(qp, wqe);
-	if (*status == 0 && !qp_send_cut(qp))
+		*status = qp_begin_tso_packet(qp, wqe);
+	if (*status == 0 && !qp_send_tso_segment(qp))
 		return false;
-	qp_drop_cut(qp);
+	qp_drop_tso_packet(qp);
 	return true;
 }
 
@@ -539,20 +542,20 @@ static bool qp_run_sends(struct card_qp *qp)
 	struct card_wqe wqe;
 	int done = 0;
 
-	while (done < QUEUE_BURST && qp->state == IBV_QPS_RTS && port_can_send() && qp_may_send(qp) &&
-	       qp_next(qp, true, &wqe)) {
+	while (done < CARD_QUEUE_BURST && qp->state == IBV_QPS_RTS && port_can_send() && qp_may_send(qp) &&
+	       qp_next_posted_entry(qp, true, &wqe)) {
 		int status;
 
 		done++;
-		if (!qp_run_entry(qp, &wqe, &status))
+		if (!qp_do_send_entry(qp, &wqe, &status))
 			continue;
-		qp_took(qp, true);
+		qp_count_taken_entry(qp, true);
 		if (status) {
-			qp_fail(qp, true, &wqe, status);
+			qp_fail_entry(qp, true, &wqe, status);
 		} else if (qp->signals_all || (wqe.flags & IBV_SEND_SIGNALED)) {
 			struct card_cqe cqe = {.status = IBV_WC_SUCCESS};
 
-			qp_complete(qp, true, &wqe, &cqe);
+			qp_complete_entry(qp, true, &wqe, &cqe);
 		}
 	}
 	return done > 0;
@@ -568,24 +571,24 @@ void qp_deliver_frame(struct card_qp *qp, const uint8_t *frame, size_t len, uint
 		card.counts.rx_not_ready++;
 		return;
 	}
-	if (!qp_next(qp, false, &wqe)) {
+	if (!qp_next_posted_entry(qp, false, &wqe)) {
 		card.counts.rx_no_buffer++;
 		return;
 	}
 	status = memory_scatter(qp, &wqe, frame, len);
-	qp_took(qp, false);
+	qp_count_taken_entry(qp, false);
 	if (status == 0 && card.faults.receives_to_fail) {
 		card.faults.receives_to_fail--;
 		status = IBV_WC_GENERAL_ERR;
 	}
 	if (status) {
-		qp_fail(qp, false, &wqe, status);
+		qp_fail_entry(qp, false, &wqe, status);
 		return;
 	}
 	card.counts.rx_copies++;
-	if (frame_sums_right(frame, len))
+	if (frame_checksums_are_right(frame, len))
 		cqe.wc_flags |= IBV_WC_IP_CSUM_OK;
-	qp_complete(qp, false, &wqe, &cqe);
+	qp_complete_entry(qp, false, &wqe, &cqe);
 }
 
 static bool qp_has_work(struct card_qp *qp)
@@ -619,7 +622,7 @@ bool qps_run(void)
 		if (qp->number && qp->state == IBV_QPS_RTS)
 			any |= qp_run_sends(qp);
 		if (qp->number && qp->state == IBV_QPS_ERR)
-			any |= qp_flush(qp);
+			any |= qp_flush_posted_entries(qp);
 	}
 	return any;
 }

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-struct steer_rule {
+struct card_rules_entry {
 	struct card_rule rule;
 	struct card_client *client;
 	uint32_t number; /* 0: free */
@@ -12,11 +12,11 @@ struct steer_rule {
 };
 
 /* In the order in which they are looked at: default rules last, then by priority, then by age. */
-static struct steer_rule rules[CARD_MAX_RULES];
+static struct card_rules_entry rules[CARD_MAX_RULES];
 static int n_rules;
-static uint32_t next_rule;
+static uint32_t card_rules_next_number;
 
-static bool rule_is_before(const struct card_rule *a, const struct card_rule *b)
+static bool card_rule_goes_before(const struct card_rule *a, const struct card_rule *b)
 {
 	if (a->is_default != b->is_default)
 		return b->is_default;
@@ -24,7 +24,7 @@ static bool rule_is_before(const struct card_rule *a, const struct card_rule *b)
 }
 
 /* What is outside a mask says nothing. */
-static void rule_normalise(struct card_rule *rule)
+static void card_rule_clear_unmasked(struct card_rule *rule)
 {
 	uint8_t *value = (uint8_t *)&rule->value;
 	const uint8_t *mask = (const uint8_t *)&rule->mask;
@@ -40,7 +40,7 @@ static bool rule_is_same(const struct card_rule *a, const struct card_rule *b)
 	       memcmp(&a->value, &b->value, sizeof(a->value)) == 0;
 }
 
-int steer_add(struct card_client *client, const struct card_rule *asked, uint32_t *number)
+int card_rules_add(struct card_client *client, const struct card_rule *asked, uint32_t *number)
 {
 	struct card_rule rule = *asked;
 	int at;
@@ -51,33 +51,33 @@ int steer_add(struct card_client *client, const struct card_rule *asked, uint32_
 		return EINVAL;
 	if (n_rules == CARD_MAX_RULES)
 		return ENOMEM;
-	rule_normalise(&rule);
-	for (at = n_rules; at > 0 && rule_is_before(&rule, &rules[at - 1].rule); at--)
+	card_rule_clear_unmasked(&rule);
+	for (at = n_rules; at > 0 && card_rule_goes_before(&rule, &rules[at - 1].rule); at--)
 		rules[at] = rules[at - 1];
-	rules[at] = (struct steer_rule){.rule = rule, .client = client, .number = ++next_rule};
+	rules[at] = (struct card_rules_entry){.rule = rule, .client = client, .number = ++card_rules_next_number};
 	n_rules++;
-	*number = next_rule;
+	*number = card_rules_next_number;
 	return 0;
 }
 
-static void steer_remove_at(int at)
+static void card_rules_remove_at(int at)
 {
 	n_rules--;
 	memmove(&rules[at], &rules[at + 1], (size_t)(n_rules - at) * sizeof(rules[0]));
 }
 
-int steer_remove(struct card_client *client, uint32_t number)
+int card_rules_remove(struct card_client *client, uint32_t number)
 {
 	for (int i = 0; i < n_rules; i++) {
 		if (rules[i].number == number && rules[i].client == client) {
-			steer_remove_at(i);
+			card_rules_remove_at(i);
 			return 0;
 		}
 	}
 	return EINVAL;
 }
 
-bool steer_uses_qp(uint32_t qp_num)
+bool card_rules_use_qp(uint32_t qp_num)
 {
 	for (int i = 0; i < n_rules; i++)
 		if (!rules[i].rule.misses && rules[i].rule.qp_num == qp_num)
@@ -85,14 +85,14 @@ bool steer_uses_qp(uint32_t qp_num)
 	return false;
 }
 
-void steer_forget(struct card_client *client)
+void card_rules_remove_of_client(struct card_client *client)
 {
 	for (int i = n_rules; i-- > 0;)
 		if (rules[i].client == client)
-			steer_remove_at(i);
+			card_rules_remove_at(i);
 }
 
-static bool rule_takes(const struct card_rule *rule, const struct card_match *fields)
+static bool card_rule_matches(const struct card_rule *rule, const struct card_match *fields)
 {
 	const uint8_t *value = (const uint8_t *)&rule->value, *mask = (const uint8_t *)&rule->mask;
 	const uint8_t *field = (const uint8_t *)fields;
@@ -104,18 +104,18 @@ static bool rule_takes(const struct card_rule *rule, const struct card_match *fi
 }
 
 /* The first rule that takes a frame decides. Rules that are the same, of other queue pairs, get a copy each. */
-void steer_frame(const uint8_t *frame, size_t len)
+void card_rules_steer_frame(const uint8_t *frame, size_t len)
 {
 	struct card_match fields;
-	struct steer_rule *first = NULL;
+	struct card_rules_entry *first = NULL;
 
-	frame_read(frame, len, &fields);
+	frame_read_match_fields(frame, len, &fields);
 	for (int i = 0; i < n_rules; i++) {
-		struct steer_rule *rule = &rules[i];
+		struct card_rules_entry *rule = &rules[i];
 
-		if (first && rule_is_before(&first->rule, &rule->rule))
+		if (first && card_rule_goes_before(&first->rule, &rule->rule))
 			break;
-		if (first ? !rule_is_same(&first->rule, &rule->rule) : !rule_takes(&rule->rule, &fields))
+		if (first ? !rule_is_same(&first->rule, &rule->rule) : !card_rule_matches(&rule->rule, &fields))
 			continue;
 		if (!first)
 			card.counts.rx_matched++;
@@ -125,17 +125,17 @@ void steer_frame(const uint8_t *frame, size_t len)
 			card.counts.rx_dropped_by_rule++;
 		else if (rule->rule.misses) {
 			card.counts.rx_missed_by_rule++;
-			port_to_tap(frame, len);
+			port_write_frame_to_tap(frame, len);
 			return;
 		} else
 			qp_deliver_frame(&card.qps[rule->rule.qp_num % CARD_MAX_QPS], frame, len, rule->rule.flow_tag);
 	}
 	if (!first)
-		port_to_tap(frame, len);
+		port_write_frame_to_tap(frame, len);
 }
 
 /* A rule's addresses and ports, of which 0 may also mean that it does not compare them. */
-int steer_print(char *text, size_t size)
+int card_rules_print(char *text, size_t size)
 {
 	int len = 0;
 

@@ -9,18 +9,18 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-static const char *root_folder;
+static const char *sysfs_root_folder;
 
 /* Makes the folders above a path, too. */
-static int tree_put(const char *path, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static int tree_put(const char *path, const char *format, ...)
+static int sysfs_put_file(const char *path, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static int sysfs_put_file(const char *path, const char *format, ...)
 {
 	char full[512];
 	va_list args;
 	FILE *file;
-	size_t root = strlen(root_folder);
+	size_t root = strlen(sysfs_root_folder);
 
-	if (snprintf(full, sizeof(full), "%s/%s", root_folder, path) >= (int)sizeof(full))
+	if (snprintf(full, sizeof(full), "%s/%s", sysfs_root_folder, path) >= (int)sizeof(full))
 		return -1;
 	for (char *slash = strchr(full + root + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
 		*slash = '\0';
@@ -37,9 +37,9 @@ static int tree_put(const char *path, const char *format, ...)
 	return fclose(file);
 }
 
-static int tree_put_device(const char *folder, const char *name, const char *format, ...)
+static int sysfs_put_device_file(const char *folder, const char *name, const char *format, ...)
         __attribute__((format(printf, 3, 4)));
-static int tree_put_device(const char *folder, const char *name, const char *format, ...)
+static int sysfs_put_device_file(const char *folder, const char *name, const char *format, ...)
 {
 	char path[256], value[256];
 	va_list args;
@@ -48,7 +48,7 @@ static int tree_put_device(const char *folder, const char *name, const char *for
 	vsnprintf(value, sizeof(value), format, args);
 	va_end(args);
 	snprintf(path, sizeof(path), "%s/%s", folder, name);
-	return tree_put(path, "%s\n", value);
+	return sysfs_put_file(path, "%s\n", value);
 }
 
 /* The port's two GIDs are its link-local address (RFC 4291, appendix A), for both versions of RoCE. */
@@ -59,36 +59,36 @@ int sysfs_write(const char *folder, int index, const char *socket_path)
 	struct stat device;
 	int failed = 0;
 
-	root_folder = folder;
+	sysfs_root_folder = folder;
 	if (stat("/dev/null", &device) || (mkdir(folder, 0755) && errno != EEXIST))
 		return -1;
 	snprintf(uverbs, sizeof(uverbs), "class/infiniband_verbs/uverbs%d", index);
 	snprintf(ib, sizeof(ib), "class/infiniband/%s", card.name);
 	snprintf(guid, sizeof(guid), "%02x%02x:%02xff:fe%02x:%02x%02x", mac[0] ^ 2, mac[1], mac[2], mac[3], mac[4],
 	         mac[5]);
-	failed |= tree_put("class/infiniband_verbs/abi_version", "6\n");
-	failed |= tree_put_device(uverbs, "ibdev", "%s", card.name);
-	failed |= tree_put_device(uverbs, "abi_version", "1");
+	failed |= sysfs_put_file("class/infiniband_verbs/abi_version", "6\n");
+	failed |= sysfs_put_device_file(uverbs, "ibdev", "%s", card.name);
+	failed |= sysfs_put_device_file(uverbs, "abi_version", "1");
 	/* The device node is one more /dev/null: all that it is needed for is to be opened. */
-	failed |= tree_put_device(uverbs, "dev", "%u:%u", major(device.st_rdev), minor(device.st_rdev));
-	failed |= tree_put_device(ib, "node_type", "1: CA");
-	failed |= tree_put_device(ib, "node_guid", "%s", guid);
-	failed |= tree_put_device(ib, "sys_image_guid", "%s", guid);
-	failed |= tree_put_device(ib, "node_desc", "network card made of software");
-	failed |= tree_put_device(ib, "fw_ver", "1.0.0");
-	failed |= tree_put_device(ib, "card", "%s", socket_path);
-	failed |= tree_put_device(ib, "ports/1/link_layer", "Ethernet");
-	failed |= tree_put_device(ib, "ports/1/state", "4: ACTIVE");
-	failed |= tree_put_device(ib, "ports/1/pkeys/0", "0xffff");
+	failed |= sysfs_put_device_file(uverbs, "dev", "%u:%u", major(device.st_rdev), minor(device.st_rdev));
+	failed |= sysfs_put_device_file(ib, "node_type", "1: CA");
+	failed |= sysfs_put_device_file(ib, "node_guid", "%s", guid);
+	failed |= sysfs_put_device_file(ib, "sys_image_guid", "%s", guid);
+	failed |= sysfs_put_device_file(ib, "node_desc", "network card made of software");
+	failed |= sysfs_put_device_file(ib, "fw_ver", "1.0.0");
+	failed |= sysfs_put_device_file(ib, "card", "%s", socket_path);
+	failed |= sysfs_put_device_file(ib, "ports/1/link_layer", "Ethernet");
+	failed |= sysfs_put_device_file(ib, "ports/1/state", "4: ACTIVE");
+	failed |= sysfs_put_device_file(ib, "ports/1/pkeys/0", "0xffff");
 	for (int i = 0; i < 2; i++) {
 		char path[64];
 
 		snprintf(path, sizeof(path), "ports/1/gids/%d", i);
-		failed |= tree_put_device(ib, path, "fe80:0000:0000:0000:%s", guid);
+		failed |= sysfs_put_device_file(ib, path, "fe80:0000:0000:0000:%s", guid);
 		snprintf(path, sizeof(path), "ports/1/gid_attrs/ndevs/%d", i);
-		failed |= tree_put_device(ib, path, "%s", card.tap_name);
+		failed |= sysfs_put_device_file(ib, path, "%s", card.tap_name);
 		snprintf(path, sizeof(path), "ports/1/gid_attrs/types/%d", i);
-		failed |= tree_put_device(ib, path, "%s", i == 0 ? "IB/RoCE v1" : "RoCE v2");
+		failed |= sysfs_put_device_file(ib, path, "%s", i == 0 ? "IB/RoCE v1" : "RoCE v2");
 	}
 	return failed ? -1 : 0;
 }

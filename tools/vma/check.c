@@ -47,8 +47,8 @@ struct check {
 	struct text can, cannot;
 };
 
-static void text_add(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void text_add(struct text *text, const char *format, ...)
+static void text_append_format(struct text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void text_append_format(struct text *text, const char *format, ...)
 {
 	const size_t room = sizeof(text->bytes) - text->len;
 	va_list list;
@@ -60,7 +60,7 @@ static void text_add(struct text *text, const char *format, ...)
 	text->len += n > 0 && (size_t)n < room ? (size_t)n : n > 0 ? room - 1 : 0;
 }
 
-static bool can_offload(const struct check *check)
+static bool check_found_way_to_offload(const struct check *check)
 {
 	return check->library != NULL && check->admitted + check->startable > 0;
 }
@@ -71,7 +71,7 @@ static void print_line(const struct check *check, bool is_ok, const char *what, 
 {
 	va_list list;
 
-	printf("%-8s %-13s ", is_ok ? "ok" : can_offload(check) ? "note" : "missing", what);
+	printf("%-8s %-13s ", is_ok ? "ok" : check_found_way_to_offload(check) ? "note" : "missing", what);
 	va_start(list, format);
 	vprintf(format, list);
 	va_end(list);
@@ -92,7 +92,7 @@ static void log_open_memory(struct check *check)
 }
 
 /* Adds what was said of the interface since the last call: the part of each line behind its name. */
-static bool log_take(struct check *check, const char *ifname, struct text *out)
+static bool check_take_logged_reasons(struct check *check, const char *ifname, struct text *out)
 {
 	char bytes[4096], about[32];
 	const ssize_t n = check->log_fd >= 0 ? pread(check->log_fd, bytes, sizeof(bytes) - 1, check->log_seen) : 0;
@@ -108,7 +108,7 @@ static bool log_take(struct check *check, const char *ifname, struct text *out)
 
 		if (said == NULL)
 			continue;
-		text_add(out, "%s%s", found ? "; " : "", said + strlen(about));
+		text_append_format(out, "%s%s", found ? "; " : "", said + strlen(about));
 		found = true;
 	}
 	return found;
@@ -129,10 +129,10 @@ static bool has_ipv4(struct vma_net *net, const struct vma_net_link *link)
 
 static void count_refused(struct check *check, const char *ifname, const char *why)
 {
-	text_add(&check->cannot, "%s%s (%s)", check->cannot.len > 0 ? ", " : "", ifname, why);
+	text_append_format(&check->cannot, "%s%s (%s)", check->cannot.len > 0 ? ", " : "", ifname, why);
 }
 
-static void look_at_nic(struct check *check, const struct vma_net_link *link)
+static void check_try_vmad_of_interface(struct check *check, const struct vma_net_link *link)
 {
 	struct vma_nic_attr attr = {.owner = VMA_NIC_OWNER_VMAD};
 	struct text said = {.len = 0};
@@ -141,21 +141,21 @@ static void look_at_nic(struct check *check, const struct vma_net_link *link)
 
 	if (rc == 0)
 		rc = vma_nic_probe(spec, &attr);
-	if (!log_take(check, link->name, &said))
-		text_add(&said, "%s", rc < 0 ? strerror(-rc) : "");
+	if (!check_take_logged_reasons(check, link->name, &said))
+		text_append_format(&said, "%s", rc < 0 ? strerror(-rc) : "");
 	if (rc < 0) {
 		count_refused(check, link->name, said.bytes);
 		return;
 	}
 	*(rc == VMA_NIC_VMAD_ADMITS ? &check->admitted : &check->startable) += 1;
-	text_add(&check->can, "%s%s (%s%s%s)", check->can.len > 0 ? ", " : "", link->name,
-	         rc == VMA_NIC_VMAD_ADMITS ? "its vmad takes this user"
-	         : check->vmad[0] != '\0'  ? "a program starts vmad"
-	                                   : "a program owns it alone",
-	         said.len > 0 ? "; " : "", said.bytes);
+	text_append_format(&check->can, "%s%s (%s%s%s)", check->can.len > 0 ? ", " : "", link->name,
+	                   rc == VMA_NIC_VMAD_ADMITS ? "its vmad takes this user"
+	                   : check->vmad[0] != '\0'  ? "a program starts vmad"
+	                                             : "a program owns it alone",
+	                   said.len > 0 ? "; " : "", said.bytes);
 }
 
-static void look_at_link(struct check *check, struct vma_net *net, const struct vma_net_link *link)
+static void check_interface(struct check *check, struct vma_net *net, const struct vma_net_link *link)
 {
 	const char *why;
 
@@ -164,10 +164,10 @@ static void look_at_link(struct check *check, struct vma_net *net, const struct 
 	else if (!has_ipv4(net, link))
 		count_refused(check, link->name, "it has no IPv4 address");
 	else
-		look_at_nic(check, link);
+		check_try_vmad_of_interface(check, link);
 }
 
-static void look_at_links(struct check *check)
+static void check_all_interfaces(struct check *check)
 {
 	static struct vma_net_link links[LINKS_MAX];
 	struct vma_net *net;
@@ -179,16 +179,16 @@ static void look_at_links(struct check *check)
 	}
 	n = vma_net_links(net, links, LINKS_MAX);
 	for (int i = 0; i < n && i < LINKS_MAX; i++)
-		look_at_link(check, net, &links[i]);
+		check_interface(check, net, &links[i]);
 	if (n > LINKS_MAX)
-		text_add(&check->cannot, ", and %d more, not looked at", n - LINKS_MAX);
+		text_append_format(&check->cannot, ", and %d more, not looked at", n - LINKS_MAX);
 	vma_net_destroy(net);
 }
 
 /* ---- the lines ---- */
 
 /* Loading it is the proof that it can be loaded; it does nothing before there is a socket. */
-static void tell_library(struct check *check)
+static void check_print_library(struct check *check)
 {
 	const char *(*get_version)(void);
 	void *loaded = check->library != NULL ? dlopen(check->library, RTLD_NOW | RTLD_LOCAL) : NULL;
@@ -204,7 +204,7 @@ static void tell_library(struct check *check)
 	           get_version != NULL ? get_version() : "unknown: it is no libvma.so of this kind");
 }
 
-static void tell_kernel(const struct check *check)
+static void check_print_kernel(const struct check *check)
 {
 	struct utsname machine = {.release = "?"};
 	const char *what;
@@ -219,7 +219,7 @@ static void tell_kernel(const struct check *check)
 		print_line(check, false, "kernel", "%s; without %s: %s", machine.release, what, strerror(-rc));
 }
 
-static void tell_capabilities(const struct check *check)
+static void check_print_capabilities(const struct check *check)
 {
 	if (check->lacks[0] == '\0')
 		print_line(check, true, "capabilities", "CAP_NET_RAW CAP_BPF CAP_PERFMON CAP_NET_ADMIN");
@@ -237,7 +237,7 @@ static bool may_lock_memory(void)
 }
 
 /* The limit is that of a vmad which a program starts. */
-static void tell_memory(const struct check *check)
+static void check_print_memory_limit(const struct check *check)
 {
 	struct rlimit limit = {.rlim_cur = RLIM_INFINITY};
 
@@ -254,7 +254,7 @@ static void tell_memory(const struct check *check)
 		           (uintmax_t)limit.rlim_cur >> 10, WINDOW_BYTES >> 10);
 }
 
-static void tell_huge_pages(const struct check *check)
+static void check_print_huge_pages(const struct check *check)
 {
 	const bool wanted = check->conf.mem_alloc_type == VMA_MEM_HUGE;
 	FILE *file = fopen("/proc/meminfo", "re");
@@ -270,7 +270,7 @@ static void tell_huge_pages(const struct check *check)
 	           wanted ? "wanted by VMA_MEM_ALLOC_TYPE" : "none wanted (VMA_MEM_ALLOC_TYPE)");
 }
 
-static void tell_vmad(const struct check *check)
+static void check_print_vmad(const struct check *check)
 {
 	print_line(check, check->vmad[0] != '\0', "vmad", "%s",
 	           check->vmad[0] != '\0' ? check->vmad
@@ -278,7 +278,7 @@ static void tell_vmad(const struct check *check)
 }
 
 /* The first namespace maps all numbers to themselves. */
-static void tell_user(const struct check *check)
+static void check_print_user_namespace(const struct check *check)
 {
 	char map[256] = "";
 	FILE *file = fopen("/proc/self/uid_map", "re");
@@ -291,7 +291,7 @@ static void tell_user(const struct check *check)
 	           first ? "" : ", in a user namespace of its own: capabilities do not reach outside");
 }
 
-static void tell_interfaces(const struct check *check)
+static void check_print_interfaces(const struct check *check)
 {
 	print_line(check, check->can.len > 0, "interfaces", "%s",
 	           check->can.len > 0 ? check->can.bytes : "none can be offloaded");
@@ -308,16 +308,16 @@ bool check_report(const char *library)
 	vma_conf_peek(&check.conf, environ);
 	vma_engine_find_vmad(library, check.vmad, sizeof(check.vmad));
 	vma_nic_lacks_capabilities(check.lacks);
-	look_at_links(&check);
-	tell_library(&check);
-	tell_kernel(&check);
-	tell_capabilities(&check);
-	tell_memory(&check);
-	tell_huge_pages(&check);
-	tell_vmad(&check);
-	tell_user(&check);
-	tell_interfaces(&check);
-	print_line(&check, can_offload(&check), "result", "programs of this user can%s be offloaded here",
-	           can_offload(&check) ? "" : "not");
-	return can_offload(&check);
+	check_all_interfaces(&check);
+	check_print_library(&check);
+	check_print_kernel(&check);
+	check_print_capabilities(&check);
+	check_print_memory_limit(&check);
+	check_print_huge_pages(&check);
+	check_print_vmad(&check);
+	check_print_user_namespace(&check);
+	check_print_interfaces(&check);
+	print_line(&check, check_found_way_to_offload(&check), "result",
+	           "programs of this user can%s be offloaded here", check_found_way_to_offload(&check) ? "" : "not");
+	return check_found_way_to_offload(&check);
 }

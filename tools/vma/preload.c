@@ -55,7 +55,7 @@ static bool is_named_as_library(const char *entry, size_t len)
 	return false;
 }
 
-int preload_list(const char *list, const char *library, char *out, size_t size)
+int preload_list_add_library(const char *list, const char *library, char *out, size_t size)
 {
 	size_t used = 0;
 
@@ -103,7 +103,7 @@ int preload_find_program(const char *name, char *path, size_t size)
 }
 
 /* As the kernel decides about AT_SECURE: does the program get rights that this user has not? */
-static const char *raises_privileges(int fd, const struct stat *st)
+static const char *reason_program_raises_privileges(int fd, const struct stat *st)
 {
 	struct statvfs fs;
 
@@ -119,14 +119,14 @@ static const char *raises_privileges(int fd, const struct stat *st)
 }
 
 /* Whether the program header at `at` (of either word size: the type comes first) asks for a loader. */
-static bool asks_for_loader(int fd, off_t at)
+static bool program_header_is_interp(int fd, off_t at)
 {
 	uint32_t type;
 
 	return pread(fd, &type, sizeof(type), at) == sizeof(type) && type == PT_INTERP;
 }
 
-static const char *has_no_loader(int fd)
+static const char *reason_program_has_no_loader(int fd)
 {
 	Elf64_Ehdr head;
 
@@ -135,12 +135,12 @@ static const char *has_no_loader(int fd)
 	if (head.e_ident[EI_CLASS] != ELFCLASS64)
 		return "is a 32-bit program";
 	for (unsigned i = 0; i < head.e_phnum; i++)
-		if (asks_for_loader(fd, (off_t)(head.e_phoff + (uint64_t)i * head.e_phentsize)))
+		if (program_header_is_interp(fd, (off_t)(head.e_phoff + (uint64_t)i * head.e_phentsize)))
 			return NULL;
 	return "is linked statically";
 }
 
-const char *preload_refusal(const char *program)
+const char *preload_refusal_reason(const char *program)
 {
 	const char *why = NULL;
 	struct stat st;
@@ -149,9 +149,9 @@ const char *preload_refusal(const char *program)
 	if (fd < 0)
 		return NULL; /* it may be executed all the same, and nothing is known */
 	if (fstat(fd, &st) == 0)
-		why = raises_privileges(fd, &st);
+		why = reason_program_raises_privileges(fd, &st);
 	if (why == NULL)
-		why = has_no_loader(fd);
+		why = reason_program_has_no_loader(fd);
 	close(fd);
 	return why;
 }

@@ -17,12 +17,12 @@ int preload_find_library(char *path, size_t size);
  * because a sanitizer's runtime has to be first, and a library that wraps the same calls expects the system's behind
  * it. -EINVAL: the path has a character at which the list is split.
  */
-int preload_list(const char *list, const char *library, char *out, size_t size);
+int preload_list_add_library(const char *list, const char *library, char *out, size_t size);
 
 /* The file that execvp would execute for `name`; -ENOENT. */
 int preload_find_program(const char *name, char *path, size_t size);
 
 /* Why the loader would not preload anything into this program, as a sentence without its subject; NULL: it would. */
-const char *preload_refusal(const char *program);
+const char *preload_refusal_reason(const char *program);
 
 #endif

@@ -95,7 +95,7 @@ static const struct argp parser = {
         .doc = "Runs PROGRAM with its UDP and TCP sockets in user space, by LD_PRELOAD of libvma.so.",
 };
 
-static bool is_assignment(const char *arg)
+static bool argument_is_env_assignment(const char *arg)
 {
 	if (!isalpha((unsigned char)*arg) && *arg != '_')
 		return false;
@@ -121,7 +121,7 @@ static int find_library(const char *given, char path[PATH_MAX])
 static int set_preload(const char *library)
 {
 	static char list[1 << 16];
-	int rc = preload_list(getenv("LD_PRELOAD"), library, list, sizeof(list));
+	int rc = preload_list_add_library(getenv("LD_PRELOAD"), library, list, sizeof(list));
 
 	if (rc == -EINVAL) {
 		fprintf(stderr, "vma: %s: LD_PRELOAD takes no path with a space or a colon\n", library);
@@ -134,10 +134,11 @@ static int set_preload(const char *library)
 	return rc;
 }
 
-static void warn_of_refusal(const char *name)
+static void warn_of_preload_refusal(const char *name)
 {
 	char program[PATH_MAX];
-	const char *why = preload_find_program(name, program, sizeof(program)) == 0 ? preload_refusal(program) : NULL;
+	const char *why =
+	        preload_find_program(name, program, sizeof(program)) == 0 ? preload_refusal_reason(program) : NULL;
 
 	if (why != NULL)
 		fprintf(stderr, "vma: %s %s: nothing is preloaded, its sockets are the kernel's\n", program, why);
@@ -149,14 +150,14 @@ static int run_program(const struct options *options, const char *library)
 
 	if (options->profile != NULL && setenv("VMA_SPEC", options->profile, 1) < 0)
 		return fail(EXIT_OWN_FAILURE, "VMA_SPEC", errno);
-	for (; *arg != NULL && is_assignment(*arg); arg++)
+	for (; *arg != NULL && argument_is_env_assignment(*arg); arg++)
 		if (putenv(*arg) != 0)
 			return fail(EXIT_OWN_FAILURE, *arg, errno);
 	if (*arg == NULL) {
 		fprintf(stderr, "vma: which program?\n");
 		return EXIT_OWN_FAILURE;
 	}
-	warn_of_refusal(*arg);
+	warn_of_preload_refusal(*arg);
 	if (set_preload(library) < 0)
 		return EXIT_OWN_FAILURE;
 	execvp(*arg, arg);

@@ -14,14 +14,14 @@
 #include "question.h"
 
 enum { FILE_WORD, PROGRAM_WORD, ID_WORD, QUESTION_WORDS, WORDS_MAX = 7 };
-enum { HAS_ERRORS = 1, NOT_READ = 2 };
+enum { EXIT_RULES_HAVE_ERRORS = 1, EXIT_FILE_NOT_READ = 2 };
 
 struct words {
 	char *at[WORDS_MAX];
 	int count;
 };
 
-static error_t take_word(int key, char *arg, struct argp_state *state)
+static error_t add_argument_word(int key, char *arg, struct argp_state *state)
 {
 	struct words *words = state->input;
 
@@ -41,7 +41,7 @@ static error_t take_word(int key, char *arg, struct argp_state *state)
 }
 
 static const struct argp argp = {
-        .parser = take_word,
+        .parser = add_argument_word,
         .args_doc = "FILE\nFILE PROGRAM ID ROLE ADDRESS[:PORT] [ADDRESS[:PORT]]",
         .doc = "Checks a file of transport rules (libvma.conf), and says which line decides about a socket.\v"
                "ROLE is tcp_server, tcp_client, udp_receiver, udp_sender or udp_connect. The first address is the "
@@ -69,8 +69,8 @@ static const char *line_of(const char *text, size_t size, uint32_t line, int *le
 	return text;
 }
 
-static void print_answer(const struct vma_rules *rules, const struct question *question, const char *text, size_t size,
-                         const char *file)
+static void print_rule_that_matches(const struct vma_rules *rules, const struct question *question, const char *text,
+                                    size_t size, const char *file)
 {
 	const struct vma_rule *rule = vma_rules_match(rules, question->role, &question->names[0], &question->names[1]);
 	const char *line;
@@ -104,11 +104,11 @@ static int check_file(const struct words *words, const struct question *question
 		        rc == -EINVAL ? "it is no regular file" : strerrordesc_np(-rc));
 	} else {
 		if (question != NULL)
-			print_answer(rules, question, text, size, file);
+			print_rule_that_matches(rules, question, text, size, file);
 		vma_rules_destroy(rules);
 	}
 	vma_rules_text_put(text);
-	return rc < 0 ? NOT_READ : rc > 0 ? HAS_ERRORS : 0;
+	return rc < 0 ? EXIT_FILE_NOT_READ : rc > 0 ? EXIT_RULES_HAVE_ERRORS : 0;
 }
 
 int main(int argc, char **argv)

@@ -56,7 +56,7 @@ static bool same_datagram(const struct merge_packet *a, const struct merge_packe
 
 /* ---- what is known later ---- */
 
-static struct merge_packet *queue_find(const struct merge_queue *queue, uint32_t id)
+static struct merge_packet *merge_queue_find_packet(const struct merge_queue *queue, uint32_t id)
 {
 	struct merge_packet *packet = queue->last;
 
@@ -67,7 +67,8 @@ static struct merge_packet *queue_find(const struct merge_queue *queue, uint32_t
 
 /* A datagram that was put together is dropped as a whole: from the newest fragment back to where it is complete. Those
  * that have a reason of their own were no part of it. */
-static void queue_note_datagram(struct merge_queue *queue, const struct merge_packet *of, const char *reason)
+static void merge_queue_note_dropped_datagram(struct merge_queue *queue, const struct merge_packet *of,
+                                              const char *reason)
 {
 	uint32_t have = 0, total = UINT32_MAX;
 
@@ -82,21 +83,21 @@ static void queue_note_datagram(struct merge_queue *queue, const struct merge_pa
 	}
 }
 
-static void queue_note_drop(struct merge_queue *queue, const struct vma_capture_info *info)
+static void merge_queue_note_dropped_packet(struct merge_queue *queue, const struct vma_capture_info *info)
 {
-	struct merge_packet *packet = queue_find(queue, info->id);
+	struct merge_packet *packet = merge_queue_find_packet(queue, info->id);
 
 	if (packet == NULL)
 		return;
 	if (packet->is_fragment && strcmp(info->text, "rx_drop_ip_fragment") != 0)
-		queue_note_datagram(queue, packet, info->text);
+		merge_queue_note_dropped_datagram(queue, packet, info->text);
 	else
 		memcpy(packet->reason, info->text, sizeof(packet->reason));
 }
 
-static void queue_note_moved(struct merge_queue *queue, const struct vma_capture_info *info)
+static void merge_queue_note_moved_packet(struct merge_queue *queue, const struct vma_capture_info *info)
 {
-	struct merge_packet *packet = queue_find(queue, info->id);
+	struct merge_packet *packet = merge_queue_find_packet(queue, info->id);
 
 	if (packet != NULL)
 		packet->info.id = info->len;
@@ -126,7 +127,7 @@ static bool packet_is_slightly_out_of_order(const struct merge_packet *packet, c
 	       last->info.time_ns - packet->info.time_ns < MERGE_HOLD_NS;
 }
 
-static void queue_insert(struct merge_queue *queue, struct merge_packet *packet)
+static void merge_queue_insert_by_time(struct merge_queue *queue, struct merge_packet *packet)
 {
 	struct merge_packet *before = queue->last;
 
@@ -138,18 +139,19 @@ static void queue_insert(struct merge_queue *queue, struct merge_packet *packet)
 	*(packet->next != NULL ? &packet->next->before : &queue->last) = packet;
 }
 
-static size_t bytes_of(const struct merge_packet *packet)
+static size_t merge_packet_bytes(const struct merge_packet *packet)
 {
 	return sizeof(*packet) + packet->info.captured;
 }
 
-bool merge_push(struct merge *merge, struct merge_queue *queue, const struct vma_capture_info *info,
-                const uint8_t *data, uint64_t now_ns)
+bool merge_push_record(struct merge *merge, struct merge_queue *queue, const struct vma_capture_info *info,
+                       const uint8_t *data, uint64_t now_ns)
 {
 	struct merge_packet *packet;
 
 	if (info->kind == VMA_CAPTURE_DROP || info->kind == VMA_CAPTURE_MOVED) {
-		(info->kind == VMA_CAPTURE_DROP ? queue_note_drop : queue_note_moved)(queue, info);
+		(info->kind == VMA_CAPTURE_DROP ? merge_queue_note_dropped_packet
+		                                : merge_queue_note_moved_packet)(queue, info);
 		return true;
 	}
 	packet = malloc(sizeof(*packet) + info->captured);
@@ -164,8 +166,8 @@ bool merge_push(struct merge *merge, struct merge_queue *queue, const struct vma
 	packet->is_fragment = frame_is_fragment(packet);
 	queue->lost = 0;
 	queue->interrupted = false;
-	queue_insert(queue, packet);
-	merge->bytes += bytes_of(packet);
+	merge_queue_insert_by_time(queue, packet);
+	merge->bytes += merge_packet_bytes(packet);
 	return true;
 }
 
@@ -179,7 +181,7 @@ static bool merge_packet_is_written_first(const struct merge_packet *a, const st
 	return a_starves != b_starves ? a_starves : a->info.time_ns < b->info.time_ns;
 }
 
-struct merge_packet *merge_pop(struct merge *merge, uint64_t now_ns, bool all)
+struct merge_packet *merge_pop_oldest_packet(struct merge *merge, uint64_t now_ns, bool all)
 {
 	struct merge_packet *first = NULL;
 	struct merge_queue *queue;
@@ -194,6 +196,6 @@ struct merge_packet *merge_pop(struct merge *merge, uint64_t now_ns, bool all)
 	queue = first->queue;
 	queue->first = first->next;
 	*(first->next != NULL ? &first->next->before : &queue->last) = NULL;
-	merge->bytes -= bytes_of(first);
+	merge->bytes -= merge_packet_bytes(first);
 	return first;
 }

@@ -1,13 +1,13 @@
 /*
- * merge - the packets of several processes, held for a moment: put into the order of their times, and told why they were
- * dropped.
+ * merge - the packets of several processes, held for a moment: put into the order of their times, and told why they
+ * were dropped.
  *
  *   process ──> its queue ──┐
- *   process ──> its queue ──┴─ the oldest first, when it has been held long enough ──> merge_pop
+ *   process ──> its queue ──┴─ the oldest first, when it has been held long enough ──> merge_pop_oldest_packet
  *
- * A packet is held for MERGE_HOLD_NS: within a burst the library knows whether it drops it, and other processes' packets
- * have been read. A fragment is held for MERGE_HOLD_FRAGMENT_NS, as the library waits so long for the rest of its
- * datagram. If more than MERGE_BYTES_MAX are held, the oldest packet is not held any longer.
+ * A packet is held for MERGE_HOLD_NS: within a burst the library knows whether it drops it, and other processes'
+ * packets have been read. A fragment is held for MERGE_HOLD_FRAGMENT_NS, as the library waits so long for the rest of
+ * its datagram. If more than MERGE_BYTES_MAX are held, the oldest packet is not held any longer.
  *
  * Times are of one clock, CLOCK_REALTIME. If it is set, packets before and after that are not put into order.
  *
@@ -57,9 +57,9 @@ struct merge {
 void merge_add(struct merge *merge, struct merge_queue *queue);
 void merge_remove(struct merge *merge, struct merge_queue *queue);
 /* A record of any kind. False: there is no memory. */
-bool merge_push(struct merge *merge, struct merge_queue *queue, const struct vma_capture_info *info,
-                const uint8_t *data, uint64_t now_ns);
+bool merge_push_record(struct merge *merge, struct merge_queue *queue, const struct vma_capture_info *info,
+                       const uint8_t *data, uint64_t now_ns);
 /* The next packet that has been held long enough, or, with `all`, the next one; NULL: there is none. */
-struct merge_packet *merge_pop(struct merge *merge, uint64_t now_ns, bool all);
+struct merge_packet *merge_pop_oldest_packet(struct merge *merge, uint64_t now_ns, bool all);
 
 #endif

@@ -41,7 +41,7 @@ bool packet_filter_passes(const struct packet_filter *filter, const uint8_t *dat
 }
 
 /* The last byte that a load reads, and one. The index register is an IPv4 header's length, unless it is computed. */
-static uint32_t insn_bytes(const struct bpf_insn *insn)
+static uint32_t bpf_insn_bytes_read(const struct bpf_insn *insn)
 {
 	if (BPF_CLASS(insn->code) == BPF_LD && BPF_MODE(insn->code) == BPF_ABS)
 		return insn->k + 4;
@@ -59,7 +59,7 @@ uint32_t packet_filter_bytes(const struct packet_filter *filter)
 	uint32_t most = 0;
 
 	for (unsigned i = 0; filter->is_set && i < filter->program.bf_len; i++) {
-		const uint32_t bytes = insn_bytes(&filter->program.bf_insns[i]);
+		const uint32_t bytes = bpf_insn_bytes_read(&filter->program.bf_insns[i]);
 
 		most = bytes > most ? bytes : most;
 	}

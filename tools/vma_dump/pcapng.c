@@ -8,7 +8,7 @@ enum { OPT_COMMENT = 1, SHB_USERAPPL = 4, IF_NAME = 2, IF_TSRESOL = 9, EPB_FLAGS
 enum { LINKTYPE_ETHERNET = 1 };
 
 /* What does not fit is left out, to whole words; callers' parts are far smaller than a body. */
-static void body_put(struct pcapng *pcapng, const void *data, uint32_t n)
+static void pcapng_body_append(struct pcapng *pcapng, const void *data, uint32_t n)
 {
 	const uint32_t padded = (n + 3) & ~3u;
 
@@ -19,36 +19,36 @@ static void body_put(struct pcapng *pcapng, const void *data, uint32_t n)
 	pcapng->len += padded;
 }
 
-static void body_u32(struct pcapng *pcapng, uint32_t value)
+static void pcapng_body_append_u32(struct pcapng *pcapng, uint32_t value)
 {
-	body_put(pcapng, &value, sizeof(value));
+	pcapng_body_append(pcapng, &value, sizeof(value));
 }
 
-static void body_time(struct pcapng *pcapng, uint64_t ns)
+static void pcapng_body_append_time(struct pcapng *pcapng, uint64_t ns)
 {
-	body_u32(pcapng, (uint32_t)(ns >> 32));
-	body_u32(pcapng, (uint32_t)ns);
+	pcapng_body_append_u32(pcapng, (uint32_t)(ns >> 32));
+	pcapng_body_append_u32(pcapng, (uint32_t)ns);
 }
 
-static void body_option(struct pcapng *pcapng, uint16_t code, const void *data, uint16_t n)
+static void pcapng_body_append_option(struct pcapng *pcapng, uint16_t code, const void *data, uint16_t n)
 {
 	const uint16_t head[2] = {code, n};
 
-	body_put(pcapng, head, sizeof(head));
-	body_put(pcapng, data, n);
+	pcapng_body_append(pcapng, head, sizeof(head));
+	pcapng_body_append(pcapng, data, n);
 }
 
-static void body_text(struct pcapng *pcapng, uint16_t code, const char *text)
+static void pcapng_body_append_text(struct pcapng *pcapng, uint16_t code, const char *text)
 {
-	body_option(pcapng, code, text, (uint16_t)strlen(text));
+	pcapng_body_append_option(pcapng, code, text, (uint16_t)strlen(text));
 }
 
 /* The body, after the end of its options. */
-static bool block_write(struct pcapng *pcapng, uint32_t type)
+static bool pcapng_write_block(struct pcapng *pcapng, uint32_t type)
 {
 	uint32_t len, head[2];
 
-	body_u32(pcapng, 0);
+	pcapng_body_append_u32(pcapng, 0);
 	len = pcapng->len + 12;
 	head[0] = type;
 	head[1] = len;
@@ -67,27 +67,27 @@ bool pcapng_begin(struct pcapng *pcapng, FILE *out, uint32_t snap, const char *c
 	pcapng->snap = snap;
 	pcapng->count = 0;
 	pcapng->len = 0;
-	body_u32(pcapng, 0x1a2b3c4d);
-	body_u32(pcapng, 1); /* version 1.0 */
-	body_put(pcapng, &unknown, sizeof(unknown));
-	body_text(pcapng, SHB_USERAPPL, "vma_dump");
-	body_text(pcapng, OPT_COMMENT, comment);
-	return block_write(pcapng, BLOCK_SECTION);
+	pcapng_body_append_u32(pcapng, 0x1a2b3c4d);
+	pcapng_body_append_u32(pcapng, 1); /* version 1.0 */
+	pcapng_body_append(pcapng, &unknown, sizeof(unknown));
+	pcapng_body_append_text(pcapng, SHB_USERAPPL, "vma_dump");
+	pcapng_body_append_text(pcapng, OPT_COMMENT, comment);
+	return pcapng_write_block(pcapng, BLOCK_SECTION);
 }
 
 static bool write_interface(struct pcapng *pcapng, const char *name)
 {
 	const uint8_t nanoseconds = 9;
 
-	body_u32(pcapng, LINKTYPE_ETHERNET);
-	body_u32(pcapng, pcapng->snap);
-	body_text(pcapng, IF_NAME, name);
-	body_option(pcapng, IF_TSRESOL, &nanoseconds, 1);
-	return block_write(pcapng, BLOCK_INTERFACE);
+	pcapng_body_append_u32(pcapng, LINKTYPE_ETHERNET);
+	pcapng_body_append_u32(pcapng, pcapng->snap);
+	pcapng_body_append_text(pcapng, IF_NAME, name);
+	pcapng_body_append_option(pcapng, IF_TSRESOL, &nanoseconds, 1);
+	return pcapng_write_block(pcapng, BLOCK_INTERFACE);
 }
 
 /* Its number; one more than there is room for counts as the last. */
-static bool interface_of(struct pcapng *pcapng, const char *name, uint32_t *number)
+static bool pcapng_interface_number(struct pcapng *pcapng, const char *name, uint32_t *number)
 {
 	for (*number = 0; *number < pcapng->count; (*number)++)
 		if (strcmp(pcapng->names[*number], name) == 0)
@@ -107,28 +107,28 @@ bool pcapng_packet(struct pcapng *pcapng, const struct vma_capture_info *info, c
 	const uint32_t direction = info->kind == VMA_CAPTURE_IN ? 1 : 2; /* inbound, outbound */
 	uint32_t number;
 
-	if (!interface_of(pcapng, info->text, &number))
+	if (!pcapng_interface_number(pcapng, info->text, &number))
 		return false;
-	body_u32(pcapng, number);
-	body_time(pcapng, info->time_ns);
-	body_u32(pcapng, captured);
-	body_u32(pcapng, info->len);
-	body_put(pcapng, data, captured);
-	body_option(pcapng, EPB_FLAGS, &direction, sizeof(direction));
+	pcapng_body_append_u32(pcapng, number);
+	pcapng_body_append_time(pcapng, info->time_ns);
+	pcapng_body_append_u32(pcapng, captured);
+	pcapng_body_append_u32(pcapng, info->len);
+	pcapng_body_append(pcapng, data, captured);
+	pcapng_body_append_option(pcapng, EPB_FLAGS, &direction, sizeof(direction));
 	for (unsigned i = 0; i < n; i++)
-		body_text(pcapng, OPT_COMMENT, comments[i]);
-	return block_write(pcapng, BLOCK_PACKET);
+		pcapng_body_append_text(pcapng, OPT_COMMENT, comments[i]);
+	return pcapng_write_block(pcapng, BLOCK_PACKET);
 }
 
 bool pcapng_end(struct pcapng *pcapng, uint64_t seen, uint64_t lost, uint64_t time_ns)
 {
 	uint32_t number;
 
-	if (pcapng->count == 0 && !interface_of(pcapng, "none", &number))
+	if (pcapng->count == 0 && !pcapng_interface_number(pcapng, "none", &number))
 		return false;
-	body_u32(pcapng, 0);
-	body_time(pcapng, time_ns);
-	body_option(pcapng, ISB_IFRECV, &seen, sizeof(seen));
-	body_option(pcapng, ISB_IFDROP, &lost, sizeof(lost));
-	return block_write(pcapng, BLOCK_STATISTICS) && fflush(pcapng->out) == 0;
+	pcapng_body_append_u32(pcapng, 0);
+	pcapng_body_append_time(pcapng, time_ns);
+	pcapng_body_append_option(pcapng, ISB_IFRECV, &seen, sizeof(seen));
+	pcapng_body_append_option(pcapng, ISB_IFDROP, &lost, sizeof(lost));
+	return pcapng_write_block(pcapng, BLOCK_STATISTICS) && fflush(pcapng->out) == 0;
 }

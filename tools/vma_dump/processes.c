@@ -49,7 +49,7 @@ void processes_print(const char *directory)
 	}
 }
 
-pid_t processes_only(const char *directory)
+pid_t processes_only_one_running(const char *directory)
 {
 	static pid_t pids[PROCESSES_MAX];
 	const int n = vma_stats_list(directory, false, pids, PROCESSES_MAX);

@@ -5,7 +5,7 @@
 
 #include "socket_filter.h"
 
-static void host_text(char text[32], const char *direction, uint64_t address)
+static void filter_text_of_host(char text[32], const char *direction, uint64_t address)
 {
 	const struct in_addr in = {htonl((uint32_t)address)};
 	char name[INET_ADDRSTRLEN];
@@ -15,7 +15,7 @@ static void host_text(char text[32], const char *direction, uint64_t address)
 		snprintf(text, 32, "%s host %s and ", direction, name);
 }
 
-static bool filter_of(const struct vma_stats_socket *socket, char *text, size_t bytes)
+static bool filter_text_of_socket(const struct vma_stats_socket *socket, char *text, size_t bytes)
 {
 	const bool tcp = vma_stats_read(&socket->protocol) == IPPROTO_TCP;
 	const unsigned local_port = (uint16_t)vma_stats_read(&socket->local_port);
@@ -24,11 +24,11 @@ static bool filter_of(const struct vma_stats_socket *socket, char *text, size_t 
 
 	if (local_port == 0)
 		return false;
-	host_text(in, "dst", vma_stats_read(&socket->local_addr));
-	host_text(out, "src", vma_stats_read(&socket->local_addr));
+	filter_text_of_host(in, "dst", vma_stats_read(&socket->local_addr));
+	filter_text_of_host(out, "src", vma_stats_read(&socket->local_addr));
 	if (peer_port != 0) {
-		host_text(peer_in, "src", vma_stats_read(&socket->peer_addr));
-		host_text(peer_out, "dst", vma_stats_read(&socket->peer_addr));
+		filter_text_of_host(peer_in, "src", vma_stats_read(&socket->peer_addr));
+		filter_text_of_host(peer_out, "dst", vma_stats_read(&socket->peer_addr));
 		snprintf(port_in, sizeof(port_in), " and src port %u", peer_port);
 		snprintf(port_out, sizeof(port_out), " and dst port %u", peer_port);
 	}
@@ -48,7 +48,7 @@ bool socket_filter(struct vma_stats_view *view, int fd, char *text, size_t bytes
 		const struct vma_stats_socket *socket = block;
 
 		if (type == VMA_STATS_TYPE_SOCKET && vma_stats_read(&socket->fd) == (uint64_t)fd)
-			return filter_of(socket, text, bytes);
+			return filter_text_of_socket(socket, text, bytes);
 	}
 	return false;
 }

@@ -47,10 +47,10 @@ static int source_request_capture(struct source *source, uint32_t snap, uint64_t
 }
 
 /* What was copied before the process ended the capture comes before the gap. */
-static void source_interrupted(struct source *source, struct merge *merge, uint64_t now_ns)
+static void source_note_capture_gap(struct source *source, struct merge *merge, uint64_t now_ns)
 {
 	source->interruptions++;
-	source_drain(source, merge, now_ns);
+	source_read_remaining_records(source, merge, now_ns);
 	source->queue.interrupted = true;
 }
 
@@ -73,14 +73,14 @@ static int source_start(struct source *source, uint32_t snap, uint64_t now_ns)
 	return !source->captures && now_ns - source->began_ns > SOURCE_START_NS ? -ETIMEDOUT : 0;
 }
 
-int source_step(struct source *source, uint32_t snap, struct merge *merge, uint64_t now_ns)
+int source_poll_records(struct source *source, uint32_t snap, struct merge *merge, uint64_t now_ns)
 {
 	int rc = 0;
 
 	if (source->began_ns == 0)
 		source->began_ns = source->asked_ns = now_ns - ASK_NS;
 	if (source->captures && now_ns - source->asked_ns > LEASE_NS)
-		source_interrupted(source, merge, now_ns);
+		source_note_capture_gap(source, merge, now_ns);
 	if (now_ns - source->asked_ns >= ASK_NS)
 		rc = source_request_capture(source, snap, now_ns);
 	if (rc == 0 && !source->captures)
@@ -96,7 +96,7 @@ uint64_t source_lost_packet_count(const struct source *source)
 }
 
 /* clock_ns: by which an unfinished record is given up. */
-static bool take_records(struct source *source, struct merge *merge, uint64_t now_ns, uint64_t clock_ns)
+static bool source_read_records(struct source *source, struct merge *merge, uint64_t now_ns, uint64_t clock_ns)
 {
 	static uint8_t data[VMA_CAPTURE_DATA_MAX];
 	struct vma_capture_info info;
@@ -111,7 +111,7 @@ static bool take_records(struct source *source, struct merge *merge, uint64_t no
 			source->queue.lost += lost - source->lost;
 			source->lost = lost;
 		}
-		if (!merge_push(merge, &source->queue, &info, data, now_ns))
+		if (!merge_push_record(merge, &source->queue, &info, data, now_ns))
 			break;
 	}
 	return n != 0;
@@ -119,15 +119,15 @@ static bool take_records(struct source *source, struct merge *merge, uint64_t no
 
 bool source_move_packets_to_merge(struct source *source, struct merge *merge, uint64_t now_ns)
 {
-	return take_records(source, merge, now_ns, now_ns);
+	return source_read_records(source, merge, now_ns, now_ns);
 }
 
 /* Nobody may be writing any more: an unfinished record is given up, so that what comes behind it is read. */
-void source_drain(struct source *source, struct merge *merge, uint64_t now_ns)
+void source_read_remaining_records(struct source *source, struct merge *merge, uint64_t now_ns)
 {
 	uint64_t clock_ns = now_ns;
 
 	for (unsigned nothing = 0; nothing < 2 && clock_ns - now_ns < VMA_CAPTURE_SLOTS * DRAIN_STEP_NS;
 	     clock_ns += DRAIN_STEP_NS)
-		nothing = take_records(source, merge, now_ns, clock_ns) ? 0 : nothing + 1;
+		nothing = source_read_records(source, merge, now_ns, clock_ns) ? 0 : nothing + 1;
 }

@@ -56,7 +56,7 @@ static void on_alarm(int number)
 	alarm(1);
 }
 
-static void take_signals(void)
+static void install_signal_handlers(void)
 {
 	const struct sigaction stop = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
 	const struct sigaction stuck = {.sa_handler = on_alarm};
@@ -118,17 +118,17 @@ static void write_packet(struct dump *dump, struct merge_packet *packet)
 	dump->written++;
 }
 
-static bool is_full(const struct dump *dump)
+static bool dump_is_finished(const struct dump *dump)
 {
 	return dump->failed || (dump->options->count != 0 && dump->written >= dump->options->count);
 }
 
-static void write_held(struct dump *dump, bool all)
+static void write_merged_packets(struct dump *dump, bool all)
 {
 	const uint64_t now = now_ns(CLOCK_MONOTONIC);
 	struct merge_packet *packet;
 
-	while (!is_full(dump) && (packet = merge_pop(&dump->merge, now, all)) != NULL) {
+	while (!dump_is_finished(dump) && (packet = merge_pop_oldest_packet(&dump->merge, now, all)) != NULL) {
 		if (is_of_interface(dump, packet)) {
 			dump->seen++;
 			if (packet_filter_passes(&dump->filter, packet->data, packet->info.captured, packet->info.len))
@@ -141,15 +141,15 @@ static void write_held(struct dump *dump, bool all)
 /* ---- processes ---- */
 
 /* All that it has copied is in the merge, and stays there for its time. */
-static void end_source(struct dump *dump, struct source *source)
+static void stop_source_of_ended_process(struct dump *dump, struct source *source)
 {
-	source_drain(source, &dump->merge, now_ns(CLOCK_MONOTONIC));
+	source_read_remaining_records(source, &dump->merge, now_ns(CLOCK_MONOTONIC));
 	source->has_ended = true;
 	dump->lost += source_lost_packet_count(source);
 	dump->interruptions += source->interruptions;
 }
 
-static void remove_ended(struct dump *dump)
+static void remove_ended_sources(struct dump *dump)
 {
 	struct source **place = &dump->sources, *source;
 
@@ -163,7 +163,7 @@ static void remove_ended(struct dump *dump)
 	}
 }
 
-static struct source *add_source(struct dump *dump, struct vma_stats_view *view, pid_t pid)
+static struct source *add_source_of_process(struct dump *dump, struct vma_stats_view *view, pid_t pid)
 {
 	struct source *source = source_create(view, pid, &dump->merge);
 
@@ -200,14 +200,14 @@ static void look_for_processes(struct dump *dump)
 		    vma_stats_view_open(path, &view) < 0)
 			continue; /* another user's, or it has just gone */
 		if (processes_uses(view, pids[i], dump->options->interface))
-			add_source(dump, view, pids[i]);
+			add_source_of_process(dump, view, pids[i]);
 		else
 			vma_stats_view_close(view);
 	}
 }
 
 /* Whether there was anything. */
-static bool step_sources(struct dump *dump)
+static bool poll_all_sources(struct dump *dump)
 {
 	bool any = false;
 
@@ -217,13 +217,13 @@ static bool step_sources(struct dump *dump)
 
 		if (source->has_ended)
 			continue;
-		rc = source_step(source, dump->snap, &dump->merge, now_ns(CLOCK_MONOTONIC));
+		rc = source_poll_records(source, dump->snap, &dump->merge, now_ns(CLOCK_MONOTONIC));
 		if (rc == -ETIMEDOUT)
 			fprintf(stderr, "vma_dump: process %d does not capture\n", (int)source->pid);
 		if (!captured && source->captures)
 			fprintf(stderr, "vma_dump: capturing, process %d: %s\n", (int)source->pid, source->name);
 		if (rc < 0)
-			end_source(dump, source);
+			stop_source_of_ended_process(dump, source);
 		else
 			any |= source_move_packets_to_merge(source, &dump->merge, now_ns(CLOCK_MONOTONIC));
 	}
@@ -232,14 +232,14 @@ static bool step_sources(struct dump *dump)
 
 static void copy_packets(struct dump *dump)
 {
-	while (!ended && !is_full(dump) && (dump->sources != NULL || dump->options->interface != NULL)) {
+	while (!ended && !dump_is_finished(dump) && (dump->sources != NULL || dump->options->interface != NULL)) {
 		bool any;
 
 		if (dump->options->interface != NULL)
 			look_for_processes(dump);
-		any = step_sources(dump);
-		write_held(dump, false);
-		remove_ended(dump);
+		any = poll_all_sources(dump);
+		write_merged_packets(dump, false);
+		remove_ended_sources(dump);
 		if (!any) {
 			fflush(dump->pcapng.out);
 			pause_ns(1000000);
@@ -247,8 +247,8 @@ static void copy_packets(struct dump *dump)
 	}
 	for (struct source *source = dump->sources; source != NULL; source = source->next)
 		if (!source->has_ended)
-			end_source(dump, source);
-	write_held(dump, true);
+			stop_source_of_ended_process(dump, source);
+	write_merged_packets(dump, true);
 }
 
 /* ---- before and after ---- */
@@ -295,7 +295,7 @@ static int await_capture(struct dump *dump, struct source *source)
 	int rc = 0;
 
 	while (rc == 0 && !source->captures && !ended) {
-		rc = source_step(source, dump->snap, &dump->merge, now_ns(CLOCK_MONOTONIC));
+		rc = source_poll_records(source, dump->snap, &dump->merge, now_ns(CLOCK_MONOTONIC));
 		pause_ns(1000000);
 	}
 	return rc == 0 && !source->captures ? -EINTR : rc;
@@ -360,7 +360,7 @@ static int dump_process(struct dump *dump, pid_t pid)
 		vma_stats_view_close(view);
 		return EXIT_FAILURE;
 	}
-	source = add_source(dump, view, pid);
+	source = add_source_of_process(dump, view, pid);
 	return source != NULL ? capture_process(dump, source) : EXIT_FAILURE;
 }
 
@@ -388,7 +388,7 @@ static void dump_free(struct dump *dump)
 	struct merge_packet *packet;
 	struct source *source;
 
-	while ((packet = merge_pop(&dump->merge, 0, true)) != NULL)
+	while ((packet = merge_pop_oldest_packet(&dump->merge, 0, true)) != NULL)
 		free(packet);
 	while ((source = dump->sources) != NULL) {
 		dump->sources = source->next;
@@ -420,11 +420,11 @@ int main(int argc, char **argv)
 		processes_print(options.directory);
 		return EXIT_SUCCESS;
 	}
-	take_signals();
+	install_signal_handlers();
 	if (options.interface != NULL) {
 		rc = dump_interface(&dump);
 	} else {
-		pid = options.pid != 0 ? options.pid : processes_only(options.directory);
+		pid = options.pid != 0 ? options.pid : processes_only_one_running(options.directory);
 		if (pid != 0)
 			rc = dump_process(&dump, pid);
 	}

@@ -43,7 +43,7 @@ void metrics_fini(struct metrics *metrics)
 
 /* ---- rows ---- */
 
-static const char *escape(char *to, size_t bytes, const char *value)
+static const char *escape_label_value(char *to, size_t bytes, const char *value)
 {
 	size_t n = 0;
 
@@ -56,12 +56,12 @@ static const char *escape(char *to, size_t bytes, const char *value)
 	return to;
 }
 
-static enum protocol protocol_of(const struct vma_stats_socket *socket)
+static enum protocol metrics_protocol(const struct vma_stats_socket *socket)
 {
 	return view_count(&socket->protocol) == IPPROTO_TCP ? PROTOCOL_TCP : PROTOCOL_UDP;
 }
 
-static void label_object(char labels[LABELS_BYTES], const struct vma_stats_item *item, bool retired)
+static void metrics_label_of_object(char labels[LABELS_BYTES], const struct vma_stats_item *item, bool retired)
 {
 	char escaped[2 * VMA_STATS_NAME_MAX + 2];
 
@@ -72,10 +72,10 @@ static void label_object(char labels[LABELS_BYTES], const struct vma_stats_item 
 		snprintf(labels, LABELS_BYTES, ",fd=\"closed\"");
 	else if (item->type == VMA_STATS_TYPE_SOCKET)
 		snprintf(labels, LABELS_BYTES, ",fd=\"%" PRIu64 "\",proto=\"%s\"", view_count(&item->socket.fd),
-		         protocol_names[protocol_of(&item->socket)]);
+		         protocol_names[metrics_protocol(&item->socket)]);
 	else
 		snprintf(labels, LABELS_BYTES, ",%s=\"%s\"", vma_stats_type_name(item->type),
-		         retired ? "closed" : escape(escaped, sizeof(escaped), item->name));
+		         retired ? "closed" : escape_label_value(escaped, sizeof(escaped), item->name));
 }
 
 /* Of the last process: the row with these labels, zero if it is new; NULL: no memory. */
@@ -112,7 +112,7 @@ static void add_item_fields_to_row(struct metrics_row *row, const struct vma_sta
 		const size_t word = fields[i].offset / sizeof(uint64_t);
 		const uint64_t value = vma_stats_read(&item->words[word]);
 
-		if (metrics_over(item->type, &fields[i]) == METRICS_MAX)
+		if (metrics_over(item->type, &fields[i]) == METRICS_AGGREGATE_MAX)
 			row->words[word] = value > row->words[word] ? value : row->words[word];
 		else
 			row->words[word] += value;
@@ -125,7 +125,7 @@ static int add_item(struct metrics *metrics, bool rows_of_its_own, const struct 
 	struct metrics_row *row;
 
 	if (rows_of_its_own)
-		label_object(labels, item, retired);
+		metrics_label_of_object(labels, item, retired);
 	row = row_of(metrics, item->type, labels);
 	if (row == NULL)
 		return -ENOMEM;
@@ -133,7 +133,7 @@ static int add_item(struct metrics *metrics, bool rows_of_its_own, const struct 
 	return 0;
 }
 
-static enum offload offload_of(const struct vma_stats_socket *socket)
+static enum offload metrics_offload_state(const struct vma_stats_socket *socket)
 {
 	const uint64_t reason = view_count(&socket->reason);
 
@@ -147,14 +147,14 @@ static void count_socket(struct metrics_process *process, const struct view_inpu
 {
 	uint64_t packets, bytes;
 
-	process->sockets[protocol_of(socket)][offload_of(socket)]++;
+	process->sockets[metrics_protocol(socket)][metrics_offload_state(socket)]++;
 	view_queue(in, socket, &packets, &bytes);
 	process->queued_packets += packets;
 	process->queued_bytes += bytes;
 }
 
 /* A row of each type is always there for a process. */
-static bool has_room(const struct metrics *metrics, const struct vma_stats_snapshot *snapshot)
+static bool metrics_has_room_for(const struct metrics *metrics, const struct vma_stats_snapshot *snapshot)
 {
 	return metrics->row_count + snapshot->count + VMA_STATS_TYPE_COUNT + metrics->rows_kept <= METRICS_ROWS_MAX;
 }
@@ -163,7 +163,7 @@ int metrics_add(struct metrics *metrics, const struct options *options, pid_t pi
                 const struct vma_stats_snapshot *snapshot)
 {
 	const struct view_input in = {.options = options, .now = snapshot, .total = snapshot};
-	const bool each = options->per_socket && has_room(metrics, snapshot);
+	const bool each = options->per_socket && metrics_has_room_for(metrics, snapshot);
 	struct metrics_process *process;
 	char escaped[LABELS_BYTES - 32];
 	int rc = 0;
@@ -175,7 +175,7 @@ int metrics_add(struct metrics *metrics, const struct options *options, pid_t pi
 	process += metrics->process_count++;
 	*process = (struct metrics_process){0};
 	snprintf(process->labels, sizeof(process->labels), "pid=\"%d\",comm=\"%s\"", (int)pid,
-	         escape(escaped, sizeof(escaped), comm));
+	         escape_label_value(escaped, sizeof(escaped), comm));
 	/* First those that have gone: each type has a row, so a metric does not come and go. */
 	for (unsigned type = VMA_STATS_TYPE_FREE + 1; type < VMA_STATS_TYPE_COUNT && rc == 0; type++)
 		if (snapshot->retired[type].type == type && (type != VMA_STATS_TYPE_SOCKET || options->fds.count == 0))
@@ -239,7 +239,8 @@ static void write_type(const struct metrics *metrics, const struct options *opti
 	struct metrics_name last = {.family = ""}, name;
 
 	for (size_t i = 0; i < count; i++) {
-		if (!metrics_name(type, &fields[i], &name) || (name.over == METRICS_EACH && !options->per_socket))
+		if (!metrics_name(type, &fields[i], &name) ||
+		    (name.over == METRICS_NOT_AGGREGATED && !options->per_socket))
 			continue;
 		if (strcmp(last.family, name.family) != 0)
 			write_head(out, format, name.family, name.counter ? "_total" : "",
@@ -386,7 +387,7 @@ static int scrape_processes(struct metrics *metrics, const struct options *optio
 }
 
 /* Those from `first` on come first; the list is in order. */
-static void rotate_pids(pid_t *pids, unsigned count, pid_t first)
+static void rotate_pids_to_begin_at(pid_t *pids, unsigned count, pid_t first)
 {
 	static pid_t turned[PROCESSES_MAX];
 	unsigned at = 0;
@@ -406,7 +407,7 @@ int metrics_scrape(const struct options *options, enum metrics_format format, ui
 	struct metrics metrics = {0};
 	int rc;
 
-	rotate_pids(pids, count, first);
+	rotate_pids_to_begin_at(pids, count, first);
 	first = 0;
 	rc = scrape_processes(&metrics, options, pids, count, until_ns, &first);
 	if (rc == 0)

@@ -12,27 +12,27 @@ static const struct exception {
 	enum metrics_over over;
 	double scale;
 } exceptions[] = {
-        {VMA_STATS_TYPE_SOCKET, "tcp_bytes_in", "tcp_in_bytes", true, METRICS_SUM, 1},
-        {VMA_STATS_TYPE_SOCKET, "tcp_bytes_acked", "tcp_acked_bytes", true, METRICS_SUM, 1},
-        {VMA_STATS_TYPE_SOCKET, "rx_migrations", "rx_migrations", true, METRICS_EACH, 1},
-        {VMA_STATS_TYPE_SOCKET, "tx_migrations", "tx_migrations", true, METRICS_EACH, 1},
-        {VMA_STATS_TYPE_SOCKET, "rx_limit_bytes", "rx_limit_bytes", false, METRICS_SUM, 1},
-        {VMA_STATS_TYPE_SOCKET, "rx_queue_max", "rx_queue_max_packets", false, METRICS_MAX, 1},
-        {VMA_STATS_TYPE_SOCKET, "rx_queue_max_bytes", "rx_queue_max_bytes", false, METRICS_MAX, 1},
-        {VMA_STATS_TYPE_SOCKET, "tcp_rtt_usec", "tcp_rtt_seconds", false, METRICS_MAX, 1e-6},
-        {VMA_STATS_TYPE_SOCKET, "tcp_rttvar_usec", "tcp_rtt_variation_seconds", false, METRICS_MAX, 1e-6},
-        {VMA_STATS_TYPE_SOCKET, "tcp_mss", "tcp_segment_max_bytes", false, METRICS_MAX, 1},
-        {VMA_STATS_TYPE_SOCKET, "tcp_cwnd_bytes", "tcp_cwnd_bytes", false, METRICS_SUM, 1},
-        {VMA_STATS_TYPE_SOCKET, "tcp_send_window", "tcp_send_window_bytes", false, METRICS_SUM, 1},
-        {VMA_STATS_TYPE_SOCKET, "tcp_unacked_bytes", "tcp_unacked_bytes", false, METRICS_SUM, 1},
-        {VMA_STATS_TYPE_SOCKET, "tcp_out_of_order_bytes", "tcp_out_of_order_bytes", false, METRICS_SUM, 1},
-        {VMA_STATS_TYPE_CQ, "poll_max", "poll_max_packets", false, METRICS_MAX, 1},
-        {VMA_STATS_TYPE_CQ, "moderation_count", "moderation_packets", false, METRICS_MAX, 1},
-        {VMA_STATS_TYPE_CQ, "moderation_period_usec", "moderation_period_seconds", false, METRICS_MAX, 1e-6},
-        {VMA_STATS_TYPE_CQ, "spare_buffers", "spare_buffers", false, METRICS_SUM, 1},
-        {VMA_STATS_TYPE_BUFPOOL, "buffers", "buffers", false, METRICS_SUM, 1},
-        {VMA_STATS_TYPE_NIC, "flows", "flows", false, METRICS_SUM, 1},
-        {VMA_STATS_TYPE_IOMUX, "polling_cpu", "polling_ratio", false, METRICS_MAX, 0.01},
+        {VMA_STATS_TYPE_SOCKET, "tcp_bytes_in", "tcp_in_bytes", true, METRICS_AGGREGATE_SUM, 1},
+        {VMA_STATS_TYPE_SOCKET, "tcp_bytes_acked", "tcp_acked_bytes", true, METRICS_AGGREGATE_SUM, 1},
+        {VMA_STATS_TYPE_SOCKET, "rx_migrations", "rx_migrations", true, METRICS_NOT_AGGREGATED, 1},
+        {VMA_STATS_TYPE_SOCKET, "tx_migrations", "tx_migrations", true, METRICS_NOT_AGGREGATED, 1},
+        {VMA_STATS_TYPE_SOCKET, "rx_limit_bytes", "rx_limit_bytes", false, METRICS_AGGREGATE_SUM, 1},
+        {VMA_STATS_TYPE_SOCKET, "rx_queue_max", "rx_queue_max_packets", false, METRICS_AGGREGATE_MAX, 1},
+        {VMA_STATS_TYPE_SOCKET, "rx_queue_max_bytes", "rx_queue_max_bytes", false, METRICS_AGGREGATE_MAX, 1},
+        {VMA_STATS_TYPE_SOCKET, "tcp_rtt_usec", "tcp_rtt_seconds", false, METRICS_AGGREGATE_MAX, 1e-6},
+        {VMA_STATS_TYPE_SOCKET, "tcp_rttvar_usec", "tcp_rtt_variation_seconds", false, METRICS_AGGREGATE_MAX, 1e-6},
+        {VMA_STATS_TYPE_SOCKET, "tcp_mss", "tcp_segment_max_bytes", false, METRICS_AGGREGATE_MAX, 1},
+        {VMA_STATS_TYPE_SOCKET, "tcp_cwnd_bytes", "tcp_cwnd_bytes", false, METRICS_AGGREGATE_SUM, 1},
+        {VMA_STATS_TYPE_SOCKET, "tcp_send_window", "tcp_send_window_bytes", false, METRICS_AGGREGATE_SUM, 1},
+        {VMA_STATS_TYPE_SOCKET, "tcp_unacked_bytes", "tcp_unacked_bytes", false, METRICS_AGGREGATE_SUM, 1},
+        {VMA_STATS_TYPE_SOCKET, "tcp_out_of_order_bytes", "tcp_out_of_order_bytes", false, METRICS_AGGREGATE_SUM, 1},
+        {VMA_STATS_TYPE_CQ, "poll_max", "poll_max_packets", false, METRICS_AGGREGATE_MAX, 1},
+        {VMA_STATS_TYPE_CQ, "moderation_count", "moderation_packets", false, METRICS_AGGREGATE_MAX, 1},
+        {VMA_STATS_TYPE_CQ, "moderation_period_usec", "moderation_period_seconds", false, METRICS_AGGREGATE_MAX, 1e-6},
+        {VMA_STATS_TYPE_CQ, "spare_buffers", "spare_buffers", false, METRICS_AGGREGATE_SUM, 1},
+        {VMA_STATS_TYPE_BUFPOOL, "buffers", "buffers", false, METRICS_AGGREGATE_SUM, 1},
+        {VMA_STATS_TYPE_NIC, "flows", "flows", false, METRICS_AGGREGATE_SUM, 1},
+        {VMA_STATS_TYPE_IOMUX, "polling_cpu", "polling_ratio", false, METRICS_AGGREGATE_MAX, 0.01},
 };
 
 /* Counters of one family: what follows the prefix is the reason. */
@@ -45,7 +45,7 @@ static const struct reasons {
         {VMA_STATS_TYPE_CQ, "drop_", "dropped_packets", "packets polled and dropped, by reason"},
 };
 
-static const struct exception *exception_of(enum vma_stats_type type, const char *field)
+static const struct exception *metrics_name_exception_of(enum vma_stats_type type, const char *field)
 {
 	for (unsigned i = 0; i < sizeof(exceptions) / sizeof(exceptions[0]); i++)
 		if (exceptions[i].type == type && strcmp(exceptions[i].field, field) == 0)
@@ -53,7 +53,7 @@ static const struct exception *exception_of(enum vma_stats_type type, const char
 	return NULL;
 }
 
-static const struct reasons *reasons_of(enum vma_stats_type type, const char *field)
+static const struct reasons *metrics_reason_family_of(enum vma_stats_type type, const char *field)
 {
 	for (unsigned i = 0; i < sizeof(reasons) / sizeof(reasons[0]); i++)
 		if (reasons[i].type == type && strncmp(field, reasons[i].prefix, strlen(reasons[i].prefix)) == 0)
@@ -84,20 +84,20 @@ static bool is_wake_bucket(enum vma_stats_type type, const char *field)
 
 enum metrics_over metrics_over(enum vma_stats_type type, const struct vma_stats_field *field)
 {
-	const struct exception *exception = exception_of(type, field->name);
+	const struct exception *exception = metrics_name_exception_of(type, field->name);
 
-	return exception != NULL ? exception->over : METRICS_SUM;
+	return exception != NULL ? exception->over : METRICS_AGGREGATE_SUM;
 }
 
 bool metrics_name(enum vma_stats_type type, const struct vma_stats_field *field, struct metrics_name *out)
 {
-	const struct exception *exception = exception_of(type, field->name);
-	const struct reasons *family = reasons_of(type, field->name);
+	const struct exception *exception = metrics_name_exception_of(type, field->name);
+	const struct reasons *family = metrics_reason_family_of(type, field->name);
 	const char *name = field->name;
 
 	if ((exception == NULL && field->kind != VMA_STATS_COUNT) || is_wake_bucket(type, field->name))
 		return false;
-	*out = (struct metrics_name){.help = field->text, .counter = true, .over = METRICS_SUM, .scale = 1};
+	*out = (struct metrics_name){.help = field->text, .counter = true, .over = METRICS_AGGREGATE_SUM, .scale = 1};
 	if (exception != NULL) {
 		name = exception->name;
 		out->counter = exception->counter;

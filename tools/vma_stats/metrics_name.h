@@ -14,7 +14,11 @@
 #include <vma/stats_read.h>
 
 /* How the values of several objects become one of their process. */
-enum metrics_over { METRICS_SUM, METRICS_MAX, METRICS_EACH /* they do not: it is shown of each object only */ };
+enum metrics_over {
+	METRICS_AGGREGATE_SUM,
+	METRICS_AGGREGATE_MAX,
+	METRICS_NOT_AGGREGATED /* they do not: it is shown of each object only */
+};
 
 struct metrics_name {
 	char family[64];         /* without the counter's "_total" */

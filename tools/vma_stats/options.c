@@ -107,7 +107,7 @@ static bool parse_level(const char *text, int *level)
 	return true;
 }
 
-static bool take_number(const char *text, long least, long most, int *to)
+static bool parse_number_option(const char *text, long least, long most, int *to)
 {
 	long value;
 
@@ -118,9 +118,9 @@ static bool take_number(const char *text, long least, long most, int *to)
 }
 
 /* The level may be a word of its own behind the descriptor. */
-static bool take_dump(struct options *options, int argc, char **argv)
+static bool parse_dump_option(struct options *options, int argc, char **argv)
 {
-	if (!take_number(optarg, 0, 1000000000, &options->dump_fd))
+	if (!parse_number_option(optarg, 0, 1000000000, &options->dump_fd))
 		return false;
 	if (optind < argc && argv[optind][0] != '-' && parse_level(argv[optind], &options->dump_level))
 		optind++;
@@ -134,7 +134,7 @@ static bool take_option(struct options *options, int key, int argc, char **argv)
 
 	switch (key) {
 	case 'p':
-		right = take_number(optarg, 1, INT32_MAX, &options->pid);
+		right = parse_number_option(optarg, 1, INT32_MAX, &options->pid);
 		break;
 	case 'k':
 		options->directory = optarg;
@@ -147,32 +147,32 @@ static bool take_option(struct options *options, int key, int argc, char **argv)
 		options->forbid_clean = true;
 		break;
 	case 'i':
-		right = take_number(optarg, 1, 1000000, &number);
+		right = parse_number_option(optarg, 1, 1000000, &number);
 		options->interval = (unsigned)number;
 		break;
 	case 'c':
-		right = take_number(optarg, 0, INT32_MAX, &number);
+		right = parse_number_option(optarg, 0, INT32_MAX, &number);
 		options->cycles = (unsigned)number;
 		break;
 	case 'v':
-		right = take_number(optarg, VIEW_BASIC, VIEW_WHY, &number);
+		right = parse_number_option(optarg, VIEW_BASIC, VIEW_WHY, &number);
 		options->view = (enum options_view)number;
 		break;
 	case 'd':
-		right = take_number(optarg, 1, 2, &number);
+		right = parse_number_option(optarg, 1, 2, &number);
 		options->deltas = number == 2;
 		break;
 	case 'z':
 		options->zero = true;
 		break;
 	case 'l':
-		right = take_number(optarg, 1, 7, &options->log_level);
+		right = parse_number_option(optarg, 1, 7, &options->log_level);
 		break;
 	case 'D':
-		right = take_number(optarg, 0, 3, &options->details_level);
+		right = parse_number_option(optarg, 0, 3, &options->details_level);
 		break;
 	case 'S':
-		right = take_dump(options, argc, argv);
+		right = parse_dump_option(options, argc, argv);
 		break;
 	case 's':
 		right = fd_list_parse(&options->fds, optarg);
@@ -223,7 +223,7 @@ static bool take_option(struct options *options, int key, int argc, char **argv)
 /* Metrics are neither a view nor a request. NULL: the options go together. */
 static const char *find_conflict(const struct options *options)
 {
-	if (options->report && (options->has_view || options_act(options) || options->fds.count != 0 ||
+	if (options->report && (options->has_view || options_request_action(options) || options->fds.count != 0 ||
 	                        options->openmetrics || options->listen != NULL))
 		return "--report goes with -p, -n, -k, -F and -o only";
 	if (options->output != NULL && !options->report)
@@ -231,11 +231,13 @@ static const char *find_conflict(const struct options *options)
 	if (options->openmetrics && options->listen != NULL)
 		return "--openmetrics and --listen do not go together";
 	if (options->openmetrics || options->listen != NULL)
-		return options->has_view || options_act(options) ? "metrics go with -p, -n, -k, -F and -s only" : NULL;
+		return options->has_view || options_request_action(options)
+		               ? "metrics go with -p, -n, -k, -F and -s only"
+		               : NULL;
 	if (options->tcp && (options->view != 0 || options->deltas || options->json))
 		return "--tcp does not go with a view, deltas, --json or --assert-offloaded";
 	if (options->top &&
-	    (options->view != 0 || options->deltas || options->json || options->tcp || options_act(options)))
+	    (options->view != 0 || options->deltas || options->json || options->tcp || options_request_action(options)))
 		return "--top goes with -p, -n, -k, -F, -s, -i and -c only";
 	return options->per_socket ? "--per-socket goes with --openmetrics or --listen only" : NULL;
 }
@@ -295,7 +297,7 @@ enum options_result options_parse(struct options *options, int argc, char **argv
 	return OPTIONS_RUN;
 }
 
-bool options_act(const struct options *options)
+bool options_request_action(const struct options *options)
 {
 	return options->zero || options->log_level != OPTIONS_NONE || options->details_level != OPTIONS_NONE ||
 	       options->dump_fd != OPTIONS_NONE;

@@ -31,7 +31,7 @@ static bool read_of_process(pid_t pid, const char *file, char text[PROCESSES_NAM
 	return true;
 }
 
-static const char *base_of(const char *path)
+static const char *file_name_of_path(const char *path)
 {
 	const char *slash = strrchr(path, '/');
 
@@ -39,13 +39,13 @@ static const char *base_of(const char *path)
 }
 
 /* The kernel's name of the program is cut after 15 bytes, so the command's first word counts, too. */
-static bool has_name(pid_t pid, const char *name)
+static bool process_has_name(pid_t pid, const char *name)
 {
 	char text[PROCESSES_NAME_BYTES];
 
 	if (read_of_process(pid, "comm", text) && strcmp(text, name) == 0)
 		return true;
-	return read_of_process(pid, "cmdline", text) && strcmp(base_of(text), name) == 0;
+	return read_of_process(pid, "cmdline", text) && strcmp(file_name_of_path(text), name) == 0;
 }
 
 unsigned processes_find(const struct options *options, pid_t pids[PROCESSES_MAX])
@@ -55,7 +55,7 @@ unsigned processes_find(const struct options *options, pid_t pids[PROCESSES_MAX]
 
 	for (int i = 0; i < all; i++)
 		if ((options->pid == 0 || options->pid == pids[i]) &&
-		    (options->name == NULL || has_name(pids[i], options->name)))
+		    (options->name == NULL || process_has_name(pids[i], options->name)))
 			pids[n++] = pids[i];
 	return n;
 }

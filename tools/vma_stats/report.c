@@ -62,7 +62,7 @@ static const char *clean_name(const char *name, char clean[IF_NAMESIZE])
 
 /* ---- the process ---- */
 
-bool report_may_show(const char *entry)
+bool environment_entry_may_be_shown(const char *entry)
 {
 	return strncmp(entry, "VMA_", 4) == 0 || strncmp(entry, "XLIO_", 5) == 0;
 }
@@ -95,7 +95,7 @@ static void print_parameters(FILE *out, const char *environment, size_t bytes)
 		return;
 	}
 	for (size_t at = 0; at < bytes; at += strlen(environment + at) + 1) {
-		if (!report_may_show(environment + at))
+		if (!environment_entry_may_be_shown(environment + at))
 			continue;
 		print_line(out, environment + at);
 	}

@@ -17,6 +17,6 @@
 /* What it says of interfaces is of the process's network namespace: this process goes there, if it may. */
 void report_write(const struct options *options, const struct vma_stats_view *view, pid_t pid, FILE *out);
 /* A parameter of an environment, "NAME=value", that may be shown. */
-bool report_may_show(const char *entry);
+bool environment_entry_may_be_shown(const char *entry);
 
 #endif

@@ -36,12 +36,12 @@ static uint64_t top_now_ns(void)
 
 /* ---- signals: they come only while it waits, so none is missed between a look and a wait ---- */
 
-static volatile sig_atomic_t told_to_end;
+static volatile sig_atomic_t top_should_end;
 
 static void note_signal(int signal)
 {
 	(void)signal;
-	told_to_end = 1;
+	top_should_end = 1;
 }
 
 static void take_signals(struct top *top)
@@ -118,7 +118,7 @@ static int run_screens(struct top *top)
 {
 	int rc = read_host(top);
 
-	while (rc == 0 && !top->state.ended && told_to_end == 0) {
+	while (rc == 0 && !top->state.ended && top_should_end == 0) {
 		draw_top(top);
 		if (top->options->cycles != 0 && top->screens == top->options->cycles)
 			break;

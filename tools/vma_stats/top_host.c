@@ -33,7 +33,7 @@ void top_host_fini(struct top_host *host)
 }
 
 /* The list becomes that of `pids`; those that were in it keep what they have. Both are in order. */
-static int merge_pids(struct top_host *host, const pid_t *pids, size_t count)
+static int top_host_merge_pids(struct top_host *host, const pid_t *pids, size_t count)
 {
 	struct top_process *merged = calloc(count + 1, sizeof(*merged));
 	size_t at = 0;
@@ -86,7 +86,7 @@ static int read_process(struct top_host *host, struct top_process *process, cons
 }
 
 /* Rows that are a process's, or are kept for it. */
-static size_t rows_of(const struct top_process *process)
+static size_t top_process_row_count(const struct top_process *process)
 {
 	return process->sockets.count > TOP_ROWS_SURE ? process->sockets.count : TOP_ROWS_SURE;
 }
@@ -99,14 +99,14 @@ static int read_processes(struct top_host *host, const struct options *options, 
 	int rc = 0;
 
 	for (size_t i = 0; i < host->count; i++)
-		rows += rows_of(&host->processes[i]);
+		rows += top_process_row_count(&host->processes[i]);
 	for (; n < host->count && rc == 0 && (n == 0 || host_now_ns() < until_ns); n++) {
 		struct top_process *process = &host->processes[(first + n) % host->count];
 
-		rows -= rows_of(process);
+		rows -= top_process_row_count(process);
 		rc = read_process(host, process, options,
 		                  rows + TOP_ROWS_SURE < TOP_ROWS_MAX ? TOP_ROWS_MAX - rows : TOP_ROWS_SURE);
-		rows += rows_of(process);
+		rows += top_process_row_count(process);
 	}
 	host->put_off = (unsigned)(host->count - n);
 	host->next = n < host->count ? (first + n) % host->count : 0;
@@ -117,7 +117,7 @@ int top_host_read(struct top_host *host, const struct options *options, uint64_t
 {
 	static pid_t pids[PROCESSES_MAX];
 	const uint64_t until_ns = host_now_ns() + budget_ns;
-	int rc = merge_pids(host, pids, processes_find(options, pids));
+	int rc = top_host_merge_pids(host, pids, processes_find(options, pids));
 
 	host->unreadable = 0;
 	if (rc == 0)

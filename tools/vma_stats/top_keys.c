@@ -29,7 +29,7 @@ const char *const top_help[] = {
 
 /* ---- the cursor ---- */
 
-static bool is_followed(const struct top_state *state, const struct top_line *line)
+static bool top_line_is_followed(const struct top_state *state, const struct top_line *line)
 {
 	return line->process->pid == state->follows.pid && line->row->place == state->follows.place &&
 	       line->row->sequence == state->follows.sequence;
@@ -40,7 +40,7 @@ void top_place_cursor(struct top_state *state, const struct top_table *table, un
 	if (state->follows.pid != 0) {
 		size_t i = 0;
 
-		while (i < table->count && !is_followed(state, &table->lines[i]))
+		while (i < table->count && !top_line_is_followed(state, &table->lines[i]))
 			i++;
 		if (i < table->count)
 			state->cursor = i;
@@ -223,7 +223,7 @@ static size_t add_rates(char *text, const double *rates, const char *name, enum 
 	return (size_t)sprintf(text, "%s %s/s, %s MB/s   ", name, number, megabytes);
 }
 
-static void say_sums(char text[TOP_LINE_BYTES], const struct top_table *table)
+static void top_text_of_sums(char text[TOP_LINE_BYTES], const struct top_table *table)
 {
 	char number[TOP_NUMBER_BYTES];
 	size_t n = add_rates(text, table->rates, "rx", TOP_RX_PACKETS, TOP_RX_BYTES);
@@ -233,11 +233,11 @@ static void say_sums(char text[TOP_LINE_BYTES], const struct top_table *table)
 	sprintf(text + n, "drops %s/s", number);
 }
 
-static void say_choice(char text[TOP_LINE_BYTES], const struct top_state *state, const struct top_host *host)
+static void top_text_of_choice(char text[TOP_LINE_BYTES], const struct top_state *state, const struct top_host *host)
 {
 	const struct top_choice *const choice = &state->choice;
 	int n = sprintf(text, "sort %s, %s", top_heading(choice->sort),
-	                top_column_falls(choice->sort) != choice->reverse ? "falling" : "rising");
+	                top_column_sorts_descending(choice->sort) != choice->reverse ? "falling" : "rising");
 
 	if (state->paused)
 		n += sprintf(text + n, "; paused");
@@ -261,9 +261,9 @@ void top_head_text(char text[TOP_LINE_BYTES], unsigned line, const struct top_st
 		        state->interval, table->processes, table->sockets[TOP_OFFLOADED], table->sockets[TOP_BY_KERNEL],
 		        table->sockets[TOP_UNDECIDED]);
 	else if (line == 1)
-		say_sums(text, table);
+		top_text_of_sums(text, table);
 	else
-		say_choice(text, state, host);
+		top_text_of_choice(text, state, host);
 }
 
 void top_prompt_text(char text[TOP_LINE_BYTES], const struct top_state *state)

@@ -50,7 +50,8 @@ static void describe_row(struct top_row *row, const struct view_input *in, const
 }
 
 /* Both are in the order of places, so one pass finds all pairs. */
-static const struct top_row *row_before(const struct top_rows *before, const struct vma_stats_item *item, size_t *at)
+static const struct top_row *top_row_of_previous_reading(const struct top_rows *before,
+                                                         const struct vma_stats_item *item, size_t *at)
 {
 	while (*at < before->count && before->rows[*at].place < item->place)
 		++*at;
@@ -61,7 +62,7 @@ static const struct top_row *row_before(const struct top_rows *before, const str
 }
 
 /* A counter that is less than before was zeroed meanwhile. */
-static void measure_row(struct top_row *row, const struct top_row *before, double seconds)
+static void top_row_compute_rates(struct top_row *row, const struct top_row *before, double seconds)
 {
 	for (unsigned i = 0; i < TOP_RATES; i++)
 		if (row->counts[i] > before->counts[i] && seconds > 0)
@@ -97,9 +98,9 @@ int top_rows_update(struct top_rows *rows, const struct options *options, const 
 		if (!view_is_socket(&in, &now->items[i]))
 			continue;
 		describe_row(&fresh[n], &in, &now->items[i]);
-		before = row_before(rows, &now->items[i], &at);
+		before = top_row_of_previous_reading(rows, &now->items[i], &at);
 		if (before != NULL)
-			measure_row(&fresh[n], before, seconds);
+			top_row_compute_rates(&fresh[n], before, seconds);
 		n++;
 	}
 	free(rows->rows);

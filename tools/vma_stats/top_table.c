@@ -13,7 +13,7 @@ void top_table_fini(struct top_table *table)
 	*table = (struct top_table){0};
 }
 
-bool top_column_falls(enum top_column column)
+bool top_column_sorts_descending(enum top_column column)
 {
 	return column >= TOP_RX;
 }
@@ -96,7 +96,7 @@ static int compare_lines(const void *a, const void *b, void *arg)
 	const int order = compare_column(x, y, choice->sort);
 
 	if (order != 0)
-		return top_column_falls(choice->sort) != choice->reverse ? -order : order;
+		return top_column_sorts_descending(choice->sort) != choice->reverse ? -order : order;
 	if (x->process->pid != y->process->pid)
 		return COMPARE(x->process->pid, y->process->pid);
 	return x->row->fd != y->row->fd ? COMPARE(x->row->fd, y->row->fd) : COMPARE(x->row->place, y->row->place);
@@ -104,7 +104,7 @@ static int compare_lines(const void *a, const void *b, void *arg)
 
 /* ---- lines ---- */
 
-static bool is_chosen(const struct top_process *process, const struct top_choice *choice)
+static bool top_process_is_chosen(const struct top_process *process, const struct top_choice *choice)
 {
 	return process->view != NULL && (choice->only == 0 || process->pid == choice->only) &&
 	       strstr(process->name, choice->filter) != NULL;
@@ -146,7 +146,7 @@ int top_table_fill(struct top_table *table, const struct top_host *host, const s
 		return -ENOMEM;
 	*table = (struct top_table){.lines = table->lines, .room = table->room};
 	for (size_t i = 0; i < host->count; i++)
-		if (is_chosen(&host->processes[i], choice))
+		if (top_process_is_chosen(&host->processes[i], choice))
 			add_process_lines(table, &host->processes[i]);
 	qsort_r(table->lines, table->count, sizeof(*table->lines), compare_lines, (void *)choice);
 	return 0;

@@ -53,7 +53,7 @@ void top_table_fini(struct top_table *table);
 /* 0 or -ENOMEM. */
 int top_table_fill(struct top_table *table, const struct top_host *host, const struct top_choice *choice);
 /* Whether a column's numbers fall unless they are reversed. */
-bool top_column_falls(enum top_column column);
+bool top_column_sorts_descending(enum top_column column);
 /* "yes", "new", or in one word why not: "rule". At most 13 bytes. */
 const char *top_offload_word(const struct top_row *row, char word[16]);
 

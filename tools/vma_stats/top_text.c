@@ -163,7 +163,7 @@ void top_cell(char text[TOP_CELL_BYTES], const struct top_line *line, enum top_c
 /* ---- columns ---- */
 
 /* Columns of one width, and the trend, which has what is left, do not depend on what is in them. */
-static bool column_grows(enum top_column column)
+static bool top_column_width_depends_on_text(enum top_column column)
 {
 	return columns[column].least != columns[column].most && column != TOP_TREND;
 }
@@ -176,7 +176,9 @@ void top_widths_grow(struct top_widths *widths, const struct top_table *table)
 		unsigned *const width = &widths->of[column];
 
 		*width = *width < columns[column].least ? columns[column].least : *width;
-		for (size_t i = 0; column_grows(column) && i < table->count && *width < columns[column].most; i++) {
+		for (size_t i = 0;
+		     top_column_width_depends_on_text(column) && i < table->count && *width < columns[column].most;
+		     i++) {
 			size_t len;
 
 			top_cell(text, &table->lines[i], column, 0, false);
@@ -188,53 +190,57 @@ void top_widths_grow(struct top_widths *widths, const struct top_table *table)
 }
 
 /* The columns that are shown so far. */
-struct fit {
+struct top_columns_fit {
 	unsigned width[TOP_COLUMNS]; /* 0: it is not */
 	unsigned used, room;         /* characters, with the blanks between columns */
 };
 
-static void fit_column(struct fit *fit, const struct top_widths *widths, enum top_column column)
+static void top_fit_column(struct top_columns_fit *top_columns_fit, const struct top_widths *widths,
+                           enum top_column column)
 {
-	const unsigned wanted = widths->of[column] + (fit->used != 0);
+	const unsigned wanted = widths->of[column] + (top_columns_fit->used != 0);
 
-	if (fit->width[column] != 0 || (fit->used != 0 && fit->used + wanted > fit->room))
+	if (top_columns_fit->width[column] != 0 ||
+	    (top_columns_fit->used != 0 && top_columns_fit->used + wanted > top_columns_fit->room))
 		return;
-	fit->width[column] = widths->of[column];
-	fit->used += wanted;
+	top_columns_fit->width[column] = widths->of[column];
+	top_columns_fit->used += wanted;
 }
 
 /* The trend has what is left; if not even the first column has room, it is cut. */
-static void give_trend_column_spare_width(struct fit *fit)
+static void give_trend_column_spare_width(struct top_columns_fit *top_columns_fit)
 {
-	const unsigned left = fit->used < fit->room ? fit->room - fit->used : 0;
-	const unsigned more = columns[TOP_TREND].most - fit->width[TOP_TREND];
+	const unsigned left =
+	        top_columns_fit->used < top_columns_fit->room ? top_columns_fit->room - top_columns_fit->used : 0;
+	const unsigned more = columns[TOP_TREND].most - top_columns_fit->width[TOP_TREND];
 
-	if (fit->width[TOP_TREND] != 0)
-		fit->width[TOP_TREND] += more < left ? more : left;
-	if (fit->used > fit->room)
-		fit->width[TOP_PID] = fit->room;
+	if (top_columns_fit->width[TOP_TREND] != 0)
+		top_columns_fit->width[TOP_TREND] += more < left ? more : left;
+	if (top_columns_fit->used > top_columns_fit->room)
+		top_columns_fit->width[TOP_PID] = top_columns_fit->room;
 }
 
 void top_layout_fit(struct top_layout *layout, const struct top_widths *widths, unsigned skip, unsigned room)
 {
-	static const enum top_column by_worth[] = {TOP_PID,     TOP_PROGRAM, TOP_RX,    TOP_TX,    TOP_FD,
-	                                           TOP_TYPE,    TOP_OFFLOAD, TOP_LOCAL, TOP_RX_MB, TOP_TX_MB,
-	                                           TOP_DROPPED, TOP_READY,   TOP_PEER,  TOP_TREND};
-	struct fit fit = {.room = room};
+	static const enum top_column top_columns_by_importance[] = {
+	        TOP_PID,   TOP_PROGRAM, TOP_RX,    TOP_TX,      TOP_FD,    TOP_TYPE, TOP_OFFLOAD,
+	        TOP_LOCAL, TOP_RX_MB,   TOP_TX_MB, TOP_DROPPED, TOP_READY, TOP_PEER, TOP_TREND};
+	struct top_columns_fit top_columns_fit = {.room = room};
 
-	_Static_assert(sizeof(by_worth) / sizeof(by_worth[0]) == TOP_COLUMNS, "each column has its worth");
-	fit_column(&fit, widths, TOP_PID);
+	_Static_assert(sizeof(top_columns_by_importance) / sizeof(top_columns_by_importance[0]) == TOP_COLUMNS,
+	               "each column has its worth");
+	top_fit_column(&top_columns_fit, widths, TOP_PID);
 	if (skip != 0)
-		fit_column(&fit, widths, TOP_LOCAL + skip);
+		top_fit_column(&top_columns_fit, widths, TOP_LOCAL + skip);
 	for (unsigned i = 0; i < TOP_COLUMNS; i++)
-		if (by_worth[i] < TOP_LOCAL || by_worth[i] >= TOP_LOCAL + skip)
-			fit_column(&fit, widths, by_worth[i]);
-	give_trend_column_spare_width(&fit);
+		if (top_columns_by_importance[i] < TOP_LOCAL || top_columns_by_importance[i] >= TOP_LOCAL + skip)
+			top_fit_column(&top_columns_fit, widths, top_columns_by_importance[i]);
+	give_trend_column_spare_width(&top_columns_fit);
 	layout->count = 0;
 	for (enum top_column column = 0; column < TOP_COLUMNS; column++)
-		if (fit.width[column] != 0) {
+		if (top_columns_fit.width[column] != 0) {
 			layout->cells[layout->count].column = column;
-			layout->cells[layout->count++].width = fit.width[column];
+			layout->cells[layout->count++].width = top_columns_fit.width[column];
 		}
 }
 

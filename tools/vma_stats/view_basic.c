@@ -75,7 +75,7 @@ struct calls {
 	uint64_t os_ready, ready, timeouts, errors, hits, misses, polling_cpu;
 };
 
-static void add_calls(struct calls *calls, const struct vma_stats_iomux *iomux)
+static void iomux_calls_add(struct calls *calls, const struct vma_stats_iomux *iomux)
 {
 	const uint64_t cpu = view_count(&iomux->polling_cpu);
 
@@ -88,14 +88,14 @@ static void add_calls(struct calls *calls, const struct vma_stats_iomux *iomux)
 	calls->polling_cpu = cpu > calls->polling_cpu ? cpu : calls->polling_cpu;
 }
 
-static void print_calls(const struct view_input *in, const char *name)
+static void print_iomux_calls(const struct view_input *in, const char *name)
 {
 	struct calls calls = {0};
 	const size_t len = strlen(name);
 
 	for (size_t i = 0; i < in->now->count; i++)
 		if (in->now->items[i].type == VMA_STATS_TYPE_IOMUX && strncmp(in->now->items[i].name, name, len) == 0)
-			add_calls(&calls, &in->now->items[i].iomux);
+			iomux_calls_add(&calls, &in->now->items[i].iomux);
 	if (calls.os_ready + calls.ready + calls.timeouts + calls.errors + calls.hits + calls.misses == 0)
 		return;
 	fprintf(in->out,
@@ -105,7 +105,7 @@ static void print_calls(const struct view_input *in, const char *name)
 	        calls.polling_cpu);
 }
 
-static void print_unseen(const struct view_input *in)
+static void print_sockets_without_counters(const struct view_input *in)
 {
 	const struct vma_stats_item *process = vma_stats_snapshot_find(in->now, VMA_STATS_TYPE_PROCESS, "process");
 	const uint64_t unseen = process != NULL ? view_count(&process->process.sockets_unseen) : 0;
@@ -120,10 +120,10 @@ void view_basic(const struct view_input *in)
 	for (size_t i = 0; i < in->now->count; i++)
 		if (view_is_socket(in, &in->now->items[i]))
 			print_socket(in, &in->now->items[i].socket);
-	print_calls(in, "select");
-	print_calls(in, "poll");
-	print_calls(in, "epoll_wait");
+	print_iomux_calls(in, "select");
+	print_iomux_calls(in, "poll");
+	print_iomux_calls(in, "epoll_wait");
 	if (in->options->view == VIEW_EXTRA)
-		print_unseen(in);
+		print_sockets_without_counters(in);
 	fputs("--------------------------------------------------------------------------\n", in->out);
 }

@@ -102,31 +102,31 @@ static void print_full_socket(const struct view_input *in, const struct vma_stat
 	print_tcp(in, socket);
 }
 
-static void print_amount(FILE *out, const char *label, uint64_t amount)
+static void print_labelled_number(FILE *out, const char *label, uint64_t amount)
 {
 	fprintf(out, "%-18s%13" PRIu64 "\n", label, amount);
 }
 
 /* The block of another type that belongs to the same ring: they have one name. */
-static const struct vma_stats_item *related(const struct view_input *in, const struct vma_stats_item *item,
-                                            enum vma_stats_type type)
+static const struct vma_stats_item *
+stats_block_of_same_ring(const struct view_input *in, const struct vma_stats_item *item, enum vma_stats_type type)
 {
 	return vma_stats_snapshot_find(in->now, type, item->name);
 }
 
 static void print_cq(const struct view_input *in, const struct vma_stats_item *item, unsigned number)
 {
-	const struct vma_stats_item *nic = related(in, item, VMA_STATS_TYPE_NIC);
+	const struct vma_stats_item *nic = stats_block_of_same_ring(in, item, VMA_STATS_TYPE_NIC);
 	const struct vma_stats_cq *cq = &item->cq;
 	uint64_t dropped = view_count(&cq->drop_no_memory) + view_count(&cq->drop_chain);
 
 	if (nic != NULL)
 		dropped += view_count(&nic->nic.rx_dropped);
 	fprintf(in->out, RULE "        CQ=[%u]\n", number);
-	print_amount(in->out, "Packets dropped:", dropped);
-	print_amount(in->out, "Packets queue len:", 0); /* what is polled goes on at once */
-	print_amount(in->out, "Drained max:", view_count(&cq->poll_max));
-	print_amount(in->out, "Buffer pool size:", view_count(&cq->spare_buffers));
+	print_labelled_number(in->out, "Packets dropped:", dropped);
+	print_labelled_number(in->out, "Packets queue len:", 0); /* what is polled goes on at once */
+	print_labelled_number(in->out, "Drained max:", view_count(&cq->poll_max));
+	print_labelled_number(in->out, "Buffer pool size:", view_count(&cq->spare_buffers));
 	fputs(RULE, in->out);
 }
 
@@ -141,7 +141,7 @@ static void print_pair(FILE *out, const char *label, uint64_t first, uint64_t se
 
 static void print_ring(const struct view_input *in, const struct vma_stats_item *item, unsigned number)
 {
-	const struct vma_stats_item *cq = related(in, item, VMA_STATS_TYPE_CQ);
+	const struct vma_stats_item *cq = stats_block_of_same_ring(in, item, VMA_STATS_TYPE_CQ);
 	const struct vma_stats_ring *ring = &item->ring;
 
 	fprintf(in->out, RULE "        RING_ETH=[%u]\n", number);
@@ -165,8 +165,8 @@ static void print_pool(const struct view_input *in, const struct vma_stats_item 
 	const bool sends = strncmp(item->name, "tx", 2) == 0;
 
 	fprintf(in->out, RULE "        BUFFER_POOL(%s)=[%u]\n", sends ? "TX" : "RX", number);
-	print_amount(in->out, "Size:", view_count(&item->bufpool.buffers));
-	print_amount(in->out, "No buffers error:", view_count(&item->bufpool.exhausted));
+	print_labelled_number(in->out, "Size:", view_count(&item->bufpool.buffers));
+	print_labelled_number(in->out, "No buffers error:", view_count(&item->bufpool.exhausted));
 }
 
 static void print_wakes(const struct view_input *in)

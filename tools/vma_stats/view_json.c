@@ -12,28 +12,31 @@
 
 /* What a socket's object has, beside "fd". */
 enum socket_part {
-	PART_IDENTITY = 1 << 0, /* names, state, inode */
-	PART_REASON = 1 << 1,   /* why it is offloaded or not */
-	PART_GROUPS = 1 << 2,
-	PART_QUEUE = 1 << 3, /* what waits to be received */
-	PART_COUNTERS = 1 << 4,
-	PART_ALL = (1 << 5) - 1,
+	SOCKET_PART_IDENTITY = 1 << 0, /* names, state, inode */
+	SOCKET_PART_REASON = 1 << 1,   /* why it is offloaded or not */
+	SOCKET_PART_GROUPS = 1 << 2,
+	SOCKET_PART_QUEUE = 1 << 3, /* what waits to be received */
+	SOCKET_PART_COUNTERS = 1 << 4,
+	SOCKET_PARTS_ALL = (1 << 5) - 1,
 };
 
-#define BLOCK(type) (1U << VMA_STATS_TYPE_##type)
+#define STATS_TYPE_BIT(type) (1U << VMA_STATS_TYPE_##type)
 static const struct {
 	const char *name;
 	unsigned parts, blocks; /* of a socket; the types of blocks beside sockets */
 } contents[] = {
-        [VIEW_BASIC] = {"basic", PART_COUNTERS, BLOCK(IOMUX)},
-        [VIEW_EXTRA] = {"extra", PART_COUNTERS | PART_QUEUE, BLOCK(IOMUX) | BLOCK(PROCESS)},
-        [VIEW_FULL] = {"full", PART_IDENTITY | PART_GROUPS | PART_QUEUE | PART_COUNTERS,
-                       BLOCK(CQ) | BLOCK(RING) | BLOCK(NIC) | BLOCK(BUFPOOL) | BLOCK(PROCESS)},
-        [VIEW_GROUPS] = {"groups", PART_GROUPS, 0},
-        [VIEW_NETSTAT] = {"netstat", PART_IDENTITY, 0},
-        [VIEW_WHY] = {"why", PART_IDENTITY | PART_REASON | PART_QUEUE | PART_COUNTERS, 0},
-        [VIEW_ALL] = {"all", PART_ALL,
-                      BLOCK(IOMUX) | BLOCK(CQ) | BLOCK(RING) | BLOCK(NIC) | BLOCK(BUFPOOL) | BLOCK(PROCESS)},
+        [VIEW_BASIC] = {"basic", SOCKET_PART_COUNTERS, STATS_TYPE_BIT(IOMUX)},
+        [VIEW_EXTRA] = {"extra", SOCKET_PART_COUNTERS | SOCKET_PART_QUEUE,
+                        STATS_TYPE_BIT(IOMUX) | STATS_TYPE_BIT(PROCESS)},
+        [VIEW_FULL] = {"full", SOCKET_PART_IDENTITY | SOCKET_PART_GROUPS | SOCKET_PART_QUEUE | SOCKET_PART_COUNTERS,
+                       STATS_TYPE_BIT(CQ) | STATS_TYPE_BIT(RING) | STATS_TYPE_BIT(NIC) | STATS_TYPE_BIT(BUFPOOL) |
+                               STATS_TYPE_BIT(PROCESS)},
+        [VIEW_GROUPS] = {"groups", SOCKET_PART_GROUPS, 0},
+        [VIEW_NETSTAT] = {"netstat", SOCKET_PART_IDENTITY, 0},
+        [VIEW_WHY] = {"why", SOCKET_PART_IDENTITY | SOCKET_PART_REASON | SOCKET_PART_QUEUE | SOCKET_PART_COUNTERS, 0},
+        [VIEW_ALL] = {"all", SOCKET_PARTS_ALL,
+                      STATS_TYPE_BIT(IOMUX) | STATS_TYPE_BIT(CQ) | STATS_TYPE_BIT(RING) | STATS_TYPE_BIT(NIC) |
+                              STATS_TYPE_BIT(BUFPOOL) | STATS_TYPE_BIT(PROCESS)},
 };
 
 static const struct {
@@ -45,7 +48,7 @@ static const struct {
 };
 
 /* A new object, or the end of the program. */
-static struct json_object *json_made(struct json_object *object)
+static struct json_object *json_object_or_exit(struct json_object *object)
 {
 	if (object == NULL) {
 		fputs("vmastat: out of memory\n", stderr);
@@ -54,20 +57,20 @@ static struct json_object *json_made(struct json_object *object)
 	return object;
 }
 
-static void put_value(struct json_object *object, const char *key, struct json_object *value)
+static void json_put_value(struct json_object *object, const char *key, struct json_object *value)
 {
-	if (json_object_object_add(object, key, json_made(value)) != 0)
-		json_made(NULL);
+	if (json_object_object_add(object, key, json_object_or_exit(value)) != 0)
+		json_object_or_exit(NULL);
 }
 
-static void put_number(struct json_object *object, const char *key, uint64_t number)
+static void json_put_number(struct json_object *object, const char *key, uint64_t number)
 {
-	put_value(object, key, json_object_new_uint64(number));
+	json_put_value(object, key, json_object_new_uint64(number));
 }
 
 static void put_bool(struct json_object *object, const char *key, bool value)
 {
-	put_value(object, key, json_object_new_boolean(value));
+	json_put_value(object, key, json_object_new_boolean(value));
 }
 
 /* json-c escapes what JSON asks for, but takes any bytes: what is not printable ASCII becomes '?'. */
@@ -79,82 +82,84 @@ static struct json_object *text_object(const char *text)
 	for (; text[n] != '\0' && n + 1 < sizeof(clean); n++)
 		clean[n] = text[n] >= ' ' && text[n] <= '~' ? text[n] : '?';
 	clean[n] = '\0';
-	return json_made(json_object_new_string(clean));
+	return json_object_or_exit(json_object_new_string(clean));
 }
 
-static void put_text(struct json_object *object, const char *key, const char *text)
+static void json_put_text(struct json_object *object, const char *key, const char *text)
 {
-	put_value(object, key, text_object(text));
+	json_put_value(object, key, text_object(text));
 }
 
 static void append_value(struct json_object *array, struct json_object *value)
 {
-	if (json_object_array_add(array, json_made(value)) != 0)
-		json_made(NULL);
+	if (json_object_array_add(array, json_object_or_exit(value)) != 0)
+		json_object_or_exit(NULL);
 }
 
 /* Every counter of a block, by its name in the lists of <vma/stats.h>. */
-static void put_counters(struct json_object *object, const struct vma_stats_item *item)
+static void json_put_block_counters(struct json_object *object, const struct vma_stats_item *item)
 {
-	struct json_object *counters = json_made(json_object_new_object());
+	struct json_object *counters = json_object_or_exit(json_object_new_object());
 	size_t count;
 	const struct vma_stats_field *fields = vma_stats_fields(item->type, &count);
 
 	for (size_t i = 0; i < count; i++)
-		put_number(counters, fields[i].name, view_count(item->words + fields[i].offset / sizeof(uint64_t)));
-	put_value(object, "counters", counters);
+		json_put_number(counters, fields[i].name,
+		                view_count(item->words + fields[i].offset / sizeof(uint64_t)));
+	json_put_value(object, "counters", counters);
 }
 
-static void put_address(struct json_object *object, const char *key, const char *port_key, uint64_t address,
-                        uint64_t port)
+static void json_put_address(struct json_object *object, const char *key, const char *port_key, uint64_t address,
+                             uint64_t port)
 {
 	char text[VIEW_NAME_BYTES];
 
 	if (address == 0 && port == 0)
 		return;
 	view_address(text, address);
-	put_text(object, key, text);
-	put_number(object, port_key, port);
+	json_put_text(object, key, text);
+	json_put_number(object, port_key, port);
 }
 
-static void put_identity(struct json_object *object, const struct view_input *in, const struct vma_stats_socket *s)
+static void json_put_socket_identity(struct json_object *object, const struct view_input *in,
+                                     const struct vma_stats_socket *s)
 {
 	const unsigned long inode = view_inode(in->now->pid, view_count(&s->fd));
 	const bool tcp = view_count(&s->protocol) == IPPROTO_TCP;
 
-	put_text(object, "protocol", tcp ? "tcp" : "udp");
+	json_put_text(object, "protocol", tcp ? "tcp" : "udp");
 	put_bool(object, "offloaded", view_count(&s->offloaded) != 0);
-	put_address(object, "local_address", "local_port", view_count(&s->local_addr), view_count(&s->local_port));
-	put_address(object, "peer_address", "peer_port", view_count(&s->peer_addr), view_count(&s->peer_port));
+	json_put_address(object, "local_address", "local_port", view_count(&s->local_addr), view_count(&s->local_port));
+	json_put_address(object, "peer_address", "peer_port", view_count(&s->peer_addr), view_count(&s->peer_port));
 	if (tcp && view_count(&s->tcp_state) != 0)
-		put_text(object, "tcp_state", view_tcp_state(view_count(&s->tcp_state)));
+		json_put_text(object, "tcp_state", view_tcp_state(view_count(&s->tcp_state)));
 	if (inode != 0)
-		put_number(object, "inode", inode);
+		json_put_number(object, "inode", inode);
 }
 
-static void put_reason(struct json_object *object, const struct vma_stats_socket *s)
+static void json_put_socket_reason(struct json_object *object, const struct vma_stats_socket *s)
 {
 	const uint64_t reason = view_count(&s->reason);
 	char interface[VIEW_INTERFACE_BYTES];
 
 	if (view_count(&s->offloaded) == 0) {
-		put_text(object, "reason", view_reason_word(reason));
-		put_text(object, "reason_text", view_reason(reason));
+		json_put_text(object, "reason", view_reason_word(reason));
+		json_put_text(object, "reason_text", view_reason(reason));
 	}
 	if (view_count(&s->rule_line) != 0)
-		put_number(object, "rule_line", view_count(&s->rule_line));
+		json_put_number(object, "rule_line", view_count(&s->rule_line));
 	view_interface(s, interface);
 	if (interface[0] != '\0')
-		put_text(object, "interface", interface);
+		json_put_text(object, "interface", interface);
 	if (view_count(&s->ring) != 0)
-		put_number(object, "ring", view_count(&s->ring) - 1);
+		json_put_number(object, "ring", view_count(&s->ring) - 1);
 	if (view_count(&s->last_error) != 0)
-		put_text(object, "last_error", view_errno_name(view_count(&s->last_error)));
+		json_put_text(object, "last_error", view_errno_name(view_count(&s->last_error)));
 }
 
-static void put_groups(struct json_object *object, const struct vma_stats_socket *s)
+static void json_put_socket_groups(struct json_object *object, const struct vma_stats_socket *s)
 {
-	struct json_object *array = json_made(json_object_new_array());
+	struct json_object *array = json_object_or_exit(json_object_new_array());
 	const _Atomic uint64_t *groups = &s->group_0;
 	char text[VIEW_NAME_BYTES];
 
@@ -162,83 +167,84 @@ static void put_groups(struct json_object *object, const struct vma_stats_socket
 		view_address(text, view_count(&groups[i]));
 		append_value(array, text_object(text));
 	}
-	put_value(object, "groups", array);
+	json_put_value(object, "groups", array);
 }
 
 /* TCP counts no packets that wait. */
-static void put_queue(struct json_object *object, const struct view_input *in, const struct vma_stats_socket *s)
+static void json_put_socket_queue(struct json_object *object, const struct view_input *in,
+                                  const struct vma_stats_socket *s)
 {
 	uint64_t packets, bytes;
 
 	view_queue(in, s, &packets, &bytes);
 	if (view_count(&s->protocol) != IPPROTO_TCP)
-		put_number(object, "queue_packets", packets);
-	put_number(object, "queue_bytes", bytes);
+		json_put_number(object, "queue_packets", packets);
+	json_put_number(object, "queue_bytes", bytes);
 }
 
 static struct json_object *socket_object(const struct view_input *in, const struct vma_stats_item *item)
 {
 	const unsigned parts = contents[in->options->view].parts;
-	struct json_object *object = json_made(json_object_new_object());
+	struct json_object *object = json_object_or_exit(json_object_new_object());
 
-	put_number(object, "fd", view_count(&item->socket.fd));
-	if (parts & PART_IDENTITY)
-		put_identity(object, in, &item->socket);
-	if (parts & PART_REASON)
-		put_reason(object, &item->socket);
-	if (parts & PART_GROUPS)
-		put_groups(object, &item->socket);
-	if (parts & PART_QUEUE)
-		put_queue(object, in, &item->socket);
-	if (parts & PART_COUNTERS)
-		put_counters(object, item);
+	json_put_number(object, "fd", view_count(&item->socket.fd));
+	if (parts & SOCKET_PART_IDENTITY)
+		json_put_socket_identity(object, in, &item->socket);
+	if (parts & SOCKET_PART_REASON)
+		json_put_socket_reason(object, &item->socket);
+	if (parts & SOCKET_PART_GROUPS)
+		json_put_socket_groups(object, &item->socket);
+	if (parts & SOCKET_PART_QUEUE)
+		json_put_socket_queue(object, in, &item->socket);
+	if (parts & SOCKET_PART_COUNTERS)
+		json_put_block_counters(object, item);
 	return object;
 }
 
 static struct json_object *block_object(const struct vma_stats_item *item)
 {
-	struct json_object *object = json_made(json_object_new_object());
+	struct json_object *object = json_object_or_exit(json_object_new_object());
 
-	put_text(object, "name", item->name);
-	put_counters(object, item);
+	json_put_text(object, "name", item->name);
+	json_put_block_counters(object, item);
 	return object;
 }
 
-static void put_blocks(struct json_object *object, const struct view_input *in, enum vma_stats_type type,
-                       const char *key)
+static void json_put_stats_blocks(struct json_object *object, const struct view_input *in, enum vma_stats_type type,
+                                  const char *key)
 {
-	struct json_object *array = json_made(json_object_new_array());
+	struct json_object *array = json_object_or_exit(json_object_new_array());
 
 	for (size_t i = 0; i < in->now->count; i++)
 		if (in->now->items[i].type == type)
 			append_value(array, block_object(&in->now->items[i]));
-	put_value(object, key, array);
+	json_put_value(object, key, array);
 }
 
 struct json_object *view_json_begin(const struct options *options)
 {
-	struct json_object *document = json_made(json_object_new_object());
+	struct json_object *document = json_object_or_exit(json_object_new_object());
 
-	put_number(document, "format", VIEW_JSON_FORMAT);
-	put_text(document, "version", VMA_VERSION);
-	put_text(document, "view", contents[options->view].name);
-	put_number(document, "time", (uint64_t)time(NULL));
+	json_put_number(document, "format", VIEW_JSON_FORMAT);
+	json_put_text(document, "version", VMA_VERSION);
+	json_put_text(document, "view", contents[options->view].name);
+	json_put_number(document, "time", (uint64_t)time(NULL));
 	if (options->deltas)
-		put_number(document, "interval", options->interval);
-	put_value(document, "processes", json_object_new_array());
+		json_put_number(document, "interval", options->interval);
+	json_put_value(document, "processes", json_object_new_array());
 	return document;
 }
 
 void view_json_add(struct json_object *document, const struct view_input *in, unsigned *shown, unsigned *by_kernel)
 {
-	struct json_object *process = json_made(json_object_new_object());
-	struct json_object *sockets = json_made(json_object_new_array());
+	struct json_object *process = json_object_or_exit(json_object_new_object());
+	struct json_object *sockets = json_object_or_exit(json_object_new_array());
 	char name[PROCESSES_NAME_BYTES];
 
-	put_number(process, "pid", (uint64_t)in->now->pid);
+	json_put_number(process, "pid", (uint64_t)in->now->pid);
 	if (processes_name(in->now->pid, name))
-		put_text(process, "program", name);
-	put_number(process, "taken_ns", in->now->taken_ns);
+		json_put_text(process, "program", name);
+	json_put_number(process, "taken_ns", in->now->taken_ns);
 	for (size_t i = 0; i < in->now->count; i++) {
 		if (!view_is_socket(in, &in->now->items[i]))
 			continue;
@@ -246,10 +252,10 @@ void view_json_add(struct json_object *document, const struct view_input *in, un
 		++*shown;
 		*by_kernel += view_is_by_kernel(&in->now->items[i].socket);
 	}
-	put_value(process, "sockets", sockets);
+	json_put_value(process, "sockets", sockets);
 	for (size_t i = 0; i < sizeof(block_keys) / sizeof(block_keys[0]); i++)
 		if (contents[in->options->view].blocks & 1U << block_keys[i].type)
-			put_blocks(process, in, block_keys[i].type, block_keys[i].key);
+			json_put_stats_blocks(process, in, block_keys[i].type, block_keys[i].key);
 	append_value(json_object_object_get(document, "processes"), process);
 }
 
@@ -260,7 +266,7 @@ void view_json_end(struct json_object *document, FILE *out)
 		const char *const text = json_object_to_json_string_ext(document, flags);
 
 		if (text == NULL)
-			json_made(NULL);
+			json_object_or_exit(NULL);
 		else
 			fprintf(out, "%s\n", text);
 		fflush(out);

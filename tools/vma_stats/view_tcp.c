@@ -38,7 +38,7 @@ static void print_count(FILE *out, const char *name, uint64_t count)
 		fprintf(out, " %s:%" PRIu64, name, count);
 }
 
-static uint64_t segments_of(uint64_t bytes, uint64_t mss)
+static uint64_t bytes_in_segments(uint64_t bytes, uint64_t mss)
 {
 	return (bytes + mss - 1) / mss;
 }
@@ -73,10 +73,11 @@ static void print_amounts(FILE *out, const struct vma_stats_socket *s, uint64_t 
 	print_count(out, "segs_in", view_count(&s->tcp_segments_in));
 	if (rtt != 0)
 		fprintf(out, " send %.0fbps", (double)(view_count(&s->tcp_cwnd_bytes) / mss * mss) * 8e6 / (double)rtt);
-	print_count(out, "unacked", segments_of(view_count(&s->tcp_unacked_bytes), mss));
+	print_count(out, "unacked", bytes_in_segments(view_count(&s->tcp_unacked_bytes), mss));
 	if (view_count(&s->tcp_retransmits) != 0)
 		fprintf(out, " retrans:%" PRIu64 "/%" PRIu64,
-		        segments_of(view_count(&s->tcp_retransmitting_bytes), mss), view_count(&s->tcp_retransmits));
+		        bytes_in_segments(view_count(&s->tcp_retransmitting_bytes), mss),
+		        view_count(&s->tcp_retransmits));
 	print_count(out, "rcv_ooopack", view_count(&s->tcp_out_of_order));
 	print_count(out, "snd_wnd", view_count(&s->tcp_send_window));
 }
@@ -97,7 +98,7 @@ static void print_info(FILE *out, const struct vma_stats_socket *s)
 }
 
 /* What was written and is not acknowledged. Senders and the driver count apart, so the two never fit exactly. */
-static uint64_t send_queue(const struct view_input *in, const struct vma_stats_socket *socket)
+static uint64_t socket_unacked_bytes(const struct view_input *in, const struct vma_stats_socket *socket)
 {
 	const size_t place = (size_t)((const char *)socket - (const char *)in->now);
 	const struct vma_stats_socket *s = (const struct vma_stats_socket *)((const char *)in->total + place);
@@ -130,7 +131,7 @@ void view_tcp(const struct view_input *in)
 		if (view_count(&s->tcp_state) != TCP_LISTEN) { /* its queues are of connections, and are not known */
 			view_queue(in, s, &packets, &bytes);
 			snprintf(receives, sizeof(receives), "%" PRIu64, bytes);
-			snprintf(sends, sizeof(sends), "%" PRIu64, send_queue(in, s));
+			snprintf(sends, sizeof(sends), "%" PRIu64, socket_unacked_bytes(in, s));
 		}
 		fprintf(in->out, "%-10s %-6s %-6s %22s %22s  users:((\"%s\",pid=%d,fd=%" PRIu64 "))\n",
 		        ss_state(view_count(&s->tcp_state)), receives, sends, local, peer, named ? name : "?",

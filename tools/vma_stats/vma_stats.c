@@ -210,8 +210,8 @@ static int show_process(const struct options *options, pid_t pid)
 		vma_stats_view_close(view);
 		return rc;
 	}
-	rc = options_act(options) ? send_stats_requests(options, view) : 0;
-	if (rc == 0 && (options->has_view || !options_act(options)))
+	rc = options_request_action(options) ? send_stats_requests(options, view) : 0;
+	if (rc == 0 && (options->has_view || !options_request_action(options)))
 		print_reports_periodically(options, view, path, pid, &report);
 	vma_stats_view_close(view);
 	if (rc < 0)
@@ -220,7 +220,7 @@ static int show_process(const struct options *options, pid_t pid)
 }
 
 /* Another user's process or file, one of another version, or one that has just gone; in JSON nothing else. */
-static bool may_be_left_out(const struct options *options, int rc)
+static bool process_may_be_left_out_of_output(const struct options *options, int rc)
 {
 	return !options->json || rc == -EPROTO || rc == -EACCES || rc == -EPERM || rc == -ENOENT || rc == -ESRCH;
 }
@@ -241,7 +241,7 @@ static int print_table(const struct options *options, const pid_t *pids, unsigne
 		if (rc == 0) {
 			print_report(options, view, 0, &report);
 			vma_stats_view_close(view);
-		} else if (may_be_left_out(options, rc)) {
+		} else if (process_may_be_left_out_of_output(options, rc)) {
 			if (rc == -EPROTO)
 				fprintf(stderr, "vmastat: %s is left out: %s\n", path, open_error(rc));
 			rc = 0;
@@ -334,7 +334,7 @@ int main(int argc, char **argv)
 		fputs("vmastat: Failed to identify process...\n", stderr);
 		return EXIT_FAILURE;
 	}
-	if ((options.view == VIEW_NETSTAT || options.view == VIEW_TCP) && !options_act(&options))
+	if ((options.view == VIEW_NETSTAT || options.view == VIEW_TCP) && !options_request_action(&options))
 		return exit_status_of_output(show_table(&options, pids, count));
 	pid = count == 1 ? pids[0] : processes_choose(pids, count);
 	return pid != 0 ? exit_status_of_output(show_process(&options, pid)) : EXIT_FAILURE;

@@ -15,7 +15,7 @@ static const char *const queue_pair_states[] = {
 #undef X
 };
 
-#define WORD_OF(words, number) ((number) < sizeof(words) / sizeof((words)[0]) ? (words)[number] : "?")
+#define NAME_OF_NUMBER(words, number) ((number) < sizeof(words) / sizeof((words)[0]) ? (words)[number] : "?")
 
 static void print_interface(const struct vma_vmad_interface *i, const char *name, FILE *out)
 {
@@ -52,7 +52,7 @@ static void print_clients(const struct vma_vmad_state *state, FILE *out)
 		const struct vma_vmad_client *client = &state->client[i];
 
 		fprintf(out, "%-6u %-10d %-10u %-8s ", i, client->pid, client->uid,
-		        WORD_OF(client_states, client->state));
+		        NAME_OF_NUMBER(client_states, client->state));
 		print_numbers(client->queue_pairs, out);
 		fputc('\n', out);
 	}
@@ -74,8 +74,8 @@ static void print_queue_pairs(const struct vma_vmad_state *state, FILE *out)
 		const struct vma_vmad_queue_pair *pair = &state->queue_pair[i];
 
 		fprintf(out, "%-10u %-10d %-8s %-6u %-7u %-6u %-7u %-6u %-6u %-7u %-6u %u\n", pair->number,
-		        pid_of(state, pair->number), WORD_OF(queue_pair_states, pair->state), pair->flows, pair->claims,
-		        pair->waiters, pair->rx_entries, pair->rx_held, pair->rx_quota, pair->tx_entries,
+		        pid_of(state, pair->number), NAME_OF_NUMBER(queue_pair_states, pair->state), pair->flows,
+		        pair->claims, pair->waiters, pair->rx_entries, pair->rx_held, pair->rx_quota, pair->tx_entries,
 		        pair->tx_frames, pair->tx_in_flight);
 	}
 }

@@ -82,7 +82,7 @@ static const char *const allowed[] = {
 };
 
 /* clone, but for namespaces. A filter cannot see the arguments of clone3, without which the C library calls clone. */
-static int allow_clone(scmp_filter_ctx filter)
+static int seccomp_allow_clone(scmp_filter_ctx filter)
 {
 	const scmp_datum_t namespaces = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER |
 	                                CLONE_NEWPID | CLONE_NEWNET;
@@ -93,7 +93,7 @@ static int allow_clone(scmp_filter_ctx filter)
 }
 
 /* -EPERM, and not the process's end: a call that nobody has thought of costs one feature then. */
-static int filter_calls(void)
+static int vmad_install_seccomp_filter(void)
 {
 	scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ERRNO(EPERM));
 	int rc = filter != NULL ? 0 : -ENOMEM;
@@ -105,7 +105,7 @@ static int filter_calls(void)
 			rc = seccomp_rule_add(filter, SCMP_ACT_ALLOW, call, 0);
 	}
 	if (rc == 0)
-		rc = allow_clone(filter);
+		rc = seccomp_allow_clone(filter);
 	if (rc == 0)
 		rc = seccomp_attr_set(filter, SCMP_FLTATR_CTL_OPTIMIZE, 2); /* a tree, and no list of 150 */
 	if (rc == 0)
@@ -120,7 +120,7 @@ int vmad_confine(void)
 
 	if (rc < 0)
 		return rc;
-	rc = filter_calls();
+	rc = vmad_install_seccomp_filter();
 	if (rc < 0)
 		vma_log_info("vmad: system calls are not filtered: %s", strerror(-rc));
 	return 0;

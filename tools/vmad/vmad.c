@@ -37,7 +37,7 @@ enum {
 	KEY_STATS,
 	KEY_QUIET,
 	KEY_KEEP,
-	KEY_ANEW
+	KEY_FORGET_STATE
 };
 
 struct options {
@@ -64,7 +64,7 @@ static const struct argp_option option_table[] = {
          "Where to remove the vmastat.PID of killed processes (default /tmp; \"\": nowhere)", 0},
         {"keep", KEY_KEEP, "SECONDS", 0,
          "So long clients keep their queue pairs when this vmad has been killed, or ended by SIGTERM (default 10)", 0},
-        {"anew", KEY_ANEW, NULL, 0, "Take nothing over that another vmad has left", 0},
+        {"anew", KEY_FORGET_STATE, NULL, 0, "Take nothing over that another vmad has left", 0},
         {"log-level", 'l', "LEVEL", 0, "none, panic, error, warn, info (default), details, debug", 0},
         {"log-file", 'o', "FILE", 0, "Write lines to FILE instead of stderr", 0},
         {"syslog", KEY_SYSLOG, NULL, 0, "Lines go to the system log once the interface is owned", 0},
@@ -138,7 +138,7 @@ static void redirect_stderr(void)
 }
 
 /* The daemon's end of a pipe on which whoever started it waits to hear that the interface is owned; -1: nobody does. */
-static int starter_fd = -1;
+static int vmad_starter_pipe_fd = -1;
 
 static void tell_starter_interface_owned(void)
 {
@@ -149,17 +149,17 @@ static void tell_starter_interface_owned(void)
 		dup2(null_fd, fd);
 	if (null_fd > STDERR_FILENO)
 		close(null_fd);
-	if (write(starter_fd, &owned, 1) < 0)
+	if (write(vmad_starter_pipe_fd, &owned, 1) < 0)
 		vma_log_debug("vmad: nobody waits for it any more");
-	close(starter_fd);
+	close(vmad_starter_pipe_fd);
 }
 
 static struct options options = {.attr = {.stats_dir = "/tmp", .keep_seconds = 10}};
 
-static void interface_is_owned(void)
+static void vmad_on_interface_owned(void)
 {
 	vma_log_set_level(log_attr.level);
-	if (starter_fd >= 0)
+	if (vmad_starter_pipe_fd >= 0)
 		tell_starter_interface_owned();
 	if (options.syslog)
 		redirect_stderr();
@@ -182,7 +182,7 @@ static int vmad_daemonize(void)
 		return -errno;
 	if (pid == 0) {
 		close(fds[0]);
-		starter_fd = fds[1];
+		vmad_starter_pipe_fd = fds[1];
 		setsid();
 		return chdir("/") < 0 ? -errno : 0;
 	}
@@ -233,7 +233,7 @@ static error_t vmad_take_option(int key, char *text, struct argp_state *state)
 			argp_error(state, "--keep=%s: a number of seconds up to 3600 is wanted", text);
 		options.attr.keep_seconds = (unsigned)parse_option_number(text);
 		return 0;
-	case KEY_ANEW:
+	case KEY_FORGET_STATE:
 		options.attr.discard_state = true;
 		return 0;
 	case KEY_HUGE:
@@ -319,7 +319,7 @@ int main(int argc, char **argv)
 	argp_parse(&parser, argc, argv, 0, NULL, NULL);
 	options.attr.users = options.users;
 	options.attr.groups = options.groups;
-	options.attr.owns = interface_is_owned;
+	options.attr.owns = vmad_on_interface_owned;
 	options.attr.stops_for_good = stops_for_good;
 	vma_log_init(&log_attr);
 	if (options.quiet_start)

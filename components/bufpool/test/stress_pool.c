@@ -23,7 +23,7 @@ struct worker {
 
 static struct fixture f;
 static _Atomic uint32_t owner[4096]; /* by buffer index: 0 free, else thread number + 1 */
-static struct vma_buf *_Atomic boxes[BOXES];
+static struct vma_buf *_Atomic shared_buf_boxes[BOXES];
 static _Atomic bool stop;
 static _Atomic uint32_t faults;
 
@@ -66,7 +66,7 @@ static void stress_put_some_bufs(struct worker *w, struct vma_buf **bufs, unsign
 		if (stress_random_below(w, 4) == 0) { /* a second holder: whoever finds it in the box */
 			vma_buf_ref(bufs[i]);
 			w->passed++;
-			in_box = atomic_exchange(&boxes[stress_random_below(w, BOXES)], bufs[i]);
+			in_box = atomic_exchange(&shared_buf_boxes[stress_random_below(w, BOXES)], bufs[i]);
 		}
 		if (in_box != NULL)
 			vma_buf_put(f.arena, in_box);
@@ -145,7 +145,7 @@ static void run_pool_stress(void)
 	}
 	got = stress_sum_taken(workers);
 	for (int i = 0; i < BOXES; i++) {
-		struct vma_buf *buf = atomic_exchange(&boxes[i], NULL);
+		struct vma_buf *buf = atomic_exchange(&shared_buf_boxes[i], NULL);
 		if (buf != NULL)
 			vma_buf_put(f.arena, buf);
 	}

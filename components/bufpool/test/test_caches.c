@@ -11,7 +11,7 @@
 #define COUNT 512
 #define IDLERS 16
 
-struct idler {
+struct idle_thread {
 	struct fixture *f;
 	sem_t ready, go;
 	pthread_t thread;
@@ -20,19 +20,19 @@ struct idler {
 /* Fills its cache, then sleeps with it. */
 static void *idle_thread_with_full_cache(void *arg)
 {
-	struct idler *idler = arg;
+	struct idle_thread *idle_thread = arg;
 	struct vma_buf *bufs[40];
-	unsigned got = vma_bufpool_get(idler->f->pool, bufs, 32);
+	unsigned got = vma_bufpool_get(idle_thread->f->pool, bufs, 32);
 
-	vma_buf_put_burst(idler->f->arena, bufs, got);
-	sem_post(&idler->ready);
-	sem_wait(&idler->go);
-	got = vma_bufpool_get(idler->f->pool, bufs, 1); /* its cache is usable afterwards */
-	vma_buf_put_burst(idler->f->arena, bufs, got);
+	vma_buf_put_burst(idle_thread->f->arena, bufs, got);
+	sem_post(&idle_thread->ready);
+	sem_wait(&idle_thread->go);
+	got = vma_bufpool_get(idle_thread->f->pool, bufs, 1); /* its cache is usable afterwards */
+	vma_buf_put_burst(idle_thread->f->arena, bufs, got);
 	return NULL;
 }
 
-static void start_idle_threads(struct fixture *f, struct idler *idlers)
+static void start_idle_threads(struct fixture *f, struct idle_thread *idlers)
 {
 	for (int i = 0; i < IDLERS; i++) {
 		idlers[i].f = f;
@@ -43,7 +43,7 @@ static void start_idle_threads(struct fixture *f, struct idler *idlers)
 	}
 }
 
-static void end_idle_threads(struct idler *idlers)
+static void end_idle_threads(struct idle_thread *idlers)
 {
 	for (int i = 0; i < IDLERS; i++) {
 		sem_post(&idlers[i].go);
@@ -54,7 +54,7 @@ static void end_idle_threads(struct idler *idlers)
 static void test_mode_1_takes_back_what_idle_threads_keep(void **state)
 {
 	struct vma_buf *bufs[COUNT];
-	struct idler idlers[IDLERS];
+	struct idle_thread idlers[IDLERS];
 	struct fixture f;
 
 	(void)state;
@@ -69,7 +69,7 @@ static void test_mode_1_takes_back_what_idle_threads_keep(void **state)
 static void test_get_ready_takes_what_is_at_hand_and_leaves_idle_caches_alone(void **state)
 {
 	struct vma_buf *bufs[COUNT];
-	struct idler idlers[IDLERS];
+	struct idle_thread idlers[IDLERS];
 	struct fixture f;
 	unsigned got;
 
@@ -88,7 +88,7 @@ static void test_get_ready_takes_what_is_at_hand_and_leaves_idle_caches_alone(vo
 static void test_mode_2_leaves_idle_caches_alone(void **state)
 {
 	struct vma_buf *bufs[COUNT];
-	struct idler idlers[IDLERS];
+	struct idle_thread idlers[IDLERS];
 	struct fixture f;
 
 	(void)state;
@@ -104,7 +104,7 @@ static void test_mode_2_leaves_idle_caches_alone(void **state)
 
 static void test_a_window_smaller_than_a_batch_serves_many_threads(void **state)
 {
-	struct idler idlers[IDLERS];
+	struct idle_thread idlers[IDLERS];
 	struct vma_buf *bufs[20];
 	struct fixture f;
 
@@ -120,7 +120,7 @@ static void test_a_window_smaller_than_a_batch_serves_many_threads(void **state)
 static void test_flush_thread_gives_this_threads_caches_to_others(void **state)
 {
 	struct vma_buf *bufs[COUNT], *other;
-	struct idler idlers[IDLERS];
+	struct idle_thread idlers[IDLERS];
 	struct fixture f;
 
 	(void)state;
@@ -186,7 +186,7 @@ static void test_a_signal_handler_may_use_the_pool_that_its_thread_uses(void **s
 static void test_a_forked_child_goes_on_with_its_copy(void **state)
 {
 	struct vma_buf *bufs[COUNT], *mine;
-	struct idler idlers[IDLERS];
+	struct idle_thread idlers[IDLERS];
 	struct fixture f;
 	pid_t child;
 	int status;

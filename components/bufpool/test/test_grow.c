@@ -45,7 +45,7 @@ static void test_nothing_is_taken_before_it_is_needed(void **state)
 }
 
 /* The pool's counters, read as another program would. */
-static const struct vma_stats_bufpool *grow_counters(struct vma_stats_view *view)
+static const struct vma_stats_bufpool *pool_counters_by_stats_view(struct vma_stats_view *view)
 {
 	enum vma_stats_type type;
 	const void *block;
@@ -77,17 +77,17 @@ static void test_a_full_arena_gives_fewer_and_counts_it(void **state)
 	assert_int_equal(vma_stats_view_open(path, &view), 0);
 	got = vma_bufpool_get(f.pool, held, 1024);
 	assert_int_equal(got, 1024);
-	assert_non_null(grow_counters(view));
-	assert_int_equal(vma_stats_read(&grow_counters(view)->exhausted), 0);
+	assert_non_null(pool_counters_by_stats_view(view));
+	assert_int_equal(vma_stats_read(&pool_counters_by_stats_view(view)->exhausted), 0);
 	assert_int_equal(vma_bufpool_get(f.pool, held + got, 1), 0);
 	assert_int_equal(vma_bufpool_get(f.pool, held + got, 5), 0);
-	count = grow_counters(view); /* a copy */
+	count = pool_counters_by_stats_view(view); /* a copy */
 	assert_int_equal(vma_stats_read(&count->exhausted), 2);
 	assert_int_equal(vma_stats_read(&count->buffers), 1024);
 	assert_int_equal(vma_stats_read(&count->grown), 2);
 	assert_true(vma_stats_read(&count->batches_out) >= 1024 / 64);
 	vma_buf_put_burst(f.arena, held, got);
-	count = grow_counters(view);
+	count = pool_counters_by_stats_view(view);
 	assert_true(vma_stats_read(&count->batches_in) >= 1024 / 64);
 	vma_stats_view_close(view);
 	close_fixture(&f);

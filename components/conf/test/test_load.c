@@ -16,7 +16,7 @@ static char heard[16384]; /* the warnings of the last load */
 #define ENV(...) ((char *const[]){__VA_ARGS__, NULL})
 
 /* Every text is a problem of its own to vma_log_once, which never forgets: each case uses values of its own. */
-static void load_as(char *const *env, bool secure)
+static void conf_load_env_as(char *const *env, bool secure)
 {
 	int fd = memfd_create("log", 0);
 	char path[32];
@@ -33,7 +33,7 @@ static void load_as(char *const *env, bool secure)
 	close(fd);
 }
 
-static unsigned lines_heard(void)
+static unsigned logged_lines_count(void)
 {
 	unsigned lines = 0;
 
@@ -44,7 +44,7 @@ static unsigned lines_heard(void)
 
 static void load_env(char *const *env)
 {
-	load_as(env, false);
+	conf_load_env_as(env, false);
 }
 
 static void test_empty_environment_gives_the_defaults_in_silence(void **state)
@@ -350,7 +350,7 @@ static void test_details_follow_the_level_unless_set(void **state)
 static void test_raised_privileges_ignore_variables_that_name_files(void **state)
 {
 	(void)state;
-	load_as(ENV("VMA_LOG_FILE=/etc/shadow", "VMA_STATS_SHMEM_DIR=/root", "VMA_RX_WRE=99"), true);
+	conf_load_env_as(ENV("VMA_LOG_FILE=/etc/shadow", "VMA_STATS_SHMEM_DIR=/root", "VMA_RX_WRE=99"), true);
 	assert_string_equal(conf.log_file, "");
 	assert_string_equal(conf.stats_shmem_dir, "/tmp/");
 	assert_int_equal(conf.rx_wre, 99);
@@ -450,7 +450,7 @@ static void test_a_name_that_is_no_parameter_is_warned_of_once(void **state)
 	        heard, "VMA_RXBUFS is set, and is no parameter: it has no effect (the nearest is VMA_RX_BUFS)\n"));
 	assert_non_null(strstr(heard, "VMA_ is set, and is no parameter: it has no effect\n"));
 	assert_non_null(strstr(heard, "LLL... is set, and is no parameter: it has no effect\n"));
-	assert_int_equal(lines_heard(), 3);
+	assert_int_equal(logged_lines_count(), 3);
 	load_env(ENV("VMA_RXBUFS=7"));
 	assert_string_equal(heard, "");
 }
@@ -488,12 +488,12 @@ static void test_file_of_rules_has_two_names_and_the_first_wins(void **state)
 static void test_file_of_rules_is_ignored_with_raised_privileges_under_either_name(void **state)
 {
 	(void)state;
-	load_as(ENV("VMA_CONFIG_FILE=/secure.conf"), true);
+	conf_load_env_as(ENV("VMA_CONFIG_FILE=/secure.conf"), true);
 	assert_string_equal(conf.config_file, "/etc/libvma.conf");
 	assert_false(conf.given[VMA_CONF_AT_config_file]);
 	assert_string_equal(heard, "VMA WARNING: VMA_CONFIG_FILE='/secure.conf' is ignored in a process with raised "
 	                           "privileges; using '/etc/libvma.conf'\n");
-	load_as(ENV("XLIO_CONFIG_FILE=/secure.conf"), true);
+	conf_load_env_as(ENV("XLIO_CONFIG_FILE=/secure.conf"), true);
 	assert_string_equal(conf.config_file, "/etc/libvma.conf");
 	assert_string_equal(heard, "VMA WARNING: XLIO_CONFIG_FILE='/secure.conf' is ignored in a process with raised "
 	                           "privileges; using '/etc/libvma.conf'\n");

@@ -16,7 +16,7 @@
 static char heard[65536];
 
 /* Loads the environment at this level, shows the banner if asked, and leaves in `heard` what was logged. */
-static void load_names(struct vma_conf *conf, char *const *env, bool shows, enum vma_log_level level)
+static void conf_load_env_and_show_banner(struct vma_conf *conf, char *const *env, bool shows, enum vma_log_level level)
 {
 	int fd = memfd_create("log", 0);
 	char path[32];
@@ -35,7 +35,7 @@ static void load_names(struct vma_conf *conf, char *const *env, bool shows, enum
 	close(fd);
 }
 
-static unsigned times_heard(const char *text)
+static unsigned logged_text_count(const char *text)
 {
 	unsigned times = 0;
 
@@ -44,7 +44,7 @@ static unsigned times_heard(const char *text)
 	return times;
 }
 
-static const struct conf_param *row_of(const char *name)
+static const struct conf_param *conf_param_of_name(const char *name)
 {
 	for (size_t i = 0; i < conf_param_count; i++)
 		if (strcmp(conf_params[i].name, name) == 0)
@@ -54,7 +54,7 @@ static const struct conf_param *row_of(const char *name)
 }
 
 /* As the banner prints the value, with what is said beside it. */
-static void shown_with_note(const struct conf_param *param, const char *shown, char *out, size_t size)
+static void banner_value_with_note(const struct conf_param *param, const char *shown, char *out, size_t size)
 {
 	const char *note = conf_class_note(param->class);
 
@@ -69,7 +69,7 @@ static void expect_in_banner(const char *label, const char *shown, const char *n
 	char line[256];
 
 	snprintf(line, sizeof(line), "VMA INFO: %-30s %-26s [%s]\n", label, shown, name);
-	if (times_heard(line) != 1)
+	if (logged_text_count(line) != 1)
 		fail_msg("not once '%s' in:\n%s", line, heard);
 }
 
@@ -80,7 +80,7 @@ static void test_all_names_of_the_field_are_known(void **state)
 	(void)state;
 	assert_int_equal(COUNT(known_parameters), 104);
 	for (size_t i = 0; i < COUNT(known_parameters); i++) {
-		const struct conf_param *param = row_of(known_parameters[i].name);
+		const struct conf_param *param = conf_param_of_name(known_parameters[i].name);
 
 		if (param != NULL)
 			assert_string_equal(param->label, known_parameters[i].label);
@@ -97,7 +97,7 @@ static void test_defaults_are_those_of_the_field(void **state)
 	(void)state;
 	for (size_t i = 0; i < COUNT(known_parameters); i++) {
 		const struct known_parameter *known = &known_parameters[i];
-		const struct conf_param *param = row_of(known->name);
+		const struct conf_param *param = conf_param_of_name(known->name);
 
 		if (param == NULL)
 			continue;
@@ -128,7 +128,7 @@ static void test_both_profiles_have_the_defaults_of_the_field(void **state)
 	(void)state;
 	for (size_t i = 0; i < COUNT(known_parameters); i++) {
 		const struct known_parameter *known = &known_parameters[i];
-		const struct conf_param *param = row_of(known->name);
+		const struct conf_param *param = conf_param_of_name(known->name);
 
 		if (param == NULL)
 			continue;
@@ -145,13 +145,13 @@ static void test_each_value_is_shown_under_both_names(void **state)
 	(void)state;
 	for (size_t i = 0; i < COUNT(known_parameters); i++) {
 		const struct known_parameter *known = &known_parameters[i];
-		const struct conf_param *param = row_of(known->name);
+		const struct conf_param *param = conf_param_of_name(known->name);
 
 		if (param == NULL)
 			continue;
-		shown_with_note(param, known->shown, shown, sizeof(shown));
+		banner_value_with_note(param, known->shown, shown, sizeof(shown));
 		snprintf(entry, sizeof(entry), "%s=%s", known->name, known->given);
-		load_names(&conf, ENV(entry), true, VMA_LOG_INFO);
+		conf_load_env_and_show_banner(&conf, ENV(entry), true, VMA_LOG_INFO);
 		expect_in_banner(strcmp(known->name, "VMA_CQ_AIM_INTERVAL_MSEC") == 0 ? "CQ Adaptive Moderation"
 		                                                                      : known->label,
 		                 shown, known->name);
@@ -159,17 +159,17 @@ static void test_each_value_is_shown_under_both_names(void **state)
 
 		assert_true(conf_twin(known->name, twin));
 		snprintf(twin_entry, sizeof(twin_entry), "%s=%s", twin, known->given);
-		load_names(&conf, ENV(twin_entry), true, VMA_LOG_INFO);
+		conf_load_env_and_show_banner(&conf, ENV(twin_entry), true, VMA_LOG_INFO);
 		expect_in_banner(strcmp(known->name, "VMA_CQ_AIM_INTERVAL_MSEC") == 0 ? "CQ Adaptive Moderation"
 		                                                                      : known->label,
 		                 shown, known->name);
 		assert_true(conf.given[param - conf_params]);
-		assert_int_equal(times_heard("is no parameter"), 0);
+		assert_int_equal(logged_text_count("is no parameter"), 0);
 	}
 }
 
 /* Of a text that takes anything, only the length can be wrong. */
-static void make_bad(const struct conf_param *param, const char *name, char *entry, size_t size)
+static void make_invalid_entry(const struct conf_param *param, const char *name, char *entry, size_t size)
 {
 	snprintf(entry, size, "%s=gar bage", name);
 	if (param->type == CONF_TEXT && param->form->understands == NULL) {
@@ -187,9 +187,9 @@ static void test_each_bad_value_gives_one_warning_and_the_default(void **state)
 	char twin[CONF_NAME_MAX], start[128];
 
 	(void)state;
-	load_names(&unset, ENV(NULL), false, VMA_LOG_INFO);
+	conf_load_env_and_show_banner(&unset, ENV(NULL), false, VMA_LOG_INFO);
 	for (size_t i = 0; i < COUNT(known_parameters); i++) {
-		const struct conf_param *param = row_of(known_parameters[i].name);
+		const struct conf_param *param = conf_param_of_name(known_parameters[i].name);
 
 		if (param == NULL)
 			continue;
@@ -197,10 +197,10 @@ static void test_each_bad_value_gives_one_warning_and_the_default(void **state)
 		for (int twins = 0; twins < 2; twins++) {
 			const char *name = twins ? twin : param->name;
 
-			make_bad(param, name, entry, sizeof(entry));
-			load_names(&conf, ENV(entry), false, VMA_LOG_INFO);
+			make_invalid_entry(param, name, entry, sizeof(entry));
+			conf_load_env_and_show_banner(&conf, ENV(entry), false, VMA_LOG_INFO);
 			snprintf(start, sizeof(start), "VMA WARNING: %s='gar bage", name);
-			if (strncmp(heard, start, strlen(start)) != 0 || times_heard("\n") != 1)
+			if (strncmp(heard, start, strlen(start)) != 0 || logged_text_count("\n") != 1)
 				fail_msg("%s: heard '%s'", name, heard);
 			assert_memory_equal(&conf, &unset, sizeof(conf));
 		}
@@ -212,15 +212,17 @@ static void test_the_own_name_wins_over_the_twin(void **state)
 	static struct vma_conf conf;
 
 	(void)state;
-	load_names(&conf, ENV("XLIO_RX_WRE=100", "VMA_RX_WRE=200"), false, VMA_LOG_INFO);
+	conf_load_env_and_show_banner(&conf, ENV("XLIO_RX_WRE=100", "VMA_RX_WRE=200"), false, VMA_LOG_INFO);
 	assert_int_equal(conf.rx_wre, 200);
-	load_names(&conf, ENV("XLIO_PROGRESS_ENGINE_WCE_MAX=100", "VMA_CQ_DRAIN_WCE_MAX=200"), false, VMA_LOG_INFO);
+	conf_load_env_and_show_banner(&conf, ENV("XLIO_PROGRESS_ENGINE_WCE_MAX=100", "VMA_CQ_DRAIN_WCE_MAX=200"), false,
+	                              VMA_LOG_INFO);
 	assert_int_equal(conf.progress_engine_wce_max, 200);
-	load_names(&conf, ENV("XLIO_CQ_DRAIN_WCE_MAX=100", "XLIO_SPEC=latency"), false, VMA_LOG_INFO);
+	conf_load_env_and_show_banner(&conf, ENV("XLIO_CQ_DRAIN_WCE_MAX=100", "XLIO_SPEC=latency"), false,
+	                              VMA_LOG_INFO);
 	assert_int_equal(conf.progress_engine_wce_max, 100);
 	assert_int_equal(conf.spec, VMA_SPEC_LATENCY);
 	assert_string_equal(heard, "");
-	load_names(&conf, ENV("XLIO_HUGETBL=1"), false, VMA_LOG_INFO);
+	conf_load_env_and_show_banner(&conf, ENV("XLIO_HUGETBL=1"), false, VMA_LOG_INFO);
 	assert_int_equal(conf.mem_alloc_type, 2);
 }
 
@@ -230,7 +232,7 @@ static void test_every_alias_means_its_parameter(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < COUNT(known_aliases); i++) {
-		const struct conf_param *param = row_of(known_aliases[i].means);
+		const struct conf_param *param = conf_param_of_name(known_aliases[i].means);
 		int64_t value = 0;
 		char entry[128];
 
@@ -242,7 +244,7 @@ static void test_every_alias_means_its_parameter(void **state)
 			/* VMA_HUGETBL alone has values of its own: 1 means 2. */
 			snprintf(entry, sizeof(entry), "%s=%s", known_aliases[i].name,
 			         strcmp(known_aliases[i].name, "VMA_HUGETBL") == 0 ? "1" : known->given);
-			load_names(&conf, ENV(entry), false, VMA_LOG_INFO);
+			conf_load_env_and_show_banner(&conf, ENV(entry), false, VMA_LOG_INFO);
 			if (param->type == CONF_TEXT) {
 				assert_string_equal(conf_get_text(&conf, param), known->given);
 				continue;
@@ -253,7 +255,7 @@ static void test_every_alias_means_its_parameter(void **state)
 	}
 }
 
-static void expect_nearest(const char *name, const char *wanted)
+static void expect_nearest_param_name(const char *name, const char *wanted)
 {
 	const char *nearest = conf_nearest(name, strlen(name));
 
@@ -269,19 +271,19 @@ static void test_a_misspelt_name_is_told_the_nearest(void **state)
 	(void)state;
 	for (size_t i = 0; i < conf_param_count; i++)
 		assert_true(strlen(conf_params[i].name) < CONF_NAME_MAX - 1);
-	expect_nearest("VMA_RXBUFS", "VMA_RX_BUFS");
-	expect_nearest("VMA_TRACE_LEVEL", "VMA_TRACELEVEL");
-	expect_nearest("VMA_SPCE", "VMA_SPEC");
-	expect_nearest("XLIO_TCP_NODLEAY", "VMA_TCP_NODELAY");
-	expect_nearest("VMA_NEIGH_UC_ARP_QUOTA", "VMA_NEIGH_UC_ARP_QUATA");
-	expect_nearest("VMA_SOMETHING_ELSE", NULL);
-	expect_nearest("VMA_", NULL);
-	expect_nearest("VMA_X", NULL);
+	expect_nearest_param_name("VMA_RXBUFS", "VMA_RX_BUFS");
+	expect_nearest_param_name("VMA_TRACE_LEVEL", "VMA_TRACELEVEL");
+	expect_nearest_param_name("VMA_SPCE", "VMA_SPEC");
+	expect_nearest_param_name("XLIO_TCP_NODLEAY", "VMA_TCP_NODELAY");
+	expect_nearest_param_name("VMA_NEIGH_UC_ARP_QUOTA", "VMA_NEIGH_UC_ARP_QUATA");
+	expect_nearest_param_name("VMA_SOMETHING_ELSE", NULL);
+	expect_nearest_param_name("VMA_", NULL);
+	expect_nearest_param_name("VMA_X", NULL);
 	memset(endless, 'E', sizeof(endless));
 	endless[sizeof(endless) - 1] = '\0';
 	memcpy(endless, "VMA_", 4);
-	expect_nearest(endless, NULL);
-	load_names(&conf, ENV("XLIO_RX_BUFFS=5"), false, VMA_LOG_INFO);
+	expect_nearest_param_name(endless, NULL);
+	conf_load_env_and_show_banner(&conf, ENV("XLIO_RX_BUFFS=5"), false, VMA_LOG_INFO);
 	assert_string_equal(heard, "VMA WARNING: XLIO_RX_BUFFS is set, and is no parameter: it has no effect (the "
 	                           "nearest is VMA_RX_BUFS)\n");
 }
@@ -291,29 +293,33 @@ static void test_a_legal_value_that_is_cut_is_told(void **state)
 	static struct vma_conf conf;
 
 	(void)state;
-	load_names(&conf, ENV("VMA_CQ_POLL_BATCH_MAX=100", "XLIO_RX_PREFETCH_BYTES=4096", "VMA_MSS=87"), true,
-	           VMA_LOG_INFO);
-	assert_int_equal(times_heard("VMA WARNING: VMA_CQ_POLL_BATCH_MAX=100 is cut: using 64\n"), 1);
-	assert_int_equal(times_heard("VMA WARNING: XLIO_RX_PREFETCH_BYTES=4096 is cut: using 2048\n"), 1);
-	assert_int_equal(times_heard("VMA WARNING: VMA_MSS=87 is cut: using 88\n"), 1);
+	conf_load_env_and_show_banner(&conf,
+	                              ENV("VMA_CQ_POLL_BATCH_MAX=100", "XLIO_RX_PREFETCH_BYTES=4096", "VMA_MSS=87"),
+	                              true, VMA_LOG_INFO);
+	assert_int_equal(logged_text_count("VMA WARNING: VMA_CQ_POLL_BATCH_MAX=100 is cut: using 64\n"), 1);
+	assert_int_equal(logged_text_count("VMA WARNING: XLIO_RX_PREFETCH_BYTES=4096 is cut: using 2048\n"), 1);
+	assert_int_equal(logged_text_count("VMA WARNING: VMA_MSS=87 is cut: using 88\n"), 1);
 	expect_in_banner("CQ Poll Batch (max)", "64", "VMA_CQ_POLL_BATCH_MAX");
 	assert_int_equal(conf.rx_prefetch_bytes, 2048);
 	assert_int_equal(conf.mss, 88);
-	load_names(&conf, ENV("VMA_CQ_POLL_BATCH_MAX=64", "VMA_RX_PREFETCH_BYTES=2048", "VMA_MSS=0"), false,
-	           VMA_LOG_INFO);
+	conf_load_env_and_show_banner(&conf, ENV("VMA_CQ_POLL_BATCH_MAX=64", "VMA_RX_PREFETCH_BYTES=2048", "VMA_MSS=0"),
+	                              false, VMA_LOG_INFO);
 	assert_string_equal(heard, "");
 	assert_int_equal(conf.mss, 0);
-	load_names(&conf, ENV("VMA_TIMER_RESOLUTION_MSEC=50", "VMA_TCP_TIMER_RESOLUTION_MSEC=20"), true, VMA_LOG_INFO);
-	assert_int_equal(times_heard("VMA WARNING: VMA_TCP_TIMER_RESOLUTION_MSEC=20 is cut: using 50\n"), 1);
+	conf_load_env_and_show_banner(&conf, ENV("VMA_TIMER_RESOLUTION_MSEC=50", "VMA_TCP_TIMER_RESOLUTION_MSEC=20"),
+	                              true, VMA_LOG_INFO);
+	assert_int_equal(logged_text_count("VMA WARNING: VMA_TCP_TIMER_RESOLUTION_MSEC=20 is cut: using 50\n"), 1);
 	expect_in_banner("TCP Timer Resolution (msec)", "50", "VMA_TCP_TIMER_RESOLUTION_MSEC");
-	load_names(&conf, ENV("VMA_TIMER_RESOLUTION_MSEC=60000", "VMA_TCP_TIMER_RESOLUTION_MSEC=10000"), false,
-	           VMA_LOG_INFO);
-	assert_int_equal(times_heard("VMA WARNING: VMA_TIMER_RESOLUTION_MSEC=60000 is cut: using 1000\n"), 1);
-	assert_int_equal(times_heard("VMA WARNING: VMA_TCP_TIMER_RESOLUTION_MSEC=10000 is cut: using 1000\n"), 1);
+	conf_load_env_and_show_banner(&conf,
+	                              ENV("VMA_TIMER_RESOLUTION_MSEC=60000", "VMA_TCP_TIMER_RESOLUTION_MSEC=10000"),
+	                              false, VMA_LOG_INFO);
+	assert_int_equal(logged_text_count("VMA WARNING: VMA_TIMER_RESOLUTION_MSEC=60000 is cut: using 1000\n"), 1);
+	assert_int_equal(logged_text_count("VMA WARNING: VMA_TCP_TIMER_RESOLUTION_MSEC=10000 is cut: using 1000\n"), 1);
 	assert_int_equal(conf.timer_resolution_msec, 1000);
-	load_names(&conf, ENV("VMA_TIMER_RESOLUTION_MSEC=200"), true, VMA_LOG_INFO);
-	assert_int_equal(times_heard("VMA_TCP_TIMER_RESOLUTION_MSEC"), 0); /* nobody has set it: it holds for nothing */
-	load_names(&conf, ENV("VMA_TCP_TIMER_RESOLUTION_MSEC=5"), false, VMA_LOG_INFO);
+	conf_load_env_and_show_banner(&conf, ENV("VMA_TIMER_RESOLUTION_MSEC=200"), true, VMA_LOG_INFO);
+	assert_int_equal(logged_text_count("VMA_TCP_TIMER_RESOLUTION_MSEC"),
+	                 0); /* nobody has set it: it holds for nothing */
+	conf_load_env_and_show_banner(&conf, ENV("VMA_TCP_TIMER_RESOLUTION_MSEC=5"), false, VMA_LOG_INFO);
 	assert_int_equal(conf.tcp_timer_resolution_msec, 5);
 }
 
@@ -322,12 +328,14 @@ static void test_each_class_says_why_a_value_has_no_effect(void **state)
 	static struct vma_conf conf;
 
 	(void)state;
-	load_names(&conf, ENV("VMA_BF=0", "XLIO_FORK=0"), false, VMA_LOG_INFO);
-	assert_int_equal(times_heard("VMA_BF is set, and has no effect here: Whether small packets"), 1);
-	assert_int_equal(times_heard("XLIO_FORK is set, and has no effect here: Sockets always work in parent"), 1);
-	load_names(&conf, ENV(NULL), true, VMA_LOG_DETAILS);
-	assert_int_equal(times_heard("BF (Blue Flame)                no meaning here            [VMA_BF]\n"), 1);
-	assert_int_equal(times_heard("fork() support                 superseded                 [VMA_FORK]\n"), 1);
+	conf_load_env_and_show_banner(&conf, ENV("VMA_BF=0", "XLIO_FORK=0"), false, VMA_LOG_INFO);
+	assert_int_equal(logged_text_count("VMA_BF is set, and has no effect here: Whether small packets"), 1);
+	assert_int_equal(logged_text_count("XLIO_FORK is set, and has no effect here: Sockets always work in parent"),
+	                 1);
+	conf_load_env_and_show_banner(&conf, ENV(NULL), true, VMA_LOG_DETAILS);
+	assert_int_equal(logged_text_count("BF (Blue Flame)                no meaning here            [VMA_BF]\n"), 1);
+	assert_int_equal(logged_text_count("fork() support                 superseded                 [VMA_FORK]\n"),
+	                 1);
 }
 
 /* Such a parameter has no default among its values: unset, the kernel's way holds, and each value changes it. */
@@ -336,18 +344,20 @@ static void test_what_holds_while_nothing_is_set_is_shown(void **state)
 	static struct vma_conf conf;
 
 	(void)state;
-	load_names(&conf, ENV(NULL), true, VMA_LOG_DETAILS);
-	assert_int_equal(times_heard("TCP CC Algorithm               as the kernel              [VMA_TCP_CC_ALGO]\n"),
-	                 1);
+	conf_load_env_and_show_banner(&conf, ENV(NULL), true, VMA_LOG_DETAILS);
 	assert_int_equal(
-	        times_heard("Timer Resolution (msec)        none (exact)               [VMA_TIMER_RESOLUTION_MSEC]\n"),
+	        logged_text_count("TCP CC Algorithm               as the kernel              [VMA_TCP_CC_ALGO]\n"), 1);
+	assert_int_equal(
+	        logged_text_count(
+	                "Timer Resolution (msec)        none (exact)               [VMA_TIMER_RESOLUTION_MSEC]\n"),
 	        1);
-	assert_int_equal(times_heard("Ring migration ratio RX        -1 (off)                   "
-	                             "[VMA_RING_MIGRATION_RATIO_RX]\n"),
+	assert_int_equal(logged_text_count("Ring migration ratio RX        -1 (off)                   "
+	                                   "[VMA_RING_MIGRATION_RATIO_RX]\n"),
 	                 1);
-	load_names(&conf, ENV("VMA_RING_MIGRATION_RATIO_RX=100"), true, VMA_LOG_INFO);
+	conf_load_env_and_show_banner(&conf, ENV("VMA_RING_MIGRATION_RATIO_RX=100"), true, VMA_LOG_INFO);
 	expect_in_banner("Ring migration ratio RX", "100", "VMA_RING_MIGRATION_RATIO_RX");
-	load_names(&conf, ENV("VMA_TCP_CC_ALGO=0", "VMA_TX_NONBLOCKED_EAGAINS=0"), true, VMA_LOG_INFO);
+	conf_load_env_and_show_banner(&conf, ENV("VMA_TCP_CC_ALGO=0", "VMA_TX_NONBLOCKED_EAGAINS=0"), true,
+	                              VMA_LOG_INFO);
 	expect_in_banner("TCP CC Algorithm", "0 (LWIP)", "VMA_TCP_CC_ALGO");
 	expect_in_banner("Tx non-blocked eagains", "Disabled", "VMA_TX_NONBLOCKED_EAGAINS");
 }

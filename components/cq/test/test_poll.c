@@ -336,26 +336,26 @@ static struct {
 	sem_t go, done;
 	struct vma_buf **packets;
 	unsigned n; /* 0: end */
-} giver;
+} buf_returner;
 
 static void *buf_returning_thread(void *arg)
 {
 	for (;;) {
-		sem_wait(&giver.go);
-		if (giver.n == 0)
+		sem_wait(&buf_returner.go);
+		if (buf_returner.n == 0)
 			return arg;
-		vma_buf_put_burst(fx.arena, giver.packets, giver.n);
-		sem_post(&giver.done);
+		vma_buf_put_burst(fx.arena, buf_returner.packets, buf_returner.n);
+		sem_post(&buf_returner.done);
 	}
 }
 
 static void return_packets_in_other_thread(struct vma_buf **packets, unsigned n)
 {
-	giver.packets = packets;
-	giver.n = n;
-	sem_post(&giver.go);
+	buf_returner.packets = packets;
+	buf_returner.n = n;
+	sem_post(&buf_returner.go);
 	if (n != 0)
-		sem_wait(&giver.done);
+		sem_wait(&buf_returner.done);
 }
 
 static void poll_receive(struct vma_buf **packets, unsigned n)
@@ -376,9 +376,9 @@ static void test_a_small_debt_leaves_other_threads_their_buffers(void **state)
 	pool = atomic_load(&fx.fake.qp.rx_pool);
 	fx.fake.posted_count = vma_bufpool_get(pool, fx.fake.posted, FAKE_DEPTH);
 	vma_bufpool_to_nic(pool, fx.fake.posted, FAKE_DEPTH);
-	sem_init(&giver.go, 0, 0);
-	sem_init(&giver.done, 0, 0);
-	assert_int_equal(pthread_create(&giver.thread, NULL, buf_returning_thread, NULL), 0);
+	sem_init(&buf_returner.go, 0, 0);
+	sem_init(&buf_returner.done, 0, 0);
+	assert_int_equal(pthread_create(&buf_returner.thread, NULL, buf_returning_thread, NULL), 0);
 	poll_receive(packets, 3);
 	return_packets_in_other_thread(packets, 3);
 	assert_int_equal(vma_cq_arm(fx.cq), 0);
@@ -388,7 +388,7 @@ static void test_a_small_debt_leaves_other_threads_their_buffers(void **state)
 	assert_int_equal(vma_cq_arm(fx.cq), 0);
 	assert_int_equal(fx.fake.posted_count, FAKE_DEPTH);
 	return_packets_in_other_thread(NULL, 0);
-	assert_int_equal(pthread_join(giver.thread, NULL), 0);
+	assert_int_equal(pthread_join(buf_returner.thread, NULL), 0);
 	poll_end();
 }
 

@@ -21,7 +21,7 @@ static uint64_t one_ring(struct vma_file *file)
 	return 1ULL << BIT;
 }
 
-static bool tell_one(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events)
+static bool complete_with_one_event(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events)
 {
 	struct vma_xtreme *xtreme = vma_xtreme_create(file, NULL);
 	const bool told = vma_xtreme_give_event(poll, xtreme, *events, NULL, 0);
@@ -38,7 +38,7 @@ static int setup(void **state)
 	fake = fake_create();
 	ops = *fake->file.ops;
 	ops.rings = one_ring;
-	ops.complete = tell_one;
+	ops.complete = complete_with_one_event;
 	fake->file.ops = &ops;
 	vma_enter();
 	return 0;

@@ -57,7 +57,7 @@ static struct vma_buf *get_buf(void)
 	return buf;
 }
 
-static uint64_t hold(unsigned n, uint32_t bytes, uint64_t limit, int wanted)
+static uint64_t hold_test_packet(unsigned n, uint32_t bytes, uint64_t limit, int wanted)
 {
 	struct vma_fragment fragments[8];
 	uint64_t id = 0;
@@ -74,7 +74,7 @@ static uint64_t hold(unsigned n, uint32_t bytes, uint64_t limit, int wanted)
 
 static void test_packet_is_freed_once_by_its_own_socket(void **state)
 {
-	const uint64_t id = hold(1, 100, 1000, 0);
+	const uint64_t id = hold_test_packet(1, 100, 1000, 0);
 
 	(void)state;
 	assert_int_equal(atomic_load(&holder.bytes), 100);
@@ -87,12 +87,12 @@ static void test_packet_is_freed_once_by_its_own_socket(void **state)
 
 static void test_old_identifier_finds_nothing_when_its_place_is_taken_anew(void **state)
 {
-	const uint64_t old = hold(1, 1, 1000, 0);
+	const uint64_t old = hold_test_packet(1, 1, 1000, 0);
 	uint64_t now;
 
 	(void)state;
 	assert_int_equal(vma_held_packet_free(&fake->file, FD, old), 0);
-	now = hold(1, 1, 1000, 0);
+	now = hold_test_packet(1, 1, 1000, 0);
 	assert_int_not_equal(now, old);
 	assert_int_equal(vma_held_packet_free(&fake->file, FD, old), -ENOENT);
 	assert_int_equal(vma_held_packet_free(&fake->file, FD, now), 0);
@@ -113,12 +113,12 @@ static void test_numbers_that_nobody_was_given(void **state)
 
 static void test_limit_holds_but_for_a_packet_alone(void **state)
 {
-	const uint64_t large = hold(1, 5000, 1000, 0);
+	const uint64_t large = hold_test_packet(1, 5000, 1000, 0);
 
 	(void)state;
-	hold(1, 1, 1000, -ENOBUFS);
+	hold_test_packet(1, 1, 1000, -ENOBUFS);
 	assert_int_equal(vma_held_packet_free(&fake->file, FD, large), 0);
-	assert_int_equal(vma_held_packet_free(&fake->file, FD, hold(8, 1, 1000, 0)),
+	assert_int_equal(vma_held_packet_free(&fake->file, FD, hold_test_packet(8, 1, 1000, 0)),
 	                 0); /* more fragments than a place has */
 }
 
@@ -138,7 +138,7 @@ static void test_packet_that_is_taken_back_is_the_callers(void **state)
 
 static void test_packet_outlives_its_socket(void **state)
 {
-	const uint64_t id = hold(1, 10, 1000, 0);
+	const uint64_t id = hold_test_packet(1, 10, 1000, 0);
 
 	(void)state;
 	atomic_fetch_or(&fake->file.slots, VMA_FILE_ENDED);
@@ -157,7 +157,7 @@ static void *hold_and_free(void *arg)
 		uint64_t id;
 
 		self = vma_enter();
-		id = atomic_exchange(&swap, hold(1, 1, UINT64_MAX, 0));
+		id = atomic_exchange(&swap, hold_test_packet(1, 1, UINT64_MAX, 0));
 		if (id != 0 && vma_held_packet_free(&fake->file, FD, id) == 0)
 			atomic_fetch_add(freed, 1);
 		assert_int_equal(id == 0 ? -ENOENT : vma_held_packet_free(&fake->file, FD, id), -ENOENT);

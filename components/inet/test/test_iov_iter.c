@@ -12,7 +12,7 @@
 
 static struct sigaction on_segv; /* the library's */
 
-static int get(struct vma_inet_iov_iter *iov_iter, const struct iovec *iov, size_t n)
+static int iov_iter_get_of_iov(struct vma_inet_iov_iter *iov_iter, const struct iovec *iov, size_t n)
 {
 	const struct msghdr msg = {.msg_iov = (struct iovec *)(uintptr_t)iov, .msg_iovlen = n};
 
@@ -27,7 +27,7 @@ static void test_bytes_go_across_pieces_and_empty_ones(void **state)
 	uint8_t back[9];
 
 	(void)state;
-	assert_int_equal(get(&iov_iter, iov, 5), 0);
+	assert_int_equal(iov_iter_get_of_iov(&iov_iter, iov, 5), 0);
 	assert_int_equal(iov_iter.left, 9);
 	assert_int_equal(vma_inet_iov_iter_write(&iov_iter, (const uint8_t *)"abc", 3), 3);
 	assert_int_equal(vma_inet_iov_iter_write(&iov_iter, (const uint8_t *)"defghijk", 8), 6);
@@ -37,7 +37,7 @@ static void test_bytes_go_across_pieces_and_empty_ones(void **state)
 	assert_memory_equal(c, "fghi", 4);
 	vma_inet_iov_iter_put(&iov_iter);
 
-	assert_int_equal(get(&iov_iter, iov, 5), 0);
+	assert_int_equal(iov_iter_get_of_iov(&iov_iter, iov, 5), 0);
 	vma_inet_iov_iter_skip(&iov_iter, 4);
 	assert_int_equal(iov_iter.left, 5);
 	assert_int_equal(vma_inet_iov_iter_read(&iov_iter, back, sizeof(back)), 5);
@@ -54,12 +54,12 @@ static void test_long_list_is_copied_and_a_longer_one_refused(void **state)
 	(void)state;
 	for (size_t i = 0; i < VMA_INET_IOV_MAX; i++)
 		iov[i] = (struct iovec){&byte, 1};
-	assert_int_equal(get(&iov_iter, iov, VMA_INET_IOV_MAX), 0);
+	assert_int_equal(iov_iter_get_of_iov(&iov_iter, iov, VMA_INET_IOV_MAX), 0);
 	assert_int_equal(iov_iter.left, VMA_INET_IOV_MAX);
 	iov[0].iov_len = 100; /* too late */
 	assert_int_equal(iov_iter.iov[0].iov_len, 1);
 	vma_inet_iov_iter_put(&iov_iter);
-	assert_int_equal(get(&iov_iter, iov, VMA_INET_IOV_MAX + 1), -EMSGSIZE);
+	assert_int_equal(iov_iter_get_of_iov(&iov_iter, iov, VMA_INET_IOV_MAX + 1), -EMSGSIZE);
 	vma_inet_iov_iter_put(&iov_iter);
 }
 
@@ -69,9 +69,9 @@ static void test_length_below_zero_comes_before_bad_pointers(void **state)
 	struct vma_inet_iov_iter iov_iter;
 
 	(void)state;
-	assert_int_equal(get(&iov_iter, iov, 2), -EINVAL);
+	assert_int_equal(iov_iter_get_of_iov(&iov_iter, iov, 2), -EINVAL);
 	vma_inet_iov_iter_put(&iov_iter);
-	assert_int_equal(get(&iov_iter, iov, 1), -EFAULT);
+	assert_int_equal(iov_iter_get_of_iov(&iov_iter, iov, 1), -EFAULT);
 	vma_inet_iov_iter_put(&iov_iter);
 }
 
@@ -81,7 +81,7 @@ static void test_pieces_beyond_the_bytes_of_one_call_are_cut(void **state)
 	struct vma_inet_iov_iter iov_iter;
 
 	(void)state;
-	assert_int_equal(get(&iov_iter, iov, 3), 0);
+	assert_int_equal(iov_iter_get_of_iov(&iov_iter, iov, 3), 0);
 	assert_int_equal(iov_iter.left, VMA_INET_BYTES_MAX);
 	assert_int_equal(iov_iter.iov[1].iov_len, VMA_INET_BYTES_MAX - 10);
 	assert_int_equal(iov_iter.iov[2].iov_len, 0);
@@ -97,9 +97,9 @@ static void test_bad_list_and_bad_piece_are_faults(void **state)
 	(void)state;
 	vma_os.sigaction(SIGSEGV, &on_segv, NULL); /* cmocka has put its own */
 	assert_int_equal(munmap(page + 4096, 4096), 0);
-	assert_int_equal(get(&iov_iter, (const struct iovec *)(page + 4096), 1), -EFAULT);
+	assert_int_equal(iov_iter_get_of_iov(&iov_iter, (const struct iovec *)(page + 4096), 1), -EFAULT);
 	vma_inet_iov_iter_put(&iov_iter);
-	assert_int_equal(get(&iov_iter, &iov, 1), 0);
+	assert_int_equal(iov_iter_get_of_iov(&iov_iter, &iov, 1), 0);
 	assert_int_equal(vma_inet_iov_iter_write(&iov_iter, (const uint8_t *)"0123456789", 10), 0);
 	assert_int_equal(iov_iter.left, 10);
 	vma_inet_iov_iter_put(&iov_iter);

@@ -51,7 +51,7 @@ static void test_length_or_rate_or_the_call_alone(void **state)
 	assert_false(vma_inet_option_enables(SOL_SOCKET, VMA_INET_NEVER, rates, 4));
 }
 
-static bool is_set_by(int level, int name, enum vma_inet_enabled_by how, int number)
+static bool option_is_set_by_value(int level, int name, enum vma_inet_enabled_by how, int number)
 {
 	int fd = vma_os.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	bool is_set;
@@ -67,13 +67,14 @@ static void test_kernel_is_asked_what_is_set(void **state)
 	int fd = vma_os.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
 	(void)state;
-	assert_true(is_set_by(SOL_SOCKET, SO_DONTROUTE, VMA_INET_BY_VALUE, 1));
-	assert_false(is_set_by(SOL_SOCKET, SO_DONTROUTE, VMA_INET_BY_VALUE, 0));
-	assert_true(is_set_by(SOL_SOCKET, SO_PEEK_OFF, VMA_INET_BY_SIGN, 0));
-	assert_false(is_set_by(SOL_SOCKET, SO_PEEK_OFF, VMA_INET_BY_SIGN, -1));
-	assert_true(is_set_by(SOL_SOCKET, SO_MAX_PACING_RATE, VMA_INET_BY_RATE, 1000));
-	assert_false(is_set_by(SOL_SOCKET, SO_MAX_PACING_RATE, VMA_INET_BY_RATE, -1));
-	assert_true(is_set_by(IPPROTO_IP, IP_OPTIONS, VMA_INET_BY_LENGTH, 0x01010101)); /* four that say nothing */
+	assert_true(option_is_set_by_value(SOL_SOCKET, SO_DONTROUTE, VMA_INET_BY_VALUE, 1));
+	assert_false(option_is_set_by_value(SOL_SOCKET, SO_DONTROUTE, VMA_INET_BY_VALUE, 0));
+	assert_true(option_is_set_by_value(SOL_SOCKET, SO_PEEK_OFF, VMA_INET_BY_SIGN, 0));
+	assert_false(option_is_set_by_value(SOL_SOCKET, SO_PEEK_OFF, VMA_INET_BY_SIGN, -1));
+	assert_true(option_is_set_by_value(SOL_SOCKET, SO_MAX_PACING_RATE, VMA_INET_BY_RATE, 1000));
+	assert_false(option_is_set_by_value(SOL_SOCKET, SO_MAX_PACING_RATE, VMA_INET_BY_RATE, -1));
+	assert_true(option_is_set_by_value(IPPROTO_IP, IP_OPTIONS, VMA_INET_BY_LENGTH,
+	                                   0x01010101)); /* four that say nothing */
 	assert_false(vma_inet_option_is_set(fd, IPPROTO_IP, IP_OPTIONS, VMA_INET_BY_LENGTH));
 	assert_true(vma_inet_option_is_set(fd, SOL_SOCKET, SO_ATTACH_FILTER, VMA_INET_ALWAYS));
 	assert_false(vma_inet_option_is_set(fd, SOL_SOCKET, SO_DETACH_FILTER, VMA_INET_NEVER));

@@ -11,7 +11,7 @@
 
 static struct vma_file file;
 
-static int clear(void **state)
+static int clear_ring_requests(void **state)
 {
 	(void)state;
 	atomic_store(&file.ring_requests[0], 0);
@@ -19,7 +19,7 @@ static int clear(void **state)
 	return 0;
 }
 
-static int set(const struct vma_ring_alloc_logic_attr *attr)
+static int set_ring_alloc_logic_option(const struct vma_ring_alloc_logic_attr *attr)
 {
 	return vma_inet_set_ring_option(&file, SO_VMA_RING_ALLOC_LOGIC, attr, sizeof(*attr), false);
 }
@@ -41,7 +41,7 @@ static void test_each_logic_of_the_field_is_taken_and_no_other(void **state)
 
 		attr = attr_of((ring_logic_t)logic);
 		attr.comp_mask |= VMA_RING_ALLOC_MASK_RING_USER_ID;
-		assert_int_equal(set(&attr), is_one ? 0 : -EINVAL);
+		assert_int_equal(set_ring_alloc_logic_option(&attr), is_one ? 0 : -EINVAL);
 	}
 }
 
@@ -53,14 +53,14 @@ static void test_a_request_is_kept_for_the_directions_that_are_named(void **stat
 	attr.comp_mask |= VMA_RING_ALLOC_MASK_RING_USER_ID;
 	attr.user_id = UINT32_MAX;
 	attr.engress = 0;
-	assert_int_equal(set(&attr), 0);
+	assert_int_equal(set_ring_alloc_logic_option(&attr), 0);
 	assert_true(vma_file_ring_request(&file, VMA_RING_CTX_RX).is_set);
 	assert_int_equal(vma_file_ring_request(&file, VMA_RING_CTX_RX).logic, VMA_RING_LOGIC_PER_USER_ID);
 	assert_int_equal(vma_file_ring_request(&file, VMA_RING_CTX_RX).user_id, UINT32_MAX);
 	assert_false(vma_file_ring_request(&file, VMA_RING_CTX_TX).is_set);
 	attr = attr_of(RING_LOGIC_PER_SOCKET);
 	attr.comp_mask = VMA_RING_ALLOC_MASK_RING_ENGRESS; /* `ingress` is not named */
-	assert_int_equal(set(&attr), 0);
+	assert_int_equal(set_ring_alloc_logic_option(&attr), 0);
 	assert_int_equal(vma_file_ring_request(&file, VMA_RING_CTX_RX).logic, VMA_RING_LOGIC_PER_USER_ID);
 	assert_int_equal(vma_file_ring_request(&file, VMA_RING_CTX_TX).logic, VMA_RING_LOGIC_PER_SOCKET);
 }
@@ -70,16 +70,16 @@ static void test_what_makes_no_sense_is_refused_and_changes_nothing(void **state
 	struct vma_ring_alloc_logic_attr attr = attr_of(RING_LOGIC_PER_USER_ID), good = attr_of(RING_LOGIC_PER_SOCKET);
 
 	(void)state;
-	assert_int_equal(set(&attr), -EINVAL); /* without a user id */
+	assert_int_equal(set_ring_alloc_logic_option(&attr), -EINVAL); /* without a user id */
 	attr = good;
 	attr.comp_mask |= 1 << 4;
-	assert_int_equal(set(&attr), -EINVAL);
+	assert_int_equal(set_ring_alloc_logic_option(&attr), -EINVAL);
 	attr = good;
 	attr.ingress = attr.engress = 0;
-	assert_int_equal(set(&attr), -EINVAL);
+	assert_int_equal(set_ring_alloc_logic_option(&attr), -EINVAL);
 	attr = good;
 	attr.comp_mask = 0;
-	assert_int_equal(set(&attr), -EINVAL);
+	assert_int_equal(set_ring_alloc_logic_option(&attr), -EINVAL);
 	assert_int_equal(vma_inet_set_ring_option(&file, SO_VMA_RING_ALLOC_LOGIC, &good, sizeof(good) - 1, false),
 	                 -EINVAL);
 	assert_int_equal(vma_inet_set_ring_option(&file, SO_VMA_RING_ALLOC_LOGIC, &good, sizeof(good) + 1, false),
@@ -98,15 +98,15 @@ static void test_a_profile_has_a_key_that_must_be_known(void **state)
 	(void)state;
 	attr.comp_mask |= VMA_RING_ALLOC_MASK_RING_PROFILE_KEY;
 	attr.ring_profile_key = 1;
-	assert_int_equal(set(&attr), -EINVAL);
+	assert_int_equal(set_ring_alloc_logic_option(&attr), -EINVAL);
 	key = vma_inet_ring_profile_add();
 	assert_true(key > 0);
 	assert_int_not_equal(vma_inet_ring_profile_add(), key);
 	attr.ring_profile_key = (uint32_t)key;
-	assert_int_equal(set(&attr), 0);
+	assert_int_equal(set_ring_alloc_logic_option(&attr), 0);
 	assert_int_equal(vma_file_ring_request(&file, VMA_RING_CTX_TX).profile, key);
 	attr.ring_profile_key = 0;
-	assert_int_equal(set(&attr), -EINVAL);
+	assert_int_equal(set_ring_alloc_logic_option(&attr), -EINVAL);
 }
 
 static void test_the_answer_is_what_holds_for_receiving(void **state)
@@ -121,7 +121,7 @@ static void test_the_answer_is_what_holds_for_receiving(void **state)
 	attr.comp_mask |= VMA_RING_ALLOC_MASK_RING_USER_ID;
 	attr.user_id = 7;
 	attr.engress = 0;
-	assert_int_equal(set(&attr), 0);
+	assert_int_equal(set_ring_alloc_logic_option(&attr), 0);
 	len = 100;
 	assert_int_equal(vma_inet_get_ring_option(&file, SO_VMA_RING_ALLOC_LOGIC, &got, &len), 0);
 	assert_int_equal(len, sizeof(got));
@@ -135,11 +135,11 @@ static void test_the_answer_is_what_holds_for_receiving(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_each_logic_of_the_field_is_taken_and_no_other, clear),
-        cmocka_unit_test_setup(test_a_request_is_kept_for_the_directions_that_are_named, clear),
-        cmocka_unit_test_setup(test_what_makes_no_sense_is_refused_and_changes_nothing, clear),
-        cmocka_unit_test_setup(test_a_profile_has_a_key_that_must_be_known, clear),
-        cmocka_unit_test_setup(test_the_answer_is_what_holds_for_receiving, clear),
+        cmocka_unit_test_setup(test_each_logic_of_the_field_is_taken_and_no_other, clear_ring_requests),
+        cmocka_unit_test_setup(test_a_request_is_kept_for_the_directions_that_are_named, clear_ring_requests),
+        cmocka_unit_test_setup(test_what_makes_no_sense_is_refused_and_changes_nothing, clear_ring_requests),
+        cmocka_unit_test_setup(test_a_profile_has_a_key_that_must_be_known, clear_ring_requests),
+        cmocka_unit_test_setup(test_the_answer_is_what_holds_for_receiving, clear_ring_requests),
 };
 
 VMA_TEST_MAIN(tests)

@@ -32,7 +32,7 @@ static struct {
 	enum vma_xtreme_given last;
 	unsigned returned_bytes;
 	uint64_t returned_connection;
-} tells;
+} completions_to_give;
 
 static struct vma_buf *get_buf(void)
 {
@@ -42,38 +42,40 @@ static struct vma_buf *get_buf(void)
 	return buf;
 }
 
-static void give_one(struct vma_xtreme_poll *poll)
+static void xtreme_give_one_packet(struct vma_xtreme_poll *poll)
 {
 	struct vma_fragment fragments[8];
-	struct vma_xtreme_packet packet = {
-	        .fragments = fragments,
-	        .n = tells.fragments,
-	        .len = 10 * (tells.fragments < tells.empty_from ? tells.fragments : tells.empty_from),
-	        .cost = tells.cost,
-	        .limit = tells.limit,
-	        .stamp_ns = tells.stamp_ns,
-	        .connection = 9,
-	        .src = htonl(0x0a000002),
-	        .src_port_be = htons(4000)};
+	struct vma_xtreme_packet packet = {.fragments = fragments,
+	                                   .n = completions_to_give.fragments,
+	                                   .len = 10 * (completions_to_give.fragments < completions_to_give.empty_from
+	                                                        ? completions_to_give.fragments
+	                                                        : completions_to_give.empty_from),
+	                                   .cost = completions_to_give.cost,
+	                                   .limit = completions_to_give.limit,
+	                                   .stamp_ns = completions_to_give.stamp_ns,
+	                                   .connection = 9,
+	                                   .src = htonl(0x0a000002),
+	                                   .src_port_be = htons(4000)};
 
-	for (unsigned i = 0; i < tells.fragments; i++)
-		fragments[i] = (struct vma_fragment){.buf = get_buf(), .off = i, .len = i < tells.empty_from ? 10 : 0};
-	tells.last = vma_xtreme_give(poll, xtreme, &packet);
-	for (unsigned i = 0; i < tells.fragments && tells.last != VMA_XTREME_GIVEN; i++)
+	for (unsigned i = 0; i < completions_to_give.fragments; i++)
+		fragments[i] = (struct vma_fragment){
+		        .buf = get_buf(), .off = i, .len = i < completions_to_give.empty_from ? 10 : 0};
+	completions_to_give.last = vma_xtreme_give(poll, xtreme, &packet);
+	for (unsigned i = 0; i < completions_to_give.fragments && completions_to_give.last != VMA_XTREME_GIVEN; i++)
 		vma_buf_put(vma_engine()->arena, fragments[i].buf);
 }
 
 static bool fake_complete(struct vma_file *file, struct vma_xtreme_poll *poll, uint32_t *events)
 {
 	assert_ptr_equal(file, &fake->file);
-	tells.calls++;
-	tells.events |= *events;
+	completions_to_give.calls++;
+	completions_to_give.events |= *events;
 	*events = 0;
-	while (tells.packets > 0) {
+	while (completions_to_give.packets > 0) {
 		if (vma_xtreme_next_completion(poll) == NULL)
 			return true;
-		give_one(poll);
-		tells.packets--;
+		xtreme_give_one_packet(poll);
+		completions_to_give.packets--;
 	}
 	return false;
 }
@@ -81,8 +83,8 @@ static bool fake_complete(struct vma_file *file, struct vma_xtreme_poll *poll, u
 static void on_returned(struct vma_file *file, uint64_t connection, uint32_t bytes)
 {
 	assert_ptr_equal(file, &fake->file);
-	tells.returned_bytes += bytes;
-	tells.returned_connection = connection;
+	completions_to_give.returned_bytes += bytes;
+	completions_to_give.returned_connection = connection;
 }
 
 static struct vma_file_ops ops;
@@ -94,11 +96,11 @@ static int begin(vma_xtreme_bytes_returned_fn returned)
 	ops = *fake->file.ops;
 	ops.complete = fake_complete;
 	fake->file.ops = &ops;
-	memset(&tells, 0, sizeof(tells));
-	tells.fragments = 1;
-	tells.cost = 100;
-	tells.empty_from = UINT32_MAX;
-	tells.limit = UINT32_MAX;
+	memset(&completions_to_give, 0, sizeof(completions_to_give));
+	completions_to_give.fragments = 1;
+	completions_to_give.cost = 100;
+	completions_to_give.empty_from = UINT32_MAX;
+	completions_to_give.limit = UINT32_MAX;
 	vma_enter();
 	xtreme = vma_xtreme_create(&fake->file, returned);
 	return xtreme != NULL ? 0 : -1;
@@ -134,7 +136,7 @@ static int poll_packets(struct vma_completion_t *completions, unsigned n, unsign
 	static struct vma_xtreme_source *source;
 	int got;
 
-	tells.packets = packets;
+	completions_to_give.packets = packets;
 	source = vma_xtreme_source_create(&fake->file, BIT);
 	assert_non_null(source);
 	vma_xtreme_post(source, 0);
@@ -149,7 +151,7 @@ static void test_packet_is_freed_once(void **state)
 	struct vma_completion_t completion;
 
 	(void)state;
-	tells.stamp_ns = 3000000007;
+	completions_to_give.stamp_ns = 3000000007;
 	assert_int_equal(poll_packets(&completion, 1, 1), 1);
 	assert_true(completion.events == VMA_SOCKETXTREME_PACKET);
 	assert_int_equal(completion.packet.num_bufs, 1);
@@ -174,7 +176,7 @@ static void test_reference_keeps_a_buffer_after_its_packet(void **state)
 	struct vma_buff_t *second;
 
 	(void)state;
-	tells.fragments = 3;
+	completions_to_give.fragments = 3;
 	assert_int_equal(poll_packets(&completion, 1, 1), 1);
 	assert_int_equal(completion.packet.num_bufs, 3);
 	second = completion.packet.buff_lst->next;
@@ -197,9 +199,9 @@ static void test_empty_buffers_count(void **state)
 	struct vma_buff_t *second, *third;
 
 	(void)state;
-	tells.fragments = 3;
-	tells.empty_from = 1;
-	tells.cost = 10;
+	completions_to_give.fragments = 3;
+	completions_to_give.empty_from = 1;
+	completions_to_give.cost = 10;
 	assert_int_equal(poll_packets(&completion, 1, 1), 1);
 	second = completion.packet.buff_lst->next;
 	third = second->next;
@@ -218,7 +220,7 @@ static void test_what_the_program_overwrites_is_not_followed(void **state)
 	struct vma_completion_t completion;
 
 	(void)state;
-	tells.fragments = 2;
+	completions_to_give.fragments = 2;
 	assert_int_equal(poll_packets(&completion, 1, 1), 1);
 	completion.packet.buff_lst->next->payload = (void *)(uintptr_t)8;
 	completion.packet.buff_lst->next = (void *)(uintptr_t)16;
@@ -261,9 +263,9 @@ static void test_memory_that_is_not_there_loses_nothing(void **state)
 	assert_int_equal(mprotect(pages + page, page, PROT_NONE), 0);
 	assert_int_equal(poll_packets(NULL, 2, 2), -EFAULT);
 	assert_int_equal(vma_xtreme_poll(1ULL << BIT, across, 2), 0); /* the source has ended, and nothing is written */
-	assert_int_equal(tells.packets, 2);
+	assert_int_equal(completions_to_give.packets, 2);
 	assert_int_equal(poll_packets(across, 2, 2), -EFAULT);
-	assert_int_equal(tells.packets, 2);
+	assert_int_equal(completions_to_give.packets, 2);
 	assert_int_equal(poll_packets(across, 1, 1), 1);
 	assert_int_equal(vma_xtreme_free_packets(&across->packet, 1), 0);
 	assert_int_equal(vma_xtreme_free_packets(&across->packet, 3), -EFAULT);
@@ -275,10 +277,10 @@ static void test_account_that_is_full_refuses_but_one_alone(void **state)
 	struct vma_completion_t completions[4];
 
 	(void)state;
-	tells.limit = 150;
-	tells.cost = 200;
+	completions_to_give.limit = 150;
+	completions_to_give.cost = 200;
 	assert_int_equal(poll_packets(completions, 4, 2), 1);
-	assert_int_equal(tells.last, VMA_XTREME_REFUSED);
+	assert_int_equal(completions_to_give.last, VMA_XTREME_REFUSED);
 	assert_int_equal(vma_xtreme_free_packets(&completions[0].packet, 1), 0);
 	assert_int_equal(poll_packets(completions, 4, 1), 1);
 	assert_int_equal(vma_xtreme_free_packets(&completions[0].packet, 1), 0);
@@ -292,9 +294,9 @@ static void test_many_packets_are_freed_by_one_call(void **state)
 	unsigned n = 0;
 
 	(void)state;
-	tells.fragments = 7;
+	completions_to_give.fragments = 7;
 	assert_int_equal(poll_packets(completions, 15, 15), 15);
-	tells.fragments = 1;
+	completions_to_give.fragments = 1;
 	assert_int_equal(poll_packets(completions + 15, 45, 45), 45);
 	for (unsigned i = 0; i < 15; i++) {
 		for (unsigned k = 0; k < 3; k++)
@@ -335,7 +337,7 @@ static void test_closed_account_gives_nothing(void **state)
 	(void)state;
 	vma_xtreme_close(xtreme);
 	assert_int_equal(poll_packets(&completion, 1, 1), 0);
-	assert_int_equal(tells.last, VMA_XTREME_REFUSED);
+	assert_int_equal(completions_to_give.last, VMA_XTREME_REFUSED);
 }
 
 static void test_file_lives_until_all_is_back(void **state)
@@ -348,8 +350,8 @@ static void test_file_lives_until_all_is_back(void **state)
 	vma_xtreme_close(xtreme);
 	assert_int_equal(atomic_load(&fake->file.refs), 2);
 	assert_int_equal(vma_xtreme_free_packets(&completion.packet, 1), 0);
-	assert_int_equal(tells.returned_bytes, 100);
-	assert_int_equal(tells.returned_connection, 9);
+	assert_int_equal(completions_to_give.returned_bytes, 100);
+	assert_int_equal(completions_to_give.returned_connection, 9);
 	assert_int_equal(atomic_load(&fake->file.refs), 1);
 }
 
@@ -384,20 +386,20 @@ static void test_source_that_does_not_fit_is_told_in_the_next_poll(void **state)
 	struct vma_completion_t completions[3];
 
 	(void)state;
-	tells.packets = 5;
+	completions_to_give.packets = 5;
 	vma_xtreme_post(source, 1);
 	vma_xtreme_post(source, 4); /* one entry, both events */
 	assert_int_equal(vma_xtreme_poll(1ULL << BIT, completions, 3), 3);
-	assert_int_equal(tells.events, 5);
+	assert_int_equal(completions_to_give.events, 5);
 	assert_int_equal(vma_xtreme_free_packets(&completions[0].packet, 1), 0);
 	assert_int_equal(vma_xtreme_free_packets(&completions[1].packet, 1), 0);
 	assert_int_equal(vma_xtreme_free_packets(&completions[2].packet, 1), 0);
 	assert_int_equal(vma_xtreme_poll(1ULL << BIT, completions, 3), 2);
 	assert_int_equal(vma_xtreme_free_packets(&completions[0].packet, 1), 0);
 	assert_int_equal(vma_xtreme_free_packets(&completions[1].packet, 1), 0);
-	tells.calls = 0;
+	completions_to_give.calls = 0;
 	assert_int_equal(vma_xtreme_poll(1ULL << BIT, completions, 3), 0);
-	assert_int_equal(tells.calls, 0);
+	assert_int_equal(completions_to_give.calls, 0);
 	assert_int_equal(vma_xtreme_poll(1ULL << OTHER_BIT, completions, 3), 0);
 	vma_xtreme_source_end(source);
 	vma_xtreme_source_put(source);
@@ -417,32 +419,32 @@ static void test_source_is_completed_at_once_by_the_thread_that_polls_its_ring(v
 	struct vma_thread *self = vma_thread_self();
 
 	(void)state;
-	tells.packets = 3;
+	completions_to_give.packets = 3;
 	self->xtreme = &poll;
 	vma_xtreme_complete_or_post(source, 4);
 	assert_ptr_equal(self->xtreme, &poll);
 	assert_int_equal(poll.at - completions, 2);
-	assert_int_equal(tells.events, 4);
-	assert_int_equal(tells.packets, 1);
+	assert_int_equal(completions_to_give.events, 4);
+	assert_int_equal(completions_to_give.packets, 1);
 	assert_int_equal(vma_xtreme_free_packets(&completions[0].packet, 1), 0);
 	assert_int_equal(vma_xtreme_free_packets(&completions[1].packet, 1), 0);
 	vma_xtreme_complete_or_post(source, 4); /* the array is full, and the third one is on the list */
-	assert_int_equal(tells.calls, 1);
+	assert_int_equal(completions_to_give.calls, 1);
 	poll.at = completions;
 	poll.ring = NULL;
 	vma_xtreme_complete_or_post(source, 4);
-	assert_int_equal(tells.calls, 1);
+	assert_int_equal(completions_to_give.calls, 1);
 	self->xtreme = NULL;
 	assert_int_equal(vma_xtreme_poll(1ULL << BIT, completions, 2), 1);
 	assert_int_equal(vma_xtreme_free_packets(&completions[0].packet, 1), 0);
-	tells.packets = 1;
+	completions_to_give.packets = 1;
 	poll.ring = xtreme_rings_at(BIT);
 	self->xtreme = &poll;
 	self->gathers = true;
 	vma_xtreme_complete_or_post(source, 4);
 	self->gathers = false;
 	self->xtreme = NULL;
-	assert_int_equal(tells.packets, 1);
+	assert_int_equal(completions_to_give.packets, 1);
 	assert_int_equal(vma_xtreme_poll(1ULL << BIT, completions, 2), 1);
 	assert_int_equal(vma_xtreme_free_packets(&completions[0].packet, 1), 0);
 	vma_xtreme_source_end(source);
@@ -467,7 +469,7 @@ static void test_sources_that_nobody_polls_do_not_pile_up(void **state)
 		listed++;
 	assert_true(listed + xtreme_rings_at(OTHER_BIT)->n < 200);
 	assert_int_equal(vma_xtreme_poll(1ULL << OTHER_BIT, &completion, 1), 0);
-	assert_int_equal(tells.calls, 0);
+	assert_int_equal(completions_to_give.calls, 0);
 }
 
 static void test_options_are_kept_and_checked(void **state)
@@ -498,13 +500,13 @@ static void test_options_are_kept_and_checked(void **state)
 /* ---- threads ---- */
 
 static struct vma_completion_t shared[64];
-static _Atomic unsigned freed, round_now, arrived;
+static _Atomic unsigned freed, current_round, arrived;
 
 static void *free_all(void *arg)
 {
 	(void)arg;
 	for (unsigned round = 1; round <= ROUNDS / 64; round++) {
-		while (atomic_load(&round_now) < round)
+		while (atomic_load(&current_round) < round)
 			sched_yield();
 		vma_enter();
 		for (unsigned i = 0; i < 64; i++)
@@ -526,7 +528,7 @@ static void test_of_threads_that_free_the_same_packets_one_succeeds(void **state
 	for (unsigned round = 1; round <= ROUNDS / 64; round++) {
 		atomic_store(&arrived, 0);
 		assert_int_equal(poll_packets(shared, 64, 64), 64);
-		atomic_store(&round_now, round);
+		atomic_store(&current_round, round);
 		while (atomic_load(&arrived) < THREADS)
 			sched_yield();
 	}

@@ -115,7 +115,8 @@ static inline void fake_set_full(struct fake *fake, bool is_full)
 
 /* ---- what a program does ---- */
 
-/* A loopback address of this process alone: what others send to 127.0.0.1, for a port that they had, does not come here.
+/* A loopback address of this process alone: what others send to 127.0.0.1, for a port that they had, does not come
+ * here.
  */
 static inline in_addr_t backend_loopback(void)
 {
@@ -292,7 +293,7 @@ static inline void backends_say_events(struct backend *be, struct epoll_event *e
 	say(be, "\n");
 }
 
-static inline void backends_see(struct backend *be, int epfd, int max, int msec)
+static inline void backends_say_epoll_wait(struct backend *be, int epfd, int max, int msec)
 {
 	struct epoll_event events[64];
 
@@ -303,7 +304,7 @@ static inline void backends_see(struct backend *be, int epfd, int max, int msec)
 
 /* cmocka puts its own handler in place for each test; the library's answers bad pointers. */
 static struct sigaction our_segv;
-static inline void in_all_backends(void (*scenario)(struct backend *be))
+static inline void run_scenario_in_all_backends(void (*scenario)(struct backend *be))
 {
 	struct backend backends[BACKENDS];
 
@@ -335,7 +336,7 @@ static inline void in_all_backends(void (*scenario)(struct backend *be))
 	static void test_##scenario(void **state)                                                                      \
 	{                                                                                                              \
 		(void)state;                                                                                           \
-		in_all_backends(scenario);                                                                             \
+		run_scenario_in_all_backends(scenario);                                                                \
 	}
 
 /* A datagram in a while, from another thread. */
@@ -352,12 +353,12 @@ static void *backends_send_later(void *arg)
 	backend_send(later->be, later->fd);
 	return NULL;
 }
-static inline void begin_later(struct later *later, struct backend *be, int fd, int msec)
+static inline void begin_delayed_send(struct later *later, struct backend *be, int fd, int msec)
 {
 	*later = (struct later){.be = be, .fd = fd, .msec = msec};
 	assert_int_equal(pthread_create(&later->thread, NULL, backends_send_later, later), 0);
 }
-static inline void end_later(struct later *later)
+static inline void end_delayed_send(struct later *later)
 {
 	pthread_join(later->thread, NULL);
 }

@@ -13,8 +13,8 @@
 
 static struct backend backend = {.kind = OFFLOADED};
 static int ep, fd[CREW];
-static struct vma_thread *_Atomic self_of[CREW];
-static _Atomic unsigned round_now, came_out, told[CREW];
+static struct vma_thread *_Atomic thread_of_crew_member[CREW];
+static _Atomic unsigned round_now, members_out_of_wait_n, told[CREW];
 static _Atomic bool stop;
 
 static double crew_seconds(void)
@@ -25,7 +25,7 @@ static double crew_seconds(void)
 }
 
 /* Who collects may lose its core meanwhile: then the others come, find the set taken, and sleep again. */
-static uint32_t poll_slowly(struct vma_file *file)
+static uint32_t file_poll_yielding_core(struct vma_file *file)
 {
 	static _Atomic unsigned times;
 	const unsigned time = atomic_fetch_add(&times, 1) * 2654435761U >> 24;
@@ -34,35 +34,35 @@ static uint32_t poll_slowly(struct vma_file *file)
 		usleep(time);
 	return fake_poll(file);
 }
-static const struct vma_file_ops slow_ops = {
-        .name = "slow", .poll = poll_slowly, .rings = fake_rings, .destroy = backends_fake_destroy};
+static const struct vma_file_ops slow_poll_file_ops = {
+        .name = "slow", .poll = file_poll_yielding_core, .rings = fake_rings, .destroy = backends_fake_destroy};
 
 static uint32_t crew_events_of(unsigned member)
 {
 	return EPOLLIN | (member % 2 != 0 ? EPOLLET : EPOLLONESHOT);
 }
 
-static void wait_for_round(unsigned round)
+static void crew_wait_for_round(unsigned round)
 {
 	for (unsigned tries = 0; atomic_load(&round_now) < round && !atomic_load(&stop); tries++)
 		if (tries > 100)
 			sched_yield();
 }
 
-static void *crew_work(void *arg)
+static void *crew_member_thread(void *arg)
 {
 	const unsigned me = *(unsigned *)arg;
 	struct epoll_event event;
 	unsigned seed = me;
 
-	atomic_store(&self_of[me], vma_thread_self());
-	for (unsigned round = 1; wait_for_round(round), !atomic_load(&stop); round++) {
+	atomic_store(&thread_of_crew_member[me], vma_thread_self());
+	for (unsigned round = 1; crew_wait_for_round(round), !atomic_load(&stop); round++) {
 		seed = seed * 1103515245 + 12345;
 		for (unsigned i = seed >> 16 & 1023; i > 0; i--)
 			atomic_signal_fence(memory_order_seq_cst);
 		if (backend_wait(&backend, ep, &event, 1, -1) == 1)
 			atomic_fetch_add(&told[event.data.u64], 1);
-		atomic_fetch_add(&came_out, 1);
+		atomic_fetch_add(&members_out_of_wait_n, 1);
 	}
 	return NULL;
 }
@@ -74,33 +74,34 @@ static void crew_say_where_all_are(unsigned round)
 	struct epoll_set *set = epoll_set_find(ep);
 
 	fprintf(stderr, "round %u: %u came out; queue used %u, pending %u, ready list %s\n", round,
-	        atomic_load(&came_out), atomic_load(&set->file.waitq.used), atomic_load(&set->n_pending),
+	        atomic_load(&members_out_of_wait_n), atomic_load(&set->file.waitq.used), atomic_load(&set->n_pending),
 	        ready_list_is_empty(&set->ready) ? "empty" : "not empty");
 	for (unsigned i = 0; i < VMA_WAITQ_SLOTS; i++)
 		fprintf(stderr, "  place %u: %p\n", i, (void *)atomic_load(&set->file.waitq.slot[i]));
 	for (unsigned i = 0; i < CREW; i++)
-		fprintf(stderr, "  thread %p: state %u; member %u: told %u times\n", (void *)atomic_load(&self_of[i]),
-		        atomic_load(&atomic_load(&self_of[i])->state), i, atomic_load(&told[i]));
+		fprintf(stderr, "  thread %p: state %u; member %u: told %u times\n",
+		        (void *)atomic_load(&thread_of_crew_member[i]),
+		        atomic_load(&atomic_load(&thread_of_crew_member[i])->state), i, atomic_load(&told[i]));
 	vma_leave(thread);
 }
 
-static bool all_come_out(unsigned round)
+static bool crew_all_out_of_wait(unsigned round)
 {
 	const uint64_t until = vma_now_ns() + LATE_NS;
 	bool well = true;
 
-	while (atomic_load(&came_out) < round * CREW && vma_now_ns() < until)
+	while (atomic_load(&members_out_of_wait_n) < round * CREW && vma_now_ns() < until)
 		sched_yield();
 	for (unsigned i = 0; i < CREW; i++)
 		well = well && atomic_load(&told[i]) == round;
-	if (well && atomic_load(&came_out) == round * CREW)
+	if (well && atomic_load(&members_out_of_wait_n) == round * CREW)
 		return true;
 	crew_say_where_all_are(round);
 	return false;
 }
 
 /* Taken, and one-shot members armed again: nothing of the round is left. */
-static void tidy_up(void)
+static void take_all_and_rearm(void)
 {
 	struct epoll_event event;
 
@@ -111,7 +112,7 @@ static void tidy_up(void)
 	assert_int_equal(backend_wait(&backend, ep, &event, 1, 0), 0);
 }
 
-static unsigned crew_play(unsigned *seed, uint64_t until)
+static unsigned crew_run_rounds(unsigned *seed, uint64_t until)
 {
 	unsigned round = 0;
 	bool well = true;
@@ -123,9 +124,9 @@ static unsigned crew_play(unsigned *seed, uint64_t until)
 			usleep(*seed >> 17 & 127);
 		for (unsigned i = 0; i < CREW; i++)
 			fake_push(fake_at(fd[(i + *seed / 65536) % CREW]));
-		well = all_come_out(round);
+		well = crew_all_out_of_wait(round);
 		if (well)
-			tidy_up();
+			take_all_and_rearm();
 	}
 	return well ? round : 0;
 }
@@ -153,12 +154,12 @@ static void test_as_many_come_out_as_there_are_events(void **state)
 	ep = epoll_create1(0);
 	for (unsigned i = 0; i < CREW; i++) {
 		fd[i] = backend_socket(&backend);
-		fake_at(fd[i])->file.ops = &slow_ops;
+		fake_at(fd[i])->file.ops = &slow_poll_file_ops;
 		assert_int_equal(backend_ctl(&backend, ep, EPOLL_CTL_ADD, fd[i], crew_events_of(i), i), 0);
 		number[i] = i;
-		assert_int_equal(pthread_create(&threads[i], NULL, crew_work, &number[i]), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, crew_member_thread, &number[i]), 0);
 	}
-	rounds = crew_play(&seed, vma_now_ns() + (uint64_t)(crew_seconds() * 1e9));
+	rounds = crew_run_rounds(&seed, vma_now_ns() + (uint64_t)(crew_seconds() * 1e9));
 	assert_int_not_equal(rounds, 0);
 	print_message("%u rounds\n", rounds);
 	crew_end(threads);

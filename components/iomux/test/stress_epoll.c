@@ -23,7 +23,7 @@ static double epoll_seconds(void)
 	return text != NULL ? atof(text) : 1.0;
 }
 
-static void *pusher(void *arg)
+static void *push_datagrams_thread(void *arg)
 {
 	unsigned at = *(unsigned *)arg;
 
@@ -72,7 +72,7 @@ static void *collector(void *arg)
 	}
 }
 
-static void *churner(void *arg)
+static void *add_and_remove_members_thread(void *arg)
 {
 	int other[CHURNED];
 
@@ -124,9 +124,9 @@ static void every_datagram_is_taken(enum kind kind)
 		pthread_create(&collect[i], NULL, collector, NULL);
 	for (unsigned i = 0; i < PUSHERS; i++) {
 		seed[i] = i * 77 + 1;
-		pthread_create(&push[i], NULL, pusher, &seed[i]);
+		pthread_create(&push[i], NULL, push_datagrams_thread, &seed[i]);
 	}
-	pthread_create(&churn, NULL, churner, NULL);
+	pthread_create(&churn, NULL, add_and_remove_members_thread, NULL);
 	until = vma_now_ns() + (uint64_t)(epoll_seconds() * 1e9);
 	while (vma_test_goes_on(vma_now_ns(), until, atomic_load(&pushed) > 100))
 		usleep(1000);

@@ -25,7 +25,7 @@ struct target {
 static struct backend backend = {.kind = OFFLOADED};
 static struct target *targets[FILES];
 static int fds[FILES], ep;
-static struct vma_thread *_Atomic selves[READERS];
+static struct vma_thread *_Atomic reader_threads_self[READERS];
 static _Atomic bool stop;
 
 static bool has_datagram(const struct target *target)
@@ -64,7 +64,7 @@ static bool readers_queue_one(struct vma_flow *flow, struct vma_buf *packet, con
 	return false;
 }
 
-static bool readers_take(struct target *target)
+static bool target_take_one(struct target *target)
 {
 	uint64_t taken = atomic_load(&target->taken);
 
@@ -76,9 +76,9 @@ static bool readers_take(struct target *target)
 
 /* ---- readers ---- */
 
-static void be_reader(int number)
+static void register_reader_thread(int number)
 {
-	atomic_store(&selves[number], vma_thread_self());
+	atomic_store(&reader_threads_self[number], vma_thread_self());
 }
 
 /* An edge is told once, so all that is there is taken. */
@@ -86,24 +86,24 @@ static void *read_by_epoll(void *arg)
 {
 	struct epoll_event event;
 
-	be_reader(*(int *)arg);
+	register_reader_thread(*(int *)arg);
 	while (!atomic_load(&stop))
 		if (backend_wait(&backend, ep, &event, 1, -1) == 1)
-			while (readers_take(targets[event.data.u64]))
+			while (target_take_one(targets[event.data.u64]))
 				;
 	return NULL;
 }
 
 static void *read_by_poll(void *arg)
 {
-	be_reader(*(int *)arg);
+	register_reader_thread(*(int *)arg);
 	while (!atomic_load(&stop)) {
 		struct pollfd os_polled[2] = {{.fd = fds[2], .events = POLLIN}, {.fd = fds[3], .events = POLLIN}};
 
 		backend_poll(&backend, os_polled, 2, -1);
 		for (int i = 0; i < 2; i++)
 			if (os_polled[i].revents & POLLIN)
-				readers_take(targets[2 + i]);
+				target_take_one(targets[2 + i]);
 	}
 	return NULL;
 }
@@ -138,7 +138,7 @@ static void *readers_receive(void *arg)
 	struct target *target = targets[3];
 	struct vma_spin spin = {0};
 
-	be_reader(*(int *)arg);
+	register_reader_thread(*(int *)arg);
 	while (!atomic_load(&stop)) {
 		struct vma_thread *self = vma_enter();
 		struct vma_wait wait = {.ops = &receive_ops,
@@ -150,7 +150,7 @@ static void *readers_receive(void *arg)
 		                        .spin_nsec = -1};
 
 		if (vma_wait(&wait) == 1)
-			readers_take(target);
+			target_take_one(target);
 		if (has_datagram(target))
 			vma_waitq_wake(&target->file.waitq, false);
 		vma_leave(self);
@@ -197,13 +197,13 @@ static void readers_say_where_all_are(void)
 		fprintf(stderr, "item %d: queued %d\n", i,
 		        atomic_load(&epoll_item_find(set, &targets[i]->file, fds[i])->queued));
 	for (int i = 0; i < READERS; i++)
-		fprintf(stderr, "reader %d, %p: state %u, rings %lx\n", i, (void *)atomic_load(&selves[i]),
-		        atomic_load(&atomic_load(&selves[i])->state),
-		        (unsigned long)atomic_load(&atomic_load(&selves[i])->rings));
+		fprintf(stderr, "reader %d, %p: state %u, rings %lx\n", i, (void *)atomic_load(&reader_threads_self[i]),
+		        atomic_load(&atomic_load(&reader_threads_self[i])->state),
+		        (unsigned long)atomic_load(&atomic_load(&reader_threads_self[i])->rings));
 	vma_leave(self);
 }
 
-static bool readers_all_taken(const uint64_t *sent)
+static bool all_targets_are_drained(const uint64_t *sent)
 {
 	const uint64_t until = vma_now_ns() + LATE_NS;
 	bool all;
@@ -250,7 +250,7 @@ static uint64_t send_and_watch(uint64_t *sent)
 			sent[to % FILES]++;
 			total++;
 		}
-		if (!readers_all_taken(sent)) {
+		if (!all_targets_are_drained(sent)) {
 			readers_say_where_all_are();
 			return 0;
 		}
@@ -309,9 +309,9 @@ static void test_no_datagram_lies_beside_the_internal_thread(void **state)
 static void test_no_datagram_lies_without_the_internal_thread(void **state)
 {
 	(void)state;
-	fixture_hold();
+	fixture_hold_internal_thread();
 	readers_run();
-	fixture_release();
+	fixture_release_internal_thread();
 }
 
 int main(void)

@@ -6,17 +6,17 @@ static void level_is_told_until_it_is_read(struct backend *be)
 	int ep = epoll_create1(0), fd = backend_socket(be);
 
 	say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 7));
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	backend_send(be, fd);
 	backend_send(be, fd);
-	backends_see(be, ep, 8, 0);
-	backends_see(be, ep, 8, 100);
+	backends_say_epoll_wait(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 100);
 	backend_recv(be, fd);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	backend_recv(be, fd);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	backend_send(be, fd);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	backend_close(be, fd);
 	backend_close(be, ep);
 }
@@ -28,18 +28,18 @@ static void edge_is_told_once_for_each_arrival(struct backend *be)
 
 	backend_send(be, fd);
 	say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1ULL << 63));
-	backends_see(be, ep, 8, 0);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	backend_send(be, fd); /* unread data, new edge */
-	backends_see(be, ep, 8, 0);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	backend_send(be, fd);
 	backend_send(be, fd);
-	backends_see(be, ep, 8, 0);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET, 2)); /* tells what is there */
-	backends_see(be, ep, 8, 0);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	backend_close(be, fd);
 	backend_close(be, ep);
 }
@@ -52,9 +52,9 @@ static void an_edge_of_what_was_read_meanwhile_is_none(struct backend *be)
 	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 1);
 	backend_send(be, fd);
 	backend_recv(be, fd);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	backend_send(be, fd);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	backend_close(be, fd);
 	backend_close(be, ep);
 }
@@ -66,16 +66,16 @@ static void one_shot_is_told_once_until_it_is_changed(struct backend *be)
 
 	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT, 1);
 	backend_send(be, fd);
-	backends_see(be, ep, 8, 0);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	backend_send(be, fd);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLONESHOT, 2));
-	backends_see(be, ep, 8, 0);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_MOD, fd, EPOLLIN, 3));
-	backends_see(be, ep, 8, 0);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	backend_close(be, fd);
 	backend_close(be, ep);
 }
@@ -96,17 +96,17 @@ static void only_what_was_asked_for_is_told(struct backend *be)
 	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, 0, 0);
 	for (unsigned i = 0; i < sizeof(requests) / sizeof(requests[0]); i++) {
 		say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_MOD, fd, requests[i], i));
-		backends_see(be, ep, 8, 0);
+		backends_say_epoll_wait(be, ep, 8, 0);
 		backend_send(be, fd);
-		backends_see(be, ep, 8, 0);
+		backends_say_epoll_wait(be, ep, 8, 0);
 		backend_recv(be, fd);
-		backends_see(be, ep, 8, 0);
+		backends_say_epoll_wait(be, ep, 8, 0);
 		say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_MOD, fd, requests[i] | EPOLLET, i));
-		backends_see(be, ep, 8, 0);
-		backends_see(be, ep, 8, 0);
+		backends_say_epoll_wait(be, ep, 8, 0);
+		backends_say_epoll_wait(be, ep, 8, 0);
 		backend_send(be, fd);
-		backends_see(be, ep, 8, 0);
-		backends_see(be, ep, 8, 0);
+		backends_say_epoll_wait(be, ep, 8, 0);
+		backends_say_epoll_wait(be, ep, 8, 0);
 		backend_recv(be, fd);
 	}
 	backend_close(be, fd);
@@ -171,7 +171,7 @@ static void bad_arguments_of_a_wait(struct backend *be)
 	    backend_wait(be, ep, &good, INT32_MAX, 0));
 	say(be, "pointer %d\n", backend_wait(be, ep, bad, 8, 0));
 	say(be, "and the event is still there: ");
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	if (be->kind == KERNEL) {
 		say(be, "time %d", errno_of(epoll_pwait2(ep, &good, 1, &odd, NULL)));
 		say(be, " mask %d\n", errno_of(epoll_pwait2(ep, &good, 1, NULL, (sigset_t *)8)));
@@ -195,7 +195,7 @@ static void test_bad_arguments_of_a_wait(void **state)
 {
 	(void)state;
 	SKIP_SIGNALS();
-	in_all_backends(bad_arguments_of_a_wait);
+	run_scenario_in_all_backends(bad_arguments_of_a_wait);
 }
 
 static void members_of_the_os_are_told_beside_ours(struct backend *be)
@@ -206,21 +206,21 @@ static void members_of_the_os_are_told_beside_ours(struct backend *be)
 	backend_ctl(be, ep, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 1); /* before the set is ours */
 	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 2);
 	backend_ctl(be, ep, EPOLL_CTL_ADD, event, EPOLLIN | EPOLLET, 3);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	assert_int_equal(write(pipes[1], "x", 1), 1);
-	backends_see(be, ep, 8, 0);
-	backends_see(be, ep, 8, 50);
+	backends_say_epoll_wait(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 50);
 	eventfd_write(event, 1);
-	backends_see(be, ep, 8, 0);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	backend_send(be, fd);
 	usleep(1000); /* a program that was busy elsewhere is told of everything */
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	close(pipes[1]);
 	usleep(1000);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_DEL, pipes[0], 0, 0));
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	close(pipes[0]);
 	close(event);
 	backend_close(be, fd);
@@ -266,14 +266,14 @@ static void a_file_in_two_sets_and_under_two_numbers(struct backend *be)
 	say(be, "%d\n", backend_ctl(be, a, EPOLL_CTL_ADD, copy, EPOLLIN | EPOLLET, 2));
 	say(be, "%d\n", backend_ctl(be, b, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLONESHOT, 3));
 	backend_send(be, fd);
-	backends_see(be, a, 8, 0);
-	backends_see(be, b, 8, 0);
-	backends_see(be, a, 8, 0);
-	backends_see(be, b, 8, 0);
+	backends_say_epoll_wait(be, a, 8, 0);
+	backends_say_epoll_wait(be, b, 8, 0);
+	backends_say_epoll_wait(be, a, 8, 0);
+	backends_say_epoll_wait(be, b, 8, 0);
 	say(be, "%d\n", backend_ctl(be, a, EPOLL_CTL_DEL, fd, 0, 0));
-	backends_see(be, a, 8, 0);
+	backends_say_epoll_wait(be, a, 8, 0);
 	backend_send(be, copy);
-	backends_see(be, a, 8, 0);
+	backends_say_epoll_wait(be, a, 8, 0);
 	backend_close(be, copy);
 	backend_close(be, fd);
 	backend_close(be, a);
@@ -288,17 +288,17 @@ static void a_registration_goes_with_the_last_number(struct backend *be)
 	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
 	backend_send(be, fd);
 	backend_close(be, fd);
-	backends_see(be, ep, 8, 0); /* the copy keeps it */
+	backends_say_epoll_wait(be, ep, 8, 0); /* the copy keeps it */
 	say(be, "DEL %d\n", backend_ctl(be, ep, EPOLL_CTL_DEL, fd, 0, 0));
 	next = backend_socket(be); /* the same number, another socket */
 	say(be, "%d ADD %d\n", next == fd, backend_ctl(be, ep, EPOLL_CTL_ADD, next, EPOLLIN, 2));
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	backend_close(be, copy);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	backend_send(be, next);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	backend_close(be, next);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	backend_close(be, ep);
 }
 SAME_ON_ALL_BACKENDS(a_registration_goes_with_the_last_number)
@@ -310,15 +310,15 @@ static void a_wait_ends_by_an_arrival_or_in_time(struct backend *be)
 	struct later later;
 
 	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
-	backends_see(be, ep, 8, 60);
+	backends_say_epoll_wait(be, ep, 8, 60);
 	say(be, "%d\n", msec_now() - begun >= 59 && msec_now() - begun < 1000);
-	begin_later(&later, be, fd, 30);
-	backends_see(be, ep, 8, 5000);
-	end_later(&later);
+	begin_delayed_send(&later, be, fd, 30);
+	backends_say_epoll_wait(be, ep, 8, 5000);
+	end_delayed_send(&later);
 	backend_recv(be, fd);
-	begin_later(&later, be, fd, 30);
-	backends_see(be, ep, 8, -1);
-	end_later(&later);
+	begin_delayed_send(&later, be, fd, 30);
+	backends_say_epoll_wait(be, ep, 8, -1);
+	end_delayed_send(&later);
 	say(be, "%d\n", msec_now() - begun < 3000);
 	backend_close(be, fd);
 	backend_close(be, ep);
@@ -350,10 +350,10 @@ static void an_error_of_the_shadow_is_told(struct backend *be)
 	assert_int_equal(connect(fd, (struct sockaddr *)&addr, len), 0);
 	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
 	assert_int_equal(send(fd, "x", 1, 0), 1); /* refused */
-	backends_see(be, ep, 8, 200);
+	backends_say_epoll_wait(be, ep, 8, 200);
 	assert_int_equal(recv(fd, &addr, 1, 0), -1);
 	say(be, "%d\n", errno);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	backend_close(be, fd);
 	backend_close(be, ep);
 }
@@ -406,7 +406,8 @@ static uint32_t polls_of(int fd)
 	return atomic_exchange(&fake_at(fd)->polls, 0);
 }
 
-/* A wait that looked at it might find events that are being told of, which would queue it once more: an edge told twice.
+/* A wait that looked at it might find events that are being told of, which would queue it once more: an edge told
+ * twice.
  */
 static void test_member_that_is_not_ready_waits_for_its_events(void **state)
 {
@@ -464,7 +465,7 @@ static void test_rings_of_a_set_are_those_of_its_members(void **state)
 }
 
 /* A TCP socket that is not connected: for the kernel it has hung up. */
-static int hung_up_socket(void)
+static int unconnected_tcp_socket_hung_up(void)
 {
 	int fd = socket(AF_INET, SOCK_STREAM, 0);
 
@@ -476,7 +477,7 @@ static int hung_up_socket(void)
 static void shadow_is_asked_when_it_counts(uint32_t events)
 {
 	struct backend be = {.kind = OFFLOADED};
-	int ep = epoll_create1(0), fd = hung_up_socket();
+	int ep = epoll_create1(0), fd = unconnected_tcp_socket_hung_up();
 	struct epoll_event event;
 
 	assert_int_equal(backend_ctl(&be, ep, EPOLL_CTL_ADD, fd, events, 1), 0);

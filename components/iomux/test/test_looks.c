@@ -7,7 +7,7 @@
 enum { CALLS = 120, WAIT_MSEC = 30, LOOKS_BREATH = 8 /* one in so many yields */ };
 
 static struct backend backend = {.kind = OFFLOADED};
-static int ours, os, os_end, set;
+static int ours, os, os_socket_peer_end, set;
 
 /* Of the parameters that the tests are about, none of which the internal thread reads. */
 static void set_defaults(struct vma_conf *conf)
@@ -29,7 +29,7 @@ static int setup(void **state)
 	atomic_store(&fake_at(ours)->rings, 1ULL << 63);
 	assert_int_equal(pipe(ends), 0);
 	os = ends[0];
-	os_end = ends[1];
+	os_socket_peer_end = ends[1];
 	set = epoll_create1(0);
 	assert_int_equal(backend_ctl(&backend, set, EPOLL_CTL_ADD, ours, EPOLLIN, 1), 0);
 	assert_int_equal(backend_ctl(&backend, set, EPOLL_CTL_ADD, os, EPOLLIN, 2), 0);
@@ -42,43 +42,43 @@ static int teardown(void **state)
 	backend_close(&backend, set);
 	backend_close(&backend, ours);
 	close(os);
-	close(os_end);
+	close(os_socket_peer_end);
 	return 0;
 }
 
-static int by_poll(int msec)
+static int wait_by_poll_ms(int msec)
 {
 	struct pollfd fds[2] = {{.fd = ours, .events = POLLIN}, {.fd = os, .events = POLLIN}};
 
 	return backend_poll(&backend, fds, 2, msec);
 }
 
-static int by_epoll(int msec)
+static int wait_by_epoll_ms(int msec)
 {
 	struct epoll_event events[2];
 
 	return backend_wait(&backend, set, events, 2, msec);
 }
 
-static const struct way {
+static const struct iomux_wait_way {
 	int (*call)(int msec);
 	long asks_by;
-} ways[] = {{by_poll, SYS_ppoll}, {by_epoll, SYS_epoll_pwait}};
+} ways[] = {{wait_by_poll_ms, SYS_ppoll}, {wait_by_epoll_ms, SYS_epoll_pwait}};
 
 /* While something is there. */
-static unsigned asks_while_ready(const struct way *way, int64_t skip)
+static unsigned os_polls_while_ready(const struct iomux_wait_way *iomux_wait_way, int64_t skip)
 {
 	unsigned before;
 
 	vma_engine()->conf.select_skip_os = skip;
-	calls_asked = way->asks_by;
+	calls_asked = iomux_wait_way->asks_by;
 	/* Until it has been asked, from when on it is counted; where it is never, no more than it takes to know. */
 	before = calls.asks;
 	for (int i = 0; i < 20 && calls.asks == before; i++)
-		assert_int_equal(way->call(0), 1);
+		assert_int_equal(iomux_wait_way->call(0), 1);
 	before = calls.asks;
 	for (int i = 0; i < CALLS; i++)
-		assert_int_equal(way->call(0), 1);
+		assert_int_equal(iomux_wait_way->call(0), 1);
 	return calls.asks - before;
 }
 
@@ -87,29 +87,29 @@ static void test_while_ours_are_ready_the_os_is_asked_once_in_so_many_calls(void
 	(void)state;
 	fake_push(fake_at(ours));
 	for (int i = 0; i < 2; i++) {
-		assert_int_equal(asks_while_ready(&ways[i], 1), CALLS);
-		assert_int_equal(asks_while_ready(&ways[i], 4), CALLS / 4);
-		assert_int_equal(asks_while_ready(&ways[i], 10), CALLS / 10);
-		assert_int_equal(asks_while_ready(&ways[i], 0), 0);
+		assert_int_equal(os_polls_while_ready(&ways[i], 1), CALLS);
+		assert_int_equal(os_polls_while_ready(&ways[i], 4), CALLS / 4);
+		assert_int_equal(os_polls_while_ready(&ways[i], 10), CALLS / 10);
+		assert_int_equal(os_polls_while_ready(&ways[i], 0), 0);
 	}
 }
 
 /* A call that waits in vain. It looks until its time is over: how often, its yields tell. */
-static struct calls looks_wait_once(const struct way *way)
+static struct calls wait_in_vain_counting_looks(const struct iomux_wait_way *iomux_wait_way)
 {
 	struct calls before = calls;
 
-	assert_int_equal(way->call(WAIT_MSEC), 0);
+	assert_int_equal(iomux_wait_way->call(WAIT_MSEC), 0);
 	return (struct calls){.yields = calls.yields - before.yields, .asks = calls.asks - before.asks};
 }
 
 /* The same of one that has looked, if there is any: without a core its time may be over before that. */
-static struct calls looks_wait_and_look(const struct way *way)
+static struct calls looks_wait_and_look(const struct iomux_wait_way *iomux_wait_way)
 {
-	struct calls made = looks_wait_once(way);
+	struct calls made = wait_in_vain_counting_looks(iomux_wait_way);
 
 	for (int i = 0; i < 20 && made.yields == 0; i++)
-		made = looks_wait_once(way);
+		made = wait_in_vain_counting_looks(iomux_wait_way);
 	return made;
 }
 
@@ -133,7 +133,7 @@ static void test_a_wait_asks_the_os_once_in_so_many_looks(void **state)
 			assert_in_range(made.asks, looks / ratios[k], looks / ratios[k] + 3); /* and at its end */
 		}
 		vma_engine()->conf.select_poll_os_ratio = 0;
-		assert_in_range(looks_wait_once(&ways[i]).asks, 0, 2);
+		assert_in_range(wait_in_vain_counting_looks(&ways[i]).asks, 0, 2);
 	}
 }
 
@@ -145,8 +145,8 @@ static void test_a_wait_that_is_not_to_look_sleeps_at_once(void **state)
 	vma_engine()->conf.rx_poll_yield = true;
 	for (int i = 0; i < 2; i++) {
 		calls_asked = ways[i].asks_by;
-		assert_int_equal(looks_wait_once(&ways[i]).yields, 0);
-		assert_in_range(looks_wait_once(&ways[i]).asks, 0, 2);
+		assert_int_equal(wait_in_vain_counting_looks(&ways[i]).yields, 0);
+		assert_in_range(wait_in_vain_counting_looks(&ways[i]).asks, 0, 2);
 	}
 }
 
@@ -178,7 +178,7 @@ static void test_what_is_all_the_oss_is_looked_at_if_forced(void **state)
 			assert_int_equal(backend_wait(&backend, all_os, &event, 1, WAIT_MSEC), 0);
 		assert_true(force == (calls.yields > before.yields));
 	}
-	assert_int_equal(write(os_end, "x", 1), 1);
+	assert_int_equal(write(os_socket_peer_end, "x", 1), 1);
 	assert_int_equal(backend_wait(&backend, all_os, &event, 1, WAIT_MSEC), 1);
 	assert_int_equal(event.data.u64, 3);
 	backend_close(&backend, all_os);

@@ -12,21 +12,21 @@ static void a_set_in_a_set_tells_of_its_members(struct backend *be)
 	say(be, "%d\n", backend_ctl(be, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2));
 	say(be, "again %d, the other way %d\n", backend_ctl(be, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2),
 	    backend_ctl(be, inner, EPOLL_CTL_ADD, outer, EPOLLIN, 2));
-	backends_see(be, outer, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
 	backend_send(be, fd);
-	backends_see(be, outer, 8, 0);
-	backends_see(be, outer, 8, 50);
-	backends_see(be, inner, 8, 0);
-	backends_see(be, outer, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 50);
+	backends_say_epoll_wait(be, inner, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
 	backend_recv(be, fd);
-	backends_see(be, outer, 8, 0);
-	backends_see(be, inner, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
+	backends_say_epoll_wait(be, inner, 8, 0);
 	backend_ctl(be, inner, EPOLL_CTL_ADD, pipes[0], EPOLLIN, 3);
 	assert_int_equal(write(pipes[1], "x", 1), 1);
-	backends_see(be, outer, 8, 0);
-	backends_see(be, inner, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
+	backends_say_epoll_wait(be, inner, 8, 0);
 	say(be, "%d\n", backend_ctl(be, outer, EPOLL_CTL_DEL, inner, 0, 0));
-	backends_see(be, outer, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
 	close(pipes[0]);
 	close(pipes[1]);
 	backend_close(be, fd);
@@ -42,14 +42,14 @@ static void edges_of_a_set_in_a_set(struct backend *be)
 	backend_ctl(be, inner, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
 	backend_ctl(be, outer, EPOLL_CTL_ADD, inner, EPOLLIN | EPOLLET, 2);
 	backend_send(be, fd);
-	backends_see(be, outer, 8, 0);
-	backends_see(be, outer, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
 	backend_send(be, fd);
-	backends_see(be, outer, 8, 0);
-	backends_see(be, outer, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
 	backend_ctl(be, outer, EPOLL_CTL_MOD, inner, EPOLLIN | EPOLLONESHOT, 3);
-	backends_see(be, outer, 8, 0);
-	backends_see(be, outer, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
 	backend_close(be, fd);
 	backend_close(be, inner);
 	backend_close(be, outer);
@@ -65,12 +65,12 @@ static void as_deep_as_the_kernel_allows_but_one(struct backend *be)
 	backend_ctl(be, ep[0], EPOLL_CTL_ADD, fd, EPOLLIN, 1);
 	for (int i = 1; i < 4; i++)
 		say(be, "%d\n", backend_ctl(be, ep[i], EPOLL_CTL_ADD, ep[i - 1], EPOLLIN, (uint64_t)i));
-	backends_see(be, ep[3], 8, 0);
+	backends_say_epoll_wait(be, ep[3], 8, 0);
 	backend_send(be, fd);
 	for (int i = 3; i >= 0; i--)
-		backends_see(be, ep[i], 8, 0);
+		backends_say_epoll_wait(be, ep[i], 8, 0);
 	backend_recv(be, fd);
-	backends_see(be, ep[3], 8, 0);
+	backends_say_epoll_wait(be, ep[3], 8, 0);
 	say(be, "loop %d\n", backend_ctl(be, ep[0], EPOLL_CTL_ADD, ep[3], EPOLLIN, 1));
 	for (int i = 0; i < 4; i++)
 		backend_close(be, ep[i]);
@@ -87,9 +87,9 @@ static void one_set_under_two_numbers_in_another(struct backend *be)
 	say(be, "%d\n", backend_ctl(be, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 2));
 	say(be, "%d\n", backend_ctl(be, outer, EPOLL_CTL_ADD, copy, EPOLLIN, 3));
 	backend_send(be, fd);
-	backends_see(be, outer, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
 	backend_ctl(be, outer, EPOLL_CTL_DEL, inner, 0, 0);
-	backends_see(be, outer, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
 	backend_close(be, fd);
 	backend_close(be, inner);
 	backend_close(be, copy);
@@ -104,20 +104,20 @@ static void an_outer_set_learns_that_its_member_became_ours(struct backend *be)
 	struct later later;
 
 	backend_ctl(be, outer, EPOLL_CTL_ADD, inner, EPOLLIN, 0x123456789abcdef0);
-	backends_see(be, outer, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
 	backend_ctl(be, inner, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
-	backends_see(be, outer, 8, 0);
-	begin_later(&later, be, fd, 30);
-	backends_see(be, outer, 8, 2000);
-	end_later(&later);
+	backends_say_epoll_wait(be, outer, 8, 0);
+	begin_delayed_send(&later, be, fd, 30);
+	backends_say_epoll_wait(be, outer, 8, 2000);
+	end_delayed_send(&later);
 	backend_recv(be, fd);
-	backends_see(be, outer, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
 	say(be, "%d\n", backend_ctl(be, outer, EPOLL_CTL_MOD, inner, EPOLLIN | EPOLLET, 5));
 	backend_send(be, fd);
-	backends_see(be, outer, 8, 0);
-	backends_see(be, outer, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
 	backend_close(be, inner);
-	backends_see(be, outer, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
 	backend_close(be, fd);
 	backend_close(be, outer);
 }
@@ -128,14 +128,14 @@ static void a_copy_of_a_set_is_recognised(struct backend *be)
 {
 	int ep = epoll_create1(0), copy = dup(ep), fd = backend_socket(be);
 
-	backends_see(be, copy, 8, 0);
+	backends_say_epoll_wait(be, copy, 8, 0);
 	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
 	backend_send(be, fd);
-	backends_see(be, copy, 8, 0);
+	backends_say_epoll_wait(be, copy, 8, 0);
 	backend_close(be, ep);
-	backends_see(be, copy, 8, 0);
+	backends_say_epoll_wait(be, copy, 8, 0);
 	say(be, "%d\n", backend_ctl(be, copy, EPOLL_CTL_DEL, fd, 0, 0));
-	backends_see(be, copy, 8, 0);
+	backends_say_epoll_wait(be, copy, 8, 0);
 	backend_close(be, fd);
 	backend_close(be, copy);
 }
@@ -152,9 +152,9 @@ static void a_set_in_poll_and_select(struct backend *be)
 	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
 	backend_ctl(be, ep, EPOLL_CTL_ADD, event, EPOLLIN, 2);
 	say(be, "%d\n", backend_poll(be, &pfd, 1, 0));
-	begin_later(&later, be, fd, 30);
+	begin_delayed_send(&later, be, fd, 30);
 	say(be, "%d", backend_poll(be, &pfd, 1, 2000));
-	end_later(&later);
+	end_delayed_send(&later);
 	say(be, " %x\n", pfd.revents);
 	FD_ZERO(&set);
 	FD_SET(ep, &set);
@@ -174,13 +174,13 @@ SAME_ON_ALL_BACKENDS(a_set_in_poll_and_select)
 
 static void child_sees(struct backend *be, int ep, int outer, int fd)
 {
-	backends_see(be, outer, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
 	backend_send(be, fd);
-	backends_see(be, outer, 8, 0);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	say(be, "%d\n", backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 9));
 	backend_recv(be, fd);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	fflush(be->log);
 }
 
@@ -200,7 +200,7 @@ static void a_child_goes_on_with_its_copy(struct backend *be)
 	assert_int_equal(pipe(results), 0);
 	backend_ctl(be, ep, EPOLL_CTL_ADD, fd, EPOLLIN, 1);
 	backend_ctl(be, outer, EPOLL_CTL_ADD, ep, EPOLLIN, 2);
-	backends_see(be, outer, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
 	fflush(be->log);
 	pid = fork();
 	if (pid == 0) {
@@ -217,10 +217,10 @@ static void a_child_goes_on_with_its_copy(struct backend *be)
 	assert_int_equal(status, 0);
 	assert_true(read(results[0], text, sizeof(text) - 1) > 0);
 	say(be, "%s", text);
-	backends_see(be, outer, 8, 0); /* the parent's is as it was */
+	backends_say_epoll_wait(be, outer, 8, 0); /* the parent's is as it was */
 	backend_send(be, fd);
-	backends_see(be, outer, 8, 0);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, outer, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	close(results[0]);
 	close(results[1]);
 	backend_close(be, fd);

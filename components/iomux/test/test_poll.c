@@ -60,9 +60,9 @@ static void a_wait_ends_by_any_of_them_or_in_time(struct backend *be)
 	fds[1].fd = pipes[0];
 	say_fds(be, backend_poll(be, fds, 2, 60), fds, 2);
 	say(be, "%d\n", msec_now() - begun >= 59 && msec_now() - begun < 1000);
-	begin_later(&later, be, a, 30);
+	begin_delayed_send(&later, be, a, 30);
 	say_fds(be, backend_poll(be, fds, 2, -1), fds, 2);
-	end_later(&later);
+	end_delayed_send(&later);
 	backend_recv(be, a);
 	assert_int_equal(write(pipes[1], "x", 1), 1);
 	say_fds(be, backend_poll(be, fds, 2, -1), fds, 2);
@@ -121,7 +121,7 @@ static void test_refusals_of_poll(void **state)
 {
 	(void)state;
 	SKIP_SIGNALS();
-	in_all_backends(refusals_of_poll);
+	run_scenario_in_all_backends(refusals_of_poll);
 }
 
 /* ---- select ---- */
@@ -198,7 +198,7 @@ static void test_refusals_of_select(void **state)
 {
 	(void)state;
 	SKIP_SIGNALS();
-	in_all_backends(refusals_of_select);
+	run_scenario_in_all_backends(refusals_of_select);
 }
 
 /* getdtablesize() with a set of ordinary size: the kernel looks at what its table has room for. */
@@ -386,7 +386,7 @@ static void test_a_mask_holds_for_the_time_of_the_call(void **state)
 {
 	(void)state;
 	SKIP_SIGNALS(); /* handlers come late there, too */
-	in_all_backends(a_mask_holds_for_the_time_of_the_call);
+	run_scenario_in_all_backends(a_mask_holds_for_the_time_of_the_call);
 }
 
 /* ---- what only ours can show ---- */
@@ -441,10 +441,10 @@ static void test_what_is_left_of_the_timeout(void **state)
 	(void)state;
 	FD_ZERO(&set);
 	FD_SET(a, &set);
-	begin_later(&later, &be, a, 100);
+	begin_delayed_send(&later, &be, a, 100);
 	self = vma_enter();
 	assert_int_equal(vma_iomux_select(a + 1, &set, NULL, NULL, &timeout, NULL, &left), 1);
-	end_later(&later);
+	end_delayed_send(&later);
 	assert_in_range(left.tv_sec * 1000 + left.tv_nsec / 1000000, 1, 9901); /* a busy machine takes more of it */
 	backend_recv(&be, a);
 	timeout = of_msec(1);
@@ -462,11 +462,11 @@ static void test_a_member_closed_by_another_thread_is_the_oss(void **state)
 	struct later later;
 
 	(void)state;
-	begin_later(&later, &be, b, 100);
+	begin_delayed_send(&later, &be, b, 100);
 	backend_close(&be, a);
 	assert_int_equal(backend_poll(&be, fds, 2, 1000), fds[1].revents != 0 ? 2 : 1); /* on a busy machine b's came */
 	assert_int_equal(fds[0].revents, POLLNVAL);
-	end_later(&later);
+	end_delayed_send(&later);
 	backend_close(&be, b);
 }
 
@@ -514,18 +514,18 @@ static void *poll_one(void *arg)
 	return NULL;
 }
 
-static bool sleeps_for(struct poller *poller, uint64_t rings)
+static bool poller_sleeps_on_rings(struct poller *poller, uint64_t rings)
 {
 	struct vma_thread *self = atomic_load(&poller->self);
 
 	return self != NULL && atomic_load(&self->state) == VMA_THREAD_ASLEEP && atomic_load(&self->rings) == rings;
 }
 
-static bool will_sleep_for(struct poller *poller, uint64_t rings)
+static bool poller_sleeps_on_rings_within_5s(struct poller *poller, uint64_t rings)
 {
-	for (int msec = 0; msec < 5000 && !sleeps_for(poller, rings); msec++)
+	for (int msec = 0; msec < 5000 && !poller_sleeps_on_rings(poller, rings); msec++)
 		usleep(1000);
-	return sleeps_for(poller, rings);
+	return poller_sleeps_on_rings(poller, rings);
 }
 
 /* As a socket that has moved does it. */
@@ -547,16 +547,16 @@ static void test_a_sleeper_goes_along_with_a_member_that_moves(void **state)
 	poller.fd = backend_socket(&poller.be);
 	atomic_store(&fake_at(poller.fd)->rings, 1 << 3);
 	assert_int_equal(pthread_create(&poller.thread, NULL, poll_one, &poller), 0);
-	slept[0] = will_sleep_for(&poller, 1 << 3);
+	slept[0] = poller_sleeps_on_rings_within_5s(&poller, 1 << 3);
 	change_rings(fake_at(poller.fd), 1 << 5);
-	slept[1] = will_sleep_for(&poller, 1 << 5);
+	slept[1] = poller_sleeps_on_rings_within_5s(&poller, 1 << 5);
 	fake_push(fake_at(poller.fd));
 	pthread_join(poller.thread, NULL);
 	assert_true(slept[0] && slept[1]);
 	backend_close(&poller.be, poller.fd);
 }
 
-static void *make_room(void *arg)
+static void *fake_become_writable_later(void *arg)
 {
 	usleep(300000); /* longer than anybody spins */
 	fake_set_full(arg, false);
@@ -588,7 +588,7 @@ static void test_a_file_that_is_full_is_not_writable_until_it_says_so(void **sta
 	assert_int_equal(vma_iomux_select(fds[0].fd + 1, NULL, &set, NULL, &timeout, NULL, NULL), 0);
 	vma_leave(self);
 	fds[0].events = POLLOUT;
-	assert_int_equal(pthread_create(&thread, NULL, make_room, fake), 0);
+	assert_int_equal(pthread_create(&thread, NULL, fake_become_writable_later, fake), 0);
 	assert_int_equal(backend_poll(&be, fds, 1, 10000), 1);
 	assert_int_equal(fds[0].revents & POLLOUT, POLLOUT);
 	pthread_join(thread, NULL);

@@ -110,7 +110,7 @@ static void threads_in_the_kernel_come_out_when_the_set_becomes_ours(struct back
 		backend_send(be, fd[i]);
 	sleepers_end(&crew);
 	say(be, "%d, in time: %d\n", atomic_load(&crew.got), msec_now() - begun < 2000);
-	backends_see(be, ep, 8, 0);
+	backends_say_epoll_wait(be, ep, 8, 0);
 	close(pipes[0]);
 	close(pipes[1]);
 	for (int i = 0; i < THREADS; i++)

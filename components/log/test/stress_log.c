@@ -43,7 +43,7 @@ static void log_step(unsigned i)
 			sched_yield();
 }
 
-static void *log_say_all(void *arg)
+static void *log_once_each_text(void *arg)
 {
 	(void)arg;
 	for (unsigned i = 0; i < TEXTS; i++) {
@@ -64,7 +64,7 @@ static void test_threads_say_each_problem_exactly_once_together(void **state)
 	(void)state;
 	sink_log(&sink, VMA_LOG_INFO, 0);
 	for (int i = 0; i < 2; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, log_say_all, NULL), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, log_once_each_text, NULL), 0);
 	for (int i = 0; i < 2; i++)
 		pthread_join(threads[i], NULL);
 	for (int i = 0; i < TEXTS; i++)

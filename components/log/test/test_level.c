@@ -55,7 +55,7 @@ static void test_every_level_has_a_name_that_parses_back(void **state)
 
 static int calls;
 
-static int counted(void)
+static int count_format_argument_call(void)
 {
 	return ++calls;
 }
@@ -67,12 +67,12 @@ static void test_level_that_is_off_does_not_evaluate_its_arguments(void **state)
 	(void)state;
 	sink_log(&sink, VMA_LOG_WARN, 0);
 	calls = 0;
-	vma_log_info("%d", counted());
+	vma_log_info("%d", count_format_argument_call());
 	assert_int_equal(calls, 0);
-	vma_log_warn("%d", counted());
+	vma_log_warn("%d", count_format_argument_call());
 	assert_int_equal(calls, 1);
 	vma_log_set_level(VMA_LOG_NONE);
-	vma_log_panic("%d", counted());
+	vma_log_panic("%d", count_format_argument_call());
 	assert_int_equal(calls, 1);
 	assert_string_equal(sink_read(&sink), "VMA WARNING: 1\n");
 	sink_close(&sink);

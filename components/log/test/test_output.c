@@ -30,7 +30,7 @@ static int output_remove_dir(void **state)
 }
 
 /* Logs one line to DIR/name and tells whether DIR/wanted has it now; removes it. */
-static bool lands_in(const char *name, const char *wanted)
+static bool log_line_lands_in_file(const char *name, const char *wanted)
 {
 	char path[128], found[128] = "";
 	FILE *file;
@@ -55,20 +55,20 @@ static void test_single_percent_d_becomes_the_pid(void **state)
 
 	(void)state;
 	snprintf(wanted, sizeof(wanted), "log.%d.txt", getpid());
-	assert_true(lands_in("log.%d.txt", wanted));
+	assert_true(log_line_lands_in_file("log.%d.txt", wanted));
 	snprintf(wanted, sizeof(wanted), "%d", getpid());
-	assert_true(lands_in("%d", wanted));
+	assert_true(log_line_lands_in_file("%d", wanted));
 	snprintf(wanted, sizeof(wanted), "100%%s%d", getpid());
-	assert_true(lands_in("100%s%d", wanted));
+	assert_true(log_line_lands_in_file("100%s%d", wanted));
 }
 
 static void test_other_percents_stay_as_they_are(void **state)
 {
 	(void)state;
-	assert_true(lands_in("a%db%dc", "a%db%dc"));
-	assert_true(lands_in("50%", "50%"));
-	assert_true(lands_in("%s%n%x%%", "%s%n%x%%"));
-	assert_true(lands_in("plain", "plain"));
+	assert_true(log_line_lands_in_file("a%db%dc", "a%db%dc"));
+	assert_true(log_line_lands_in_file("50%", "50%"));
+	assert_true(log_line_lands_in_file("%s%n%x%%", "%s%n%x%%"));
+	assert_true(log_line_lands_in_file("plain", "plain"));
 }
 
 static void test_file_is_appended_to(void **state)
@@ -396,7 +396,7 @@ static void test_link_of_another_user_is_not_followed(void **state)
 	(void)state;
 	snprintf(path, sizeof(path), "%s/link", dir);
 	assert_int_equal(symlink("here", path), 0);
-	assert_true(lands_in("link", "here"));
+	assert_true(log_line_lands_in_file("link", "here"));
 	if (geteuid() == 0) { /* else there is no other user */
 		assert_int_equal(lchown(path, 65534, 65534), 0);
 		sink_stderr(&sink);

@@ -51,7 +51,7 @@ static void *finder(void *seed)
 	return NULL;
 }
 
-static void forget(const struct vma_net_key *key)
+static void forget_path_of_key(const struct vma_net_key *key)
 {
 	struct vma_net_path *path;
 	struct net_hold hold;
@@ -82,7 +82,7 @@ static void test_what_is_found_is_what_was_asked_for(void **state)
 
 		assert_int_equal(vma_net_path_get(net, &key, &path), 0);
 		vma_net_path_put(net, path);
-		forget(&old);
+		forget_path_of_key(&old);
 		if (++i % 64 == 0)
 			assert_true(vma_net_process(net) >= 0);
 	}

@@ -13,7 +13,7 @@
 
 static struct vma_net_path path;
 static _Atomic bool stop;
-static _Atomic uint64_t copies, changes_seen, broken, backwards;
+static _Atomic uint64_t copies, changes_seen, templates_torn_n, backwards;
 
 /* A template and key that are one number all over, but for the version. */
 static void slot_fill(struct vma_net_template *t, struct vma_net_key *key, uint32_t number)
@@ -26,7 +26,7 @@ static void slot_fill(struct vma_net_template *t, struct vma_net_key *key, uint3
 	memcpy(key, words, sizeof(*key));
 }
 
-static bool whole(const uint64_t *words, uint32_t number, uint32_t version)
+static bool template_is_whole(const uint64_t *words, uint32_t number, uint32_t version)
 {
 	struct vma_net_template t, wanted;
 	struct vma_net_key key;
@@ -51,8 +51,8 @@ static void *slot_reader(void *first_version)
 		}
 		path_slot_read(&path, words, PATH_SLOT_WORDS);
 		memcpy(&t, words, sizeof(t));
-		if (!whole(words, t.ifindex, t.version))
-			atomic_fetch_add(&broken, 1);
+		if (!template_is_whole(words, t.ifindex, t.version))
+			atomic_fetch_add(&templates_torn_n, 1);
 		if ((int32_t)(t.version - last) < 0 || t.ifindex != t.version * 3)
 			atomic_fetch_add(&backwards, 1);
 		changes += t.version != last;
@@ -96,7 +96,7 @@ static void test_readers_never_see_a_mixture(void **state)
 	atomic_store(&stop, true);
 	for (int i = 0; i < READERS; i++)
 		pthread_join(threads[i], NULL);
-	assert_int_equal(broken, 0);
+	assert_int_equal(templates_torn_n, 0);
 	assert_int_equal(backwards, 0);
 	assert_true(copies > 0 && changes_seen > READERS);
 	assert_true(atomic_load(&path.version) < first); /* it did wrap */
@@ -116,7 +116,7 @@ static void test_writer_stopped_halfway_leaves_the_last_version_readable(void **
 	for (size_t i = 0; i < PATH_SLOT_WORDS / 2; i++) /* half of version 2 */
 		atomic_store_explicit(&stalled.slot[0].words[i], 1, memory_order_release);
 	path_slot_read(&stalled, words, PATH_SLOT_WORDS);
-	assert_true(whole(words, 77, 1));
+	assert_true(template_is_whole(words, 77, 1));
 }
 
 static const struct CMUnitTest tests[] = {

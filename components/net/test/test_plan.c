@@ -14,7 +14,8 @@
 #define UP (IFF_UP | IFF_RUNNING | IFF_BROADCAST | IFF_MULTICAST)
 
 static const struct vma_net_key key = {.family = AF_INET, .dst = {10, 9, 0, 2}};
-static const struct vma_net_route on_link = {.type = RTN_UNICAST, .family = AF_INET, .oif = 3, .src = {10, 9, 0, 1}};
+static const struct vma_net_route on_link_route = {
+        .type = RTN_UNICAST, .family = AF_INET, .oif = 3, .src = {10, 9, 0, 1}};
 static const struct vma_net_link veth = {
         .ifindex = 3,
         .flags = UP,
@@ -23,7 +24,7 @@ static const struct vma_net_link veth = {
         .mac = {2, 0, 0, 0, 0, 1},
         .broadcast = {255, 255, 255, 255, 255, 255},
 };
-static const struct vma_net_neigh known = {
+static const struct vma_net_neigh known_neighbour = {
         .ifindex = 3, .state = NUD_REACHABLE, .family = AF_INET, .mac_len = 6, .mac = {2, 0, 0, 0, 0, 2}};
 
 static enum plan_need plan(const struct vma_net_route *route, const struct vma_net_link *link,
@@ -41,10 +42,10 @@ static void test_resolved_neighbour_gives_a_complete_header(void **state)
 	struct vma_net_template t;
 
 	(void)state;
-	assert_int_equal(plan(&on_link, &veth, &t), PLAN_NEIGH);
+	assert_int_equal(plan(&on_link_route, &veth, &t), PLAN_NEIGH);
 	assert_int_equal(t.state, VMA_NET_RESOLVING);
 	assert_int_equal(t.len, 0);
-	plan_neigh(&t, PLAN_NEIGH, &known);
+	plan_neigh(&t, PLAN_NEIGH, &known_neighbour);
 	assert_int_equal(t.state, VMA_NET_READY);
 	assert_int_equal(t.len, sizeof(wanted));
 	assert_int_equal(t.ip_off, 14);
@@ -56,7 +57,7 @@ static void test_resolved_neighbour_gives_a_complete_header(void **state)
 
 static void test_next_hop_is_the_gateway(void **state)
 {
-	struct vma_net_route route = on_link;
+	struct vma_net_route route = on_link_route;
 	const uint8_t gateway[16] = {10, 9, 0, 254};
 	struct vma_net_template t;
 
@@ -65,7 +66,7 @@ static void test_next_hop_is_the_gateway(void **state)
 	memcpy(route.gateway, gateway, 16);
 	assert_int_equal(plan(&route, &veth, &t), PLAN_NEIGH);
 	assert_memory_equal(t.next_hop, gateway, 16);
-	plan_neigh(&t, PLAN_NEIGH, &known);
+	plan_neigh(&t, PLAN_NEIGH, &known_neighbour);
 	assert_memory_equal(t.bytes + 30, key.dst, 4); /* the packet is for the destination all the same */
 }
 
@@ -91,12 +92,12 @@ static void test_neighbour_states(void **state)
 
 	(void)state;
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		struct vma_net_neigh neigh = known;
+		struct vma_net_neigh neigh = known_neighbour;
 		struct vma_net_template t;
 
 		neigh.state = cases[i].nud;
 		neigh.mac_len = cases[i].mac_len;
-		plan(&on_link, &veth, &t);
+		plan(&on_link_route, &veth, &t);
 		plan_neigh(&t, PLAN_NEIGH, &neigh);
 		assert_int_equal(t.state, cases[i].state);
 		assert_int_equal(t.error, cases[i].error);
@@ -168,7 +169,7 @@ static void test_multicast_and_broadcast_need_no_neighbour(void **state)
 {
 	const uint8_t group_mac[6] = {1, 0, 0x5e, 0x7f, 1, 2};
 	struct vma_net_key to_group = {.family = AF_INET, .dst = {239, 255, 1, 2}};
-	struct vma_net_route route = on_link;
+	struct vma_net_route route = on_link_route;
 	struct plan_facts facts = {.key = &to_group, .route = &route, .link = &veth};
 	struct vma_net_template t;
 
@@ -192,19 +193,19 @@ static void test_link_without_arp_takes_its_own_mac_unless_told(void **state)
 
 	(void)state;
 	link.flags |= IFF_NOARP;
-	assert_int_equal(plan(&on_link, &link, &t), PLAN_NEIGH_IF_KNOWN);
+	assert_int_equal(plan(&on_link_route, &link, &t), PLAN_NEIGH_IF_KNOWN);
 	copy = t;
 	plan_neigh(&copy, PLAN_NEIGH_IF_KNOWN, &nothing);
 	assert_int_equal(copy.state, VMA_NET_READY);
 	assert_memory_equal(copy.bytes, veth.mac, 6);
-	plan_neigh(&t, PLAN_NEIGH_IF_KNOWN, &known);
-	assert_memory_equal(t.bytes, known.mac, 6);
+	plan_neigh(&t, PLAN_NEIGH_IF_KNOWN, &known_neighbour);
+	assert_memory_equal(t.bytes, known_neighbour.mac, 6);
 }
 
 static void test_vlan_is_tagged_on_the_interface_below(void **state)
 {
 	struct vma_net_link vlan = veth, below = veth;
-	const struct plan_facts facts = {.key = &key, .route = &on_link, .link = &vlan, .lower = &below};
+	const struct plan_facts facts = {.key = &key, .route = &on_link_route, .link = &vlan, .lower = &below};
 	const uint8_t tag[6] = {0x81, 0, 0x01, 0x02, 8, 0};
 	struct vma_net_template t;
 
@@ -212,7 +213,7 @@ static void test_vlan_is_tagged_on_the_interface_below(void **state)
 	vlan.vlan = 0x102;
 	vlan.lower = below.ifindex = 2;
 	assert_int_equal(plan_path(&facts, &t), PLAN_NEIGH);
-	plan_neigh(&t, PLAN_NEIGH, &known);
+	plan_neigh(&t, PLAN_NEIGH, &known_neighbour);
 	assert_int_equal(t.nic, 2);
 	assert_int_equal(t.ifindex, 3);
 	assert_int_equal(t.vlan, 0x102);
@@ -228,7 +229,7 @@ static void test_vlan_is_tagged_on_the_interface_below(void **state)
 
 static void test_mtu_is_the_smaller_of_route_and_link(void **state)
 {
-	struct vma_net_route route = on_link;
+	struct vma_net_route route = on_link_route;
 	struct vma_net_template t;
 
 	(void)state;
@@ -242,7 +243,7 @@ static void test_mtu_is_the_smaller_of_route_and_link(void **state)
 
 static void test_mtu_is_bounded_by_the_environment(void **state)
 {
-	struct plan_facts facts = {.key = &key, .route = &on_link, .link = &veth, .mtu_max = 600};
+	struct plan_facts facts = {.key = &key, .route = &on_link_route, .link = &veth, .mtu_max = 600};
 	struct vma_net_template t;
 
 	(void)state;
@@ -256,7 +257,7 @@ static void test_mtu_is_bounded_by_the_environment(void **state)
 static void test_metrics_are_the_routes(void **state)
 {
 	struct vma_net_neigh neigh = {.state = NUD_STALE, .mac_len = 6};
-	struct vma_net_route route = on_link;
+	struct vma_net_route route = on_link_route;
 	struct vma_net_template t;
 	enum plan_need need;
 

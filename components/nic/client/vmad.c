@@ -101,7 +101,7 @@ static int request_with_fds(struct vmad_client *client, struct vmad_msg *msg, co
 	return rc;
 }
 
-static int client_request(struct vmad_client *client, struct vmad_msg *msg, int *fds, unsigned *nfds)
+static int vmad_client_exchange(struct vmad_client *client, struct vmad_msg *msg, int *fds, unsigned *nfds)
 {
 	return request_with_fds(client, msg, NULL, 0, fds, nfds);
 }
@@ -114,7 +114,7 @@ int vmad_client_rent(struct vmad_client *client, uint32_t rx_wre, uint32_t tx_wr
 	const struct vmad_msg_rental *rental = &msg.rental;
 	int fds[VMAD_FDS_MAX];
 	unsigned nfds = 0;
-	int rc = client_request(client, &msg, fds, &nfds);
+	int rc = vmad_client_exchange(client, &msg, fds, &nfds);
 
 	if (rc == -EPIPE)
 		return rc;
@@ -156,7 +156,7 @@ int vmad_client_return(struct vmad_client *client, uint32_t slot, bool frames_to
 {
 	struct vmad_msg msg = {.type = VMAD_RETURN, .ret = {.slot = slot, .frames_too = frames_too}};
 
-	return client_request(client, &msg, NULL, NULL);
+	return vmad_client_exchange(client, &msg, NULL, NULL);
 }
 
 /* What was taken back before it was granted anew: messages keep their order, so all of that is here by now. */
@@ -211,21 +211,21 @@ int vmad_client_flow_del(struct vmad_client *client, uint32_t slot, const struct
 {
 	struct vmad_msg msg = {.type = VMAD_FLOW_DEL, .flow = {.slot = slot, .key = *key}};
 
-	return client_request(client, &msg, NULL, NULL);
+	return vmad_client_exchange(client, &msg, NULL, NULL);
 }
 
 int vmad_client_flow_move(struct vmad_client *client, uint32_t from, uint32_t to, const struct vma_flow_key *key)
 {
 	struct vmad_msg msg = {.type = VMAD_FLOW_MOVE, .move = {.from = from, .to = to, .key = *key}};
 
-	return client_request(client, &msg, NULL, NULL);
+	return vmad_client_exchange(client, &msg, NULL, NULL);
 }
 
 int vmad_client_flow_stop_new_conns(struct vmad_client *client, uint32_t slot, const struct vma_flow_key *key)
 {
 	struct vmad_msg msg = {.type = VMAD_FLOW_RETIRE, .flow = {.slot = slot, .key = *key}};
 
-	return client_request(client, &msg, NULL, NULL);
+	return vmad_client_exchange(client, &msg, NULL, NULL);
 }
 
 static struct vmad_msg_minisock pack_minisock(const struct vma_flow_minisock *minisock)
@@ -271,7 +271,7 @@ int vmad_client_minisock_export(struct vmad_client *client, uint32_t slot, const
 
 		for (unsigned i = 0; i < count; i++)
 			msg.minisocks.minisock[i] = pack_minisock(&minisocks[done + i]);
-		rc = more ? client_send_msg(client, &msg) : client_request(client, &msg, NULL, NULL);
+		rc = more ? client_send_msg(client, &msg) : vmad_client_exchange(client, &msg, NULL, NULL);
 		done += count;
 	}
 	return rc;
@@ -281,14 +281,14 @@ int vmad_client_resume(struct vmad_client *client, uint32_t slot, uint64_t ticke
 {
 	struct vmad_msg msg = {.type = VMAD_RESUME, .resume = {.slot = slot, .ticket = ticket}};
 
-	return client_request(client, &msg, NULL, NULL);
+	return vmad_client_exchange(client, &msg, NULL, NULL);
 }
 
 int vmad_client_tell_resumed(struct vmad_client *client, uint32_t slot)
 {
 	struct vmad_msg msg = {.type = VMAD_RESUMED, .resume = {.slot = slot}};
 
-	return client_request(client, &msg, NULL, NULL);
+	return vmad_client_exchange(client, &msg, NULL, NULL);
 }
 
 int vmad_client_open_repair(struct vmad_client *client, int *fd)
@@ -296,7 +296,7 @@ int vmad_client_open_repair(struct vmad_client *client, int *fd)
 	struct vmad_msg msg = {.type = VMAD_REPAIR};
 	int fds[VMAD_FDS_MAX];
 	unsigned nfds = 0;
-	int rc = client_request(client, &msg, fds, &nfds);
+	int rc = vmad_client_exchange(client, &msg, fds, &nfds);
 
 	if (rc == -EPIPE)
 		return rc;

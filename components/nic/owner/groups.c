@@ -448,7 +448,7 @@ void owner_send_moves_to_client(struct xdp_owner *owner, uint32_t slot)
 	}
 }
 
-void xdp_owner_resumed(struct xdp_owner *owner, uint32_t slot)
+void xdp_owner_on_slot_resumed(struct xdp_owner *owner, uint32_t slot)
 {
 	if (owner->members == NULL)
 		return;

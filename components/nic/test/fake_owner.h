@@ -303,7 +303,7 @@ bool xdp_owner_tenant(const struct xdp_owner *owner, uint32_t slot, struct owner
 	return true;
 }
 
-void xdp_owner_resumed(struct xdp_owner *owner, uint32_t slot)
+void xdp_owner_on_slot_resumed(struct xdp_owner *owner, uint32_t slot)
 {
 	(void)owner, (void)slot;
 }

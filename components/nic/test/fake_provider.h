@@ -91,7 +91,7 @@ FAKE int fake_rx_next(struct ibv_cq_ex *cq)
 	return fake_next_receive_completion(cq);
 }
 
-FAKE void fake_end(struct ibv_cq_ex *cq)
+FAKE void fake_end_poll(struct ibv_cq_ex *cq)
 {
 	(void)cq;
 }
@@ -255,14 +255,14 @@ static inline struct verbs_qp *fake_provider_begin(uint32_t batching, uint32_t i
 	fake.qp_ex.wr_complete = fake_wr_complete;
 	fake.rx_cq.start_poll = fake_rx_start;
 	fake.rx_cq.next_poll = fake_rx_next;
-	fake.rx_cq.end_poll = fake_end;
+	fake.rx_cq.end_poll = fake_end_poll;
 	fake.rx_cq.read_byte_len = fake_byte_len;
 	fake.rx_cq.read_wc_flags = fake_wc_flags;
 	fake.rx_cq.read_completion_ts = fake_stamp;
 	fake.rx_cq.read_completion_wallclock_ns = fake_stamp;
 	fake.tx_cq.start_poll = fake_tx_start;
 	fake.tx_cq.next_poll = fake_tx_next;
-	fake.tx_cq.end_poll = fake_end;
+	fake.tx_cq.end_poll = fake_end_poll;
 	fake.device.lib = &fake.lib;
 	fake.nic.base.ops = &vma_nic_verbs_ops;
 	fake.nic.base.arena = fake.arena;

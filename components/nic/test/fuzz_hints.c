@@ -53,7 +53,7 @@ static uint32_t fuzz_input_take(struct input *in, unsigned bytes)
 	return value;
 }
 
-static uint64_t kind_of(uint32_t frame)
+static uint64_t tx_state_of_frame(uint32_t frame)
 {
 	return xdp_load(&shared->state[frame]) & XDP_TX_STATE_MASK;
 }
@@ -69,7 +69,7 @@ static void fuzz_send_frames(struct input *in)
 	         queue = fuzz_input_take(in, 1) % QUEUES;
 
 	for (uint32_t f = FIRST + first; n-- > 0 && f < FIRST + COUNT; f++)
-		if (kind_of(f) == XDP_TX_IDLE)
+		if (tx_state_of_frame(f) == XDP_TX_IDLE)
 			xdp_shared_set_in_flight(shared, f, queue, sent++);
 }
 
@@ -95,7 +95,7 @@ static void fuzz_take_completed_frames(struct input *in, bool all)
 	uint32_t frames[BURST], n = all ? BURST : fuzz_input_take(in, 1) % BURST, completed = 0, got;
 
 	for (uint32_t f = FIRST; f < FIRST + COUNT; f++) {
-		was[f] = kind_of(f) == XDP_TX_COMPLETED;
+		was[f] = tx_state_of_frame(f) == XDP_TX_COMPLETED;
 		completed += was[f];
 	}
 	got = xdp_shared_take_completed_tx(shared, SLOT, frames, n);
@@ -105,10 +105,10 @@ static void fuzz_take_completed_frames(struct input *in, bool all)
 	for (uint32_t i = 0; i < got; i++) {
 		MUST(frame_is_of_tested_slot(frames[i]) && was[frames[i]]);
 		was[frames[i]] = 0; /* once */
-		MUST(kind_of(frames[i]) == XDP_TX_IDLE);
+		MUST(tx_state_of_frame(frames[i]) == XDP_TX_IDLE);
 	}
 	for (uint32_t f = FIRST; f < FIRST + COUNT; f++)
-		MUST(!was[f] || kind_of(f) == XDP_TX_COMPLETED);
+		MUST(!was[f] || tx_state_of_frame(f) == XDP_TX_COMPLETED);
 }
 
 static void fuzz_corrupt_hint_indices(struct input *in)

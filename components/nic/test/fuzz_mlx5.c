@@ -20,7 +20,7 @@ struct input {
 };
 
 static struct vma_buf *rx_bufs[2 * FAKE_DEPTH]; /* all that there are */
-static bool has_lied;
+static bool fake_card_has_lied;
 
 static uint8_t fuzz_byte(struct input *in)
 {
@@ -47,14 +47,14 @@ static void fuzz_kick(struct verbs_qp *qp)
 {
 	MUST(vma_nic_kick(&qp->base) == 0);
 	model.sq_free = model.sq_index; /* it may have said so, in vain or not */
-	model_take_sends();
+	mlx5_model_take_sends();
 	for (uint32_t i = 0; i < model.sent_n; i++)
 		free(model.sent[i].bytes);
 	model.sent_n = 0;
 }
 
 /* Of the next completion, or of any, so many bytes from one on. */
-static void fuzz_write(struct model_cq *cq, struct input *in)
+static void fuzz_write_cqe_bytes(struct mlx5_model_cq *cq, struct input *in)
 {
 	const uint8_t where = fuzz_byte(in), first = fuzz_byte(in), n = fuzz_byte(in) % 64;
 	const uint32_t at = where < 128 ? cq->produced : where;
@@ -63,13 +63,13 @@ static void fuzz_write(struct model_cq *cq, struct input *in)
 	for (uint32_t i = 0; i < n; i++)
 		entry[(first + i) % cq->bytes] = (char)fuzz_byte(in);
 	cq->produced += where & 1;
-	has_lied = true;
+	fake_card_has_lied = true;
 }
 
 /* A card that has lied does not know any more what is posted to it. */
-static bool fuzz_may_produce(const struct model_cq *cq)
+static bool fuzz_card_may_produce(const struct mlx5_model_cq *cq)
 {
-	return !has_lied && ((cq->produced - be32toh(cq->record[0])) & 0xffffff) < cq->count;
+	return !fake_card_has_lied && ((cq->produced - be32toh(cq->record[0])) & 0xffffff) < cq->count;
 }
 
 static void fuzz_poll(struct verbs_qp *qp, unsigned n)
@@ -114,22 +114,22 @@ static void fuzz_step(struct verbs_qp *qp, struct input *in)
 		fuzz_kick(qp);
 		break;
 	case RECEIVE:
-		if (fuzz_may_produce(&model.rx))
-			model_receive(frame, 1 + fuzz_byte(in), byte & 1, 0);
+		if (fuzz_card_may_produce(&model.rx))
+			mlx5_model_receive_frame(frame, 1 + fuzz_byte(in), byte & 1, 0);
 		break;
 	case FAIL:
-		if (fuzz_may_produce(&model.rx))
-			model_fail_receive(fuzz_byte(in));
+		if (fuzz_card_may_produce(&model.rx))
+			mlx5_model_fail_receive(fuzz_byte(in));
 		break;
 	case COMPLETE:
-		if (fuzz_may_produce(&model.tx))
-			model_complete(byte & 1 ? fuzz_byte(in) : 0);
+		if (fuzz_card_may_produce(&model.tx))
+			mlx5_model_complete_send(byte & 1 ? fuzz_byte(in) : 0);
 		break;
 	case WRITE_RX:
-		fuzz_write(&model.rx, in);
+		fuzz_write_cqe_bytes(&model.rx, in);
 		break;
 	case WRITE_TX:
-		fuzz_write(&model.tx, in);
+		fuzz_write_cqe_bytes(&model.tx, in);
 		break;
 	case POLL:
 		fuzz_poll(qp, 1 + byte / STEPS % 16);
@@ -147,11 +147,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct input in = {data, data + size};
 	const uint8_t how = fuzz_byte(&in);
-	const struct model_config card = {.cqe_bytes = how & 1 ? 64 : 128,
-	                                  .bf_bytes = how & 2 ? 256 : 0,
-	                                  .start = how & 4   ? 0xfffffff0
-	                                           : how & 8 ? 0xfff0
-	                                                     : 0};
+	const struct mlx5_model_config card = {.cqe_bytes = how & 1 ? 64 : 128,
+	                                       .bf_bytes = how & 2 ? 256 : 0,
+	                                       .start = how & 4   ? 0xfffffff0
+	                                                : how & 8 ? 0xfff0
+	                                                          : 0};
 	struct verbs_qp *qp = fake.verbs;
 
 	if (qp == NULL) {
@@ -161,12 +161,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		MUST(vma_bufpool_get(fake.rx_pool, rx_bufs, 2 * FAKE_DEPTH) == 2 * FAKE_DEPTH);
 		vma_buf_put_burst(fake.arena, rx_bufs, 2 * FAKE_DEPTH);
 	}
-	has_lied = false;
+	fake_card_has_lied = false;
 	qp->queue.inline_max = how & 16 ? 204 : 0;
 	qp->tx_segs_max = 1;
 	qp->base.tx_depth = qp->base.rx_depth = DEPTH;
 	atomic_store(&qp->broken, true);
-	model_begin(&card);
+	mlx5_model_begin(&card);
 	while (in.at < in.end)
 		fuzz_step(qp, &in);
 	verbs_data_reclaim_bufs(qp);

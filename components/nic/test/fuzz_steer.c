@@ -42,7 +42,7 @@ static struct xdp_recent_connections *recents;
 static struct ring_buffer *told;
 static int xsk[SLOTS];
 static struct steer_model model;
-static unsigned reports_seen;
+static unsigned model_reports_compared;
 static bool reports_are_not_compared; /* what is told is not compared */
 
 #define MUST(condition)                                                                                                \
@@ -77,7 +77,7 @@ static uint16_t peer_port_of(uint8_t which)
 	return htons((uint16_t)(4000 + (which & 1)));
 }
 
-static enum model_socket kernels(const struct xdp_flow_key *key)
+static enum steer_model_kernel_socket kernels(const struct xdp_flow_key *key)
 {
 	if (key->local != fuzz_local_address(0) || key->local_port != htons(LISTENED))
 		return MODEL_NO_SOCKET;
@@ -132,8 +132,9 @@ static int check_report_to_owner(void *context, void *data, size_t size)
 	(void)context;
 	if (reports_are_not_compared)
 		return 0;
-	MUST(size >= sizeof(struct xdp_minisock_segment) && reports_seen < model.tells);
-	MUST(memcmp(data, &model.told[reports_seen++ % MODEL_TOLD], sizeof(struct xdp_minisock_segment)) == 0);
+	MUST(size >= sizeof(struct xdp_minisock_segment) && model_reports_compared < model.tells);
+	MUST(memcmp(data, &model.told[model_reports_compared++ % MODEL_REPORTS_MAX],
+	            sizeof(struct xdp_minisock_segment)) == 0);
 	return 0;
 }
 
@@ -205,7 +206,7 @@ static void clear_all_steer_maps(void)
 	for (unsigned i = 0; i < model.notes; i++)
 		memset(&recents[xdp_recent_line_of_hash(xdp_group_hash(&model.noted[i].key))], 0, sizeof(*recents));
 	memset(&model, 0, sizeof(model));
-	reports_seen = 0;
+	model_reports_compared = 0;
 	skel->bss->front.version = 0;
 	memset(&skel->bss->counts, 0, sizeof(skel->bss->counts));
 }
@@ -223,7 +224,7 @@ static void steer_add_flow(struct input *in)
 		WILDCARD_MINISOCK
 	} kind = steer_take8(in) % 7;
 	uint8_t where = steer_take8(in), slot = steer_take8(in) % SLOTS, how = steer_take8(in);
-	struct model_flow *flow = &model.flow[model.flows];
+	struct steer_model_flow *flow = &model.flow[model.flows];
 
 	flow->key = (struct xdp_flow_key){.local = fuzz_local_address(where & 3),
 	                                  .local_port = local_port_of(where >> 2),
@@ -380,7 +381,7 @@ static uint64_t steer_now_ns(void)
 static bool compare_with_steer_model(const uint8_t *packet, size_t n, uint64_t begun)
 {
 	LIBBPF_OPTS(bpf_test_run_opts, run, .data_in = packet, .data_size_in = (uint32_t)n, .repeat = 1);
-	int wanted = model_packet(&model, packet, n);
+	int wanted = steer_model_packet(&model, packet, n);
 
 	MUST(bpf_prog_test_run_opts(bpf_program__fd(skel->progs.vma_steer), &run) == 0);
 	reports_are_not_compared = steer_now_ns() - begun > STALE_NS;
@@ -394,7 +395,7 @@ static bool compare_with_steer_model(const uint8_t *packet, size_t n, uint64_t b
 		fprintf(stderr, "\n");
 		abort();
 	}
-	MUST(reports_seen == model.tells);
+	MUST(model_reports_compared == model.tells);
 	return true;
 }
 

@@ -61,7 +61,7 @@ static void wire_begin(void)
 		abort();
 }
 
-static void post(struct vma_nic_qp *qp)
+static void fuzz_wire_post_buffers(struct vma_nic_qp *qp)
 {
 	struct vma_buf *bufs[DEPTH];
 	unsigned n = vma_bufpool_get(atomic_load(&qp->rx_pool), bufs, DEPTH), posted = vma_nic_post_rx(qp, bufs, n);
@@ -105,7 +105,7 @@ static void wire_reap(struct vma_nic_qp *qp)
 }
 
 /* Fills a slot of the peer as the input says; the headers are right at first, so that frames get as far as a buffer. */
-static void peer_push(struct input *in)
+static void fuzz_peer_push_frame(struct input *in)
 {
 	uint32_t what = fuzz_wire_input_take(in, 1), lane = what % WIRE_LANES, len = fuzz_wire_input_take(in, 2),
 	         index = f.pushed[lane]++;
@@ -144,7 +144,7 @@ static void fuzz_peer_writes_anywhere(struct input *in)
 		f.memory[at + i] = (char)fuzz_wire_input_take(in, 1);
 }
 
-static void peer_consumes(struct input *in)
+static void fuzz_peer_consume_frames(struct input *in)
 {
 	uint32_t lane = fuzz_wire_input_take(in, 1) % 2, value = fuzz_wire_input_take(in, 1);
 
@@ -161,19 +161,19 @@ static void fuzz_wire_step(struct input *in)
 	switch (what % 10) {
 	case 0:
 	case 1:
-		peer_push(in);
+		fuzz_peer_push_frame(in);
 		break;
 	case 2:
 		fuzz_peer_writes_anywhere(in);
 		break;
 	case 3:
-		peer_consumes(in);
+		fuzz_peer_consume_frames(in);
 		break;
 	case 4:
 		wire_poll_all(qp);
 		break;
 	case 5:
-		post(qp);
+		fuzz_wire_post_buffers(qp);
 		break;
 	case 6:
 		nic_wire_send_one(qp, fuzz_wire_input_take(in, 2));

@@ -29,9 +29,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 enum { SLOTS = 64, MTU = 1500, BYTES = 65536, MOST = 4 };
 enum kind { SEALED, UNSEALED, OTHER_SIZE, HALF_SEALED, NULL_DEVICE, STREAM, DATAGRAM, PIPE, KINDS };
 
-static int made[KINDS];
+static int made_descriptors[KINDS];
 
-static int memfd(size_t bytes, unsigned seals)
+static int make_sealed_memfd(size_t bytes, unsigned seals)
 {
 	int fd = memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
@@ -43,23 +43,23 @@ static void make_descriptors(void)
 {
 	int pair[2];
 
-	made[SEALED] = wire_memfd(BYTES);
-	made[UNSEALED] = memfd(BYTES, 0);
-	made[OTHER_SIZE] = wire_memfd(BYTES + 4096);
-	made[HALF_SEALED] = memfd(BYTES, F_SEAL_SHRINK | F_SEAL_SEAL);
-	made[NULL_DEVICE] = open("/dev/null", O_RDWR | O_CLOEXEC);
+	made_descriptors[SEALED] = wire_memfd(BYTES);
+	made_descriptors[UNSEALED] = make_sealed_memfd(BYTES, 0);
+	made_descriptors[OTHER_SIZE] = wire_memfd(BYTES + 4096);
+	made_descriptors[HALF_SEALED] = make_sealed_memfd(BYTES, F_SEAL_SHRINK | F_SEAL_SEAL);
+	made_descriptors[NULL_DEVICE] = open("/dev/null", O_RDWR | O_CLOEXEC);
 	MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
-	made[STREAM] = pair[0];
+	made_descriptors[STREAM] = pair[0];
 	MUST(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, pair) == 0);
-	made[DATAGRAM] = pair[0];
+	made_descriptors[DATAGRAM] = pair[0];
 	MUST(pipe2(pair, O_CLOEXEC) == 0);
-	made[PIPE] = pair[0];
+	made_descriptors[PIPE] = pair[0];
 }
 
 /* The number that the next descriptor has: what is lost moves it. */
 static int next_free_fd_number(void)
 {
-	int fd = dup(made[NULL_DEVICE]);
+	int fd = dup(made_descriptors[NULL_DEVICE]);
 
 	close(fd);
 	return fd;
@@ -76,7 +76,7 @@ static void wire_hello_send_bytes(int fd, const void *bytes, size_t n, const enu
 	int fds[MOST];
 
 	for (unsigned i = 0; i < count; i++)
-		fds[i] = made[kinds[i]];
+		fds[i] = made_descriptors[kinds[i]];
 	if (count > 0) {
 		msg.msg_control = &control;
 		msg.msg_controllen = CMSG_SPACE(count * sizeof(int));
@@ -87,7 +87,7 @@ static void wire_hello_send_bytes(int fd, const void *bytes, size_t n, const enu
 	MUST(sendmsg(fd, &msg, MSG_DONTWAIT) == (ssize_t)n);
 }
 
-static int expected(const struct wire_hello *hello, size_t n, const enum kind *kinds, unsigned count)
+static int expected_hello_result(const struct wire_hello *hello, size_t n, const enum kind *kinds, unsigned count)
 {
 	if (n < sizeof(*hello))
 		return -EPROTO;
@@ -110,7 +110,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (size < 4)
 		return 0;
-	if (made[SEALED] == 0)
+	if (made_descriptors[SEALED] == 0)
 		make_descriptors();
 	number = next_free_fd_number();
 	memcpy(&sent, data + 3, size - 3 < sizeof(sent) ? size - 3 : sizeof(sent));
@@ -134,7 +134,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		MUST(memcmp(&got, &sent, sizeof(got)) == 0);
 		rc = wire_hello_check(&got, fds, SLOTS, MTU, BYTES);
 	}
-	MUST(rc == expected(&sent, n, kinds, count));
+	MUST(rc == expected_hello_result(&sent, n, kinds, count));
 	for (unsigned i = 0; i < WIRE_HELLO_FDS; i++)
 		if (fds[i] >= 0)
 			close(fds[i]);

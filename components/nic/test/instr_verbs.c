@@ -33,7 +33,7 @@ PHASE bool phase_mlx5_is_empty(const struct vma_nic_qp *qp);
 
 static struct vma_buf *reaped[64];
 static unsigned reaped_n;
-static bool by_rings;
+static bool measures_mlx5_rings;
 
 /* seg NULL: takes back what has completed. What failed shows at the end, by the number of packets. */
 static inline void tx_segment_or_reap(struct vma_nic_qp *qp, const struct vma_nic_seg *seg)
@@ -103,9 +103,9 @@ bool phase_mlx5_is_empty(const struct vma_nic_qp *qp)
 
 static void send_phase(struct vma_nic_qp *qp, const struct vma_nic_seg *seg, bool is_inline)
 {
-	if (by_rings && is_inline)
+	if (measures_mlx5_rings && is_inline)
 		phase_mlx5_send_inline(qp, seg);
-	else if (by_rings)
+	else if (measures_mlx5_rings)
 		phase_mlx5_send(qp, seg);
 	else if (is_inline)
 		phase_verbs_send_inline(qp, seg);
@@ -113,17 +113,17 @@ static void send_phase(struct vma_nic_qp *qp, const struct vma_nic_seg *seg, boo
 		phase_verbs_send(qp, seg);
 }
 
-static void card_sends(void)
+static void fake_card_completes_sends(void)
 {
-	if (!by_rings)
+	if (!measures_mlx5_rings)
 		return;
-	fake.sends += model_take_sends();
+	fake.sends += mlx5_model_take_sends();
 	for (uint32_t i = 0; i < model.sent_n; i++) {
 		fake.inlined += model.sent[i].is_inline;
 		free(model.sent[i].bytes);
 	}
 	model.sent_n = 0;
-	while (model_complete(0))
+	while (mlx5_model_complete_send(0))
 		;
 }
 
@@ -136,7 +136,7 @@ static void measure_one_send(struct vma_nic_qp *qp, unsigned at, bool is_inline)
 		abort();
 	seg.buf = buf;
 	send_phase(qp, &seg, is_inline);
-	card_sends();
+	fake_card_completes_sends();
 	if (at % 64 == 63)
 		send_phase(qp, NULL, is_inline);
 	vma_buf_put_burst(fake.arena, reaped, reaped_n);
@@ -151,8 +151,8 @@ static void measure_one_receive(struct vma_nic_qp *qp)
 
 	if (vma_bufpool_get(fake.rx_pool, &fresh, 1) != 1)
 		abort();
-	if (by_rings) {
-		model_receive(packet, sizeof(packet), true, 0);
+	if (measures_mlx5_rings) {
+		mlx5_model_receive_frame(packet, sizeof(packet), true, 0);
 		got = phase_mlx5_receive(qp, bufs);
 		posted = phase_mlx5_post(qp, &fresh);
 		none = !phase_mlx5_is_empty(qp) + phase_mlx5_empty(qp, bufs + 1);
@@ -178,18 +178,18 @@ static void fill(struct vma_nic_qp *qp)
 
 int main(int argc, char **argv)
 {
-	const struct model_config card = {.cqe_bytes = 64, .bf_bytes = MODEL_BF};
+	const struct mlx5_model_config card = {.cqe_bytes = 64, .bf_bytes = MODEL_BF};
 	const unsigned packets = argc > 1 ? (unsigned)atoi(argv[1]) : 4096;
 
 	for (int round = 0; round < 4; round++) {
 		const bool is_inline = round % 2;
 		struct vma_nic_qp *qp;
 
-		model_detach();
+		mlx5_model_detach();
 		qp = &fake_provider_begin(64, is_inline ? 204 : 0)->base;
-		by_rings = round >= 2;
-		if (by_rings)
-			model_begin(&card);
+		measures_mlx5_rings = round >= 2;
+		if (measures_mlx5_rings)
+			mlx5_model_begin(&card);
 		fill(qp);
 		for (unsigned i = 0; i < packets; i++) {
 			measure_one_send(qp, i, is_inline);
@@ -199,6 +199,6 @@ int main(int argc, char **argv)
 		if (fake.sends != packets || fake.inlined != (is_inline ? packets : 0))
 			abort();
 	}
-	model_detach();
+	mlx5_model_detach();
 	return 0;
 }

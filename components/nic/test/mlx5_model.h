@@ -41,20 +41,20 @@ enum {
 	MODEL_BF = 256,
 };
 
-struct model_frame {
+struct mlx5_model_sent_frame {
 	uint32_t len;
 	uint16_t mss, header; /* of one to be cut; else 0 */
 	bool checksum, is_inline;
 	uint8_t *bytes;
 };
 
-struct model_config {
+struct mlx5_model_config {
 	uint32_t cqe_bytes, bf_bytes;
 	uint32_t start; /* of all indices, which count on from here */
 	bool traps;
 };
 
-struct model_cq {
+struct mlx5_model_cq {
 	char *entries;
 	uint32_t count, bytes;
 	uint32_t produced;
@@ -62,11 +62,11 @@ struct model_cq {
 };
 
 struct model {
-	struct model_config config;
+	struct mlx5_model_config config;
 	struct mlx5_lib lib;
 	uint32_t sq_blocks, rq_count, rq_stride;
 	char *sq, *rq;
-	struct model_cq rx, tx;
+	struct mlx5_model_cq rx, tx;
 	uint32_t *records; /* of the queue pair: receive, send */
 	char *uar, *cq_uar;
 	/* the card */
@@ -82,7 +82,7 @@ struct model {
 		uint32_t blocks_end;
 	} due[MODEL_SENT]; /* WQEs that have not completed */
 	uint32_t due_from, due_to;
-	struct model_frame sent[MODEL_SENT];
+	struct mlx5_model_sent_frame sent[MODEL_SENT];
 	uint32_t sent_n, blueflames;
 	uint8_t *scratch;
 };
@@ -92,7 +92,7 @@ static struct model model;
 /* ---- memory ---- */
 
 /* So many bytes, of which the last is before a page that cannot be touched. */
-static char *model_alloc(size_t bytes)
+static char *mlx5_model_alloc_before_guard_page(size_t bytes)
 {
 	const size_t pages = (bytes + MODEL_PAGE - 1) & ~(size_t)(MODEL_PAGE - 1);
 	char *map = mmap(NULL, pages + 2 * MODEL_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -103,7 +103,7 @@ static char *model_alloc(size_t bytes)
 	return map + MODEL_PAGE + pages - bytes;
 }
 
-static void model_free(char *memory, size_t bytes)
+static void mlx5_model_free(char *memory, size_t bytes)
 {
 	const size_t pages = (bytes + MODEL_PAGE - 1) & ~(size_t)(MODEL_PAGE - 1);
 
@@ -111,13 +111,13 @@ static void model_free(char *memory, size_t bytes)
 		munmap(memory + bytes - pages - MODEL_PAGE, pages + 2 * MODEL_PAGE);
 }
 
-static bool model_protect(int how)
+static bool mlx5_model_protect_registers(int how)
 {
 	return mprotect(model.uar, MODEL_PAGE, how) == 0 && mprotect(model.cq_uar, MODEL_PAGE, how) == 0;
 }
 
 /* The first store to a register since the card has looked. */
-static void model_trap(int number, siginfo_t *info, void *context)
+static void mlx5_model_on_register_store(int number, siginfo_t *info, void *context)
 {
 	const char *at = info->si_addr;
 
@@ -128,24 +128,24 @@ static void model_trap(int number, siginfo_t *info, void *context)
 		model.record_at_arm = model.rx.record[1];
 	else
 		signal(number, SIG_DFL); /* not ours: it happens again, and ends the program */
-	model_protect(PROT_READ | PROT_WRITE);
+	mlx5_model_protect_registers(PROT_READ | PROT_WRITE);
 }
 
 /* cmocka takes the signal for itself when a case begins: so in the case, before the first store to a register. */
-static void model_watch(void)
+static void mlx5_model_trap_register_stores(void)
 {
-	const struct sigaction action = {.sa_sigaction = model_trap, .sa_flags = SA_SIGINFO};
+	const struct sigaction action = {.sa_sigaction = mlx5_model_on_register_store, .sa_flags = SA_SIGINFO};
 
 	if (model.config.traps)
 		MUST(sigaction(SIGSEGV, &action, NULL) == 0);
 }
 
-static void model_cq_make(struct model_cq *cq, uint32_t count)
+static void mlx5_model_cq_init(struct mlx5_model_cq *cq, uint32_t count)
 {
 	cq->count = count;
 	cq->bytes = model.config.cqe_bytes;
-	cq->entries = model_alloc((size_t)count * cq->bytes);
-	cq->record = (uint32_t *)(void *)model_alloc(64);
+	cq->entries = mlx5_model_alloc_before_guard_page((size_t)count * cq->bytes);
+	cq->record = (uint32_t *)(void *)mlx5_model_alloc_before_guard_page(64);
 	cq->produced = model.config.start;
 	cq->record[0] = htobe32(model.config.start & 0xffffff);
 	memset(cq->entries, 0, (size_t)count * cq->bytes);
@@ -153,23 +153,23 @@ static void model_cq_make(struct model_cq *cq, uint32_t count)
 		cq->entries[(i + 1) * cq->bytes - 1] = (char)(MLX5_CQE_INVALID << 4);
 }
 
-static void model_cq_end(struct model_cq *cq)
+static void mlx5_model_cq_free(struct mlx5_model_cq *cq)
 {
-	model_free(cq->entries, (size_t)cq->count * cq->bytes);
-	model_free((char *)cq->record, 64);
+	mlx5_model_free(cq->entries, (size_t)cq->count * cq->bytes);
+	mlx5_model_free((char *)cq->record, 64);
 }
 
-static void model_end(void)
+static void mlx5_model_end(void)
 {
 	if (model.sq == NULL)
 		return;
-	model_free(model.sq, (size_t)model.sq_blocks * 64);
-	model_free(model.rq, (size_t)model.rq_count * model.rq_stride);
-	model_cq_end(&model.rx);
-	model_cq_end(&model.tx);
-	model_free((char *)model.records, 64);
-	model_free(model.uar, MODEL_PAGE);
-	model_free(model.cq_uar, MODEL_PAGE);
+	mlx5_model_free(model.sq, (size_t)model.sq_blocks * 64);
+	mlx5_model_free(model.rq, (size_t)model.rq_count * model.rq_stride);
+	mlx5_model_cq_free(&model.rx);
+	mlx5_model_cq_free(&model.tx);
+	mlx5_model_free((char *)model.records, 64);
+	mlx5_model_free(model.uar, MODEL_PAGE);
+	mlx5_model_free(model.cq_uar, MODEL_PAGE);
 	for (uint32_t i = 0; i < model.sent_n; i++)
 		free(model.sent[i].bytes);
 	free(model.scratch);
@@ -178,13 +178,13 @@ static void model_end(void)
 
 /* ---- what libmlx5 says of them ---- */
 
-static bool model_is_supported(struct ibv_device *device)
+static bool mlx5_model_is_supported(struct ibv_device *device)
 {
 	(void)device;
 	return true;
 }
 
-static void model_show_cq(const struct model_cq *cq, uint32_t number, struct mlx5dv_cq *out)
+static void mlx5_model_describe_cq(const struct mlx5_model_cq *cq, uint32_t number, struct mlx5dv_cq *out)
 {
 	*out = (struct mlx5dv_cq){.buf = cq->entries,
 	                          .dbrec = (__be32 *)cq->record,
@@ -194,14 +194,14 @@ static void model_show_cq(const struct model_cq *cq, uint32_t number, struct mlx
 	                          .cqn = number};
 }
 
-static int model_init_obj(struct mlx5dv_obj *obj, uint64_t type)
+static int mlx5_model_init_obj(struct mlx5dv_obj *obj, uint64_t type)
 {
 	if (type == MLX5DV_OBJ_CQ && obj->cq.in == ibv_cq_ex_to_cq(&fake.rx_cq)) {
-		model_show_cq(&model.rx, MODEL_RX_CQN, obj->cq.out);
+		mlx5_model_describe_cq(&model.rx, MODEL_RX_CQN, obj->cq.out);
 		return 0;
 	}
 	if (type == MLX5DV_OBJ_CQ) {
-		model_show_cq(&model.tx, MODEL_TX_CQN, obj->cq.out);
+		mlx5_model_describe_cq(&model.tx, MODEL_TX_CQN, obj->cq.out);
 		return 0;
 	}
 	*obj->qp.out = (struct mlx5dv_qp){.dbrec = (__be32 *)model.records,
@@ -211,16 +211,16 @@ static int model_init_obj(struct mlx5dv_obj *obj, uint64_t type)
 	return 0;
 }
 
-static struct mlx5dv_clock_info model_clock = {.mult = 1, .shift = 0, .mask = UINT64_MAX};
+static struct mlx5dv_clock_info mlx5_model_clock = {.mult = 1, .shift = 0, .mask = UINT64_MAX};
 
-static int model_get_clock_info(struct ibv_context *context, struct mlx5dv_clock_info *info)
+static int mlx5_model_get_clock_info(struct ibv_context *context, struct mlx5dv_clock_info *info)
 {
 	(void)context;
-	*info = model_clock;
+	*info = mlx5_model_clock;
 	return 0;
 }
 
-static uint32_t model_power(uint32_t n)
+static uint32_t mlx5_model_power_of_two(uint32_t n)
 {
 	uint32_t power = 1;
 
@@ -230,7 +230,7 @@ static uint32_t model_power(uint32_t n)
 }
 
 /* The queue of fake.verbs becomes one of this card's; as large as libmlx5 makes it for these packets. */
-static inline void model_begin(const struct model_config *config)
+static inline void mlx5_model_begin(const struct mlx5_model_config *config)
 {
 	struct verbs_qp *qp = fake.verbs;
 	static struct ibv_td td;
@@ -243,20 +243,20 @@ static inline void model_begin(const struct model_config *config)
 	const uint32_t longest = ((listed > in_line ? listed : in_line) + 63) / 64;
 	const char *what;
 
-	model_end();
+	mlx5_model_end();
 	model.config = *config;
-	model.lib = (struct mlx5_lib){model_is_supported, model_init_obj, model_get_clock_info};
-	model.sq_blocks = model_power(attr.tx_packets * longest);
-	model.rq_count = model_power(attr.rx_packets);
-	model.rq_stride = 16 * model_power(attr.rx_sges);
-	model.sq = model_alloc((size_t)model.sq_blocks * 64);
-	model.rq = model_alloc((size_t)model.rq_count * model.rq_stride);
-	model.records = (uint32_t *)(void *)model_alloc(64);
-	model.uar = model_alloc(MODEL_PAGE);
-	model.cq_uar = model_alloc(MODEL_PAGE);
+	model.lib = (struct mlx5_lib){mlx5_model_is_supported, mlx5_model_init_obj, mlx5_model_get_clock_info};
+	model.sq_blocks = mlx5_model_power_of_two(attr.tx_packets * longest);
+	model.rq_count = mlx5_model_power_of_two(attr.rx_packets);
+	model.rq_stride = 16 * mlx5_model_power_of_two(attr.rx_sges);
+	model.sq = mlx5_model_alloc_before_guard_page((size_t)model.sq_blocks * 64);
+	model.rq = mlx5_model_alloc_before_guard_page((size_t)model.rq_count * model.rq_stride);
+	model.records = (uint32_t *)(void *)mlx5_model_alloc_before_guard_page(64);
+	model.uar = mlx5_model_alloc_before_guard_page(MODEL_PAGE);
+	model.cq_uar = mlx5_model_alloc_before_guard_page(MODEL_PAGE);
 	model.scratch = malloc(MODEL_FRAME);
-	model_cq_make(&model.rx, model_power(attr.rx_packets));
-	model_cq_make(&model.tx, model_power(attr.tx_packets));
+	mlx5_model_cq_init(&model.rx, mlx5_model_power_of_two(attr.rx_packets));
+	mlx5_model_cq_init(&model.tx, mlx5_model_power_of_two(attr.tx_packets));
 	model.sq_index = model.sq_free = model.rq_index = config->start;
 	model.records[MLX5_RCV_DBR] = model.records[MLX5_SND_DBR] = htobe32(config->start & 0xffff);
 	fake.device.mlx5 = &model.lib;
@@ -271,25 +271,25 @@ static inline void model_begin(const struct model_config *config)
 	atomic_store(&qp->queue.mlx5->rx_cq.index, config->start);
 	atomic_store(&qp->queue.mlx5->tx_cq.index, config->start);
 	qp->base.ops = qp->base.backend_ops = &vma_nic_mlx5_ops;
-	model_watch();
+	mlx5_model_trap_register_stores();
 	if (config->traps)
-		MUST(model_protect(PROT_READ));
+		MUST(mlx5_model_protect_registers(PROT_READ));
 	verbs_data_init(qp);
 }
 
 /* Before fake_provider_end. */
-static inline void model_detach(void)
+static inline void mlx5_model_detach(void)
 {
 	if (fake.verbs != NULL)
 		mlx5_close(fake.verbs->queue.mlx5);
 	if (model.sq != NULL && model.config.traps)
 		signal(SIGSEGV, SIG_DFL);
-	model_end();
+	mlx5_model_end();
 }
 
 /* ---- completions ---- */
 
-static inline struct mlx5_cqe64 *model_next_cqe(struct model_cq *cq)
+static inline struct mlx5_cqe64 *mlx5_model_next_cqe(struct mlx5_model_cq *cq)
 {
 	const uint32_t at = cq->produced & (cq->count - 1);
 
@@ -297,31 +297,32 @@ static inline struct mlx5_cqe64 *model_next_cqe(struct model_cq *cq)
 }
 
 /* The byte that makes it count, last. */
-static inline void model_push(struct model_cq *cq, uint8_t opcode)
+static inline void mlx5_model_push_cqe(struct mlx5_model_cq *cq, uint8_t opcode)
 {
 	const uint32_t read = be32toh(cq->record[0]);
 
 	MUST(read <= 0xffffff);
 	MUST(((cq->produced - read) & 0xffffff) < cq->count); /* the software has read what is written over */
-	__atomic_store_n(&model_next_cqe(cq)->op_own,
+	__atomic_store_n(&mlx5_model_next_cqe(cq)->op_own,
 	                 (uint8_t)(opcode << 4 | (cq->produced / cq->count & MLX5_CQE_OWNER_MASK)), __ATOMIC_RELEASE);
 	cq->produced++;
 }
 
-static inline void model_push_error(struct model_cq *cq, uint8_t opcode, uint16_t counter, uint8_t syndrome)
+static inline void mlx5_model_push_error_cqe(struct mlx5_model_cq *cq, uint8_t opcode, uint16_t counter,
+                                             uint8_t syndrome)
 {
-	struct mlx5_err_cqe *cqe = (struct mlx5_err_cqe *)model_next_cqe(cq);
+	struct mlx5_err_cqe *cqe = (struct mlx5_err_cqe *)mlx5_model_next_cqe(cq);
 
 	memset(cqe, 0xee, sizeof(*cqe) - 1);
 	cqe->wqe_counter = htobe16(counter);
 	cqe->syndrome = syndrome;
-	model_push(cq, opcode);
+	mlx5_model_push_cqe(cq, opcode);
 }
 
 /* ---- what is sent ---- */
 
 /* Whether the card knows these bytes by this key: the frames of one unit (fake_provider.h). */
-static inline void model_check_memory(uint32_t lkey, uint64_t addr, uint32_t len)
+static inline void mlx5_model_check_memory_key(uint32_t lkey, uint64_t addr, uint32_t len)
 {
 	const uint32_t unit = lkey - 100, shift = fake.arena->frame_shift + VERBS_UNIT_SHIFT;
 	const uint64_t first = (uint64_t)(uintptr_t)fake.arena->frames + ((uint64_t)unit << shift);
@@ -330,12 +331,12 @@ static inline void model_check_memory(uint32_t lkey, uint64_t addr, uint32_t len
 	MUST(len != 0 && addr >= first && addr - first <= (UINT64_C(1) << shift) - len);
 }
 
-struct model_reader {
+struct mlx5_model_wqe_reader {
 	uint32_t block;   /* of the WQE's begin */
 	uint32_t at, end; /* bytes from there */
 };
 
-static inline void model_read(struct model_reader *reader, void *to, uint32_t n)
+static inline void mlx5_model_read_wqe_bytes(struct mlx5_model_wqe_reader *reader, void *to, uint32_t n)
 {
 	MUST(n <= reader->end - reader->at);
 	for (uint32_t i = 0; i < n; i++, reader->at++)
@@ -343,19 +344,20 @@ static inline void model_read(struct model_reader *reader, void *to, uint32_t n)
 		        (uint8_t)model.sq[((size_t)reader->block * 64 + reader->at) % (model.sq_blocks * 64)];
 }
 
-static inline void model_read_header(struct model_reader *reader, struct model_frame *frame, uint8_t opcode)
+static inline void mlx5_model_read_eth_header(struct mlx5_model_wqe_reader *reader, struct mlx5_model_sent_frame *frame,
+                                              uint8_t opcode)
 {
 	struct mlx5_wqe_eth_seg eth;
 	uint32_t header;
 
-	model_read(reader, &eth, offsetof(struct mlx5_wqe_eth_seg, inline_hdr_start));
+	mlx5_model_read_wqe_bytes(reader, &eth, offsetof(struct mlx5_wqe_eth_seg, inline_hdr_start));
 	header = be16toh(eth.inline_hdr_sz);
 	MUST(eth.rsvd0 == 0 && eth.rsvd1 == 0 && eth.rsvd2 == 0);
 	MUST(eth.cs_flags == 0 || eth.cs_flags == (MLX5_ETH_WQE_L3_CSUM | MLX5_ETH_WQE_L4_CSUM));
 	MUST(header >= 18 || opcode == MLX5_OPCODE_TSO); /* a card of any inline mode */
 	MUST(header >= 14 && header <= 128);
 	MUST((opcode == MLX5_OPCODE_TSO) == (eth.mss != 0));
-	model_read(reader, model.scratch, header);
+	mlx5_model_read_wqe_bytes(reader, model.scratch, header);
 	reader->at = (reader->at + 15) & ~15u;
 	MUST(reader->at <= reader->end);
 	frame->len = header;
@@ -364,40 +366,41 @@ static inline void model_read_header(struct model_reader *reader, struct model_f
 	frame->header = eth.mss != 0 ? (uint16_t)header : 0;
 }
 
-static inline void model_read_data(struct model_reader *reader, struct model_frame *frame)
+static inline void mlx5_model_read_data_segments(struct mlx5_model_wqe_reader *reader,
+                                                 struct mlx5_model_sent_frame *frame)
 {
 	while (reader->at < reader->end) {
 		uint32_t word, lkey;
 		uint64_t addr;
 
-		model_read(reader, &word, sizeof(word));
+		mlx5_model_read_wqe_bytes(reader, &word, sizeof(word));
 		word = be32toh(word);
 		if (word & MLX5_INLINE_SEG) {
 			word &= ~MLX5_INLINE_SEG;
 			MUST(word != 0 && word <= MODEL_FRAME - frame->len);
-			model_read(reader, model.scratch + frame->len, word);
+			mlx5_model_read_wqe_bytes(reader, model.scratch + frame->len, word);
 			reader->at = (reader->at + 15) & ~15u;
 			MUST(reader->at == reader->end); /* it is the last one */
 			frame->is_inline = true;
 		} else {
-			model_read(reader, &lkey, sizeof(lkey));
-			model_read(reader, &addr, sizeof(addr));
+			mlx5_model_read_wqe_bytes(reader, &lkey, sizeof(lkey));
+			mlx5_model_read_wqe_bytes(reader, &addr, sizeof(addr));
 			MUST(word <= MODEL_FRAME - frame->len);
-			model_check_memory(be32toh(lkey), be64toh(addr), word);
+			mlx5_model_check_memory_key(be32toh(lkey), be64toh(addr), word);
 			memcpy(model.scratch + frame->len, (const void *)(uintptr_t)be64toh(addr), word);
 		}
 		frame->len += word;
 	}
 }
 
-static inline uint32_t model_send(bool *signal)
+static inline uint32_t mlx5_model_read_send_wqe(bool *signal)
 {
-	struct model_reader reader = {.block = model.sq_index & (model.sq_blocks - 1), .end = 16};
-	struct model_frame frame = {.len = 0};
+	struct mlx5_model_wqe_reader reader = {.block = model.sq_index & (model.sq_blocks - 1), .end = 16};
+	struct mlx5_model_sent_frame frame = {.len = 0};
 	struct mlx5_wqe_ctrl_seg ctrl;
 	uint32_t segs, head;
 
-	model_read(&reader, &ctrl, sizeof(ctrl));
+	mlx5_model_read_wqe_bytes(&reader, &ctrl, sizeof(ctrl));
 	head = be32toh(ctrl.opmod_idx_opcode);
 	segs = be32toh(ctrl.qpn_ds) & 0x3f;
 	MUST(head >> 8 == (model.sq_index & 0xffff)); /* and no modifier */
@@ -406,8 +409,8 @@ static inline uint32_t model_send(bool *signal)
 	MUST(ctrl.signature == 0 && ctrl.dci_stream_channel_id == 0 && ctrl.imm == 0);
 	MUST(ctrl.fm_ce_se == 0 || ctrl.fm_ce_se == MLX5_WQE_CTRL_CQ_UPDATE);
 	reader.end = segs * 16;
-	model_read_header(&reader, &frame, head & 0xff);
-	model_read_data(&reader, &frame);
+	mlx5_model_read_eth_header(&reader, &frame, head & 0xff);
+	mlx5_model_read_data_segments(&reader, &frame);
 	MUST(model.sent_n < MODEL_SENT);
 	frame.bytes = malloc(frame.len);
 	memcpy(frame.bytes, model.scratch, frame.len);
@@ -417,7 +420,7 @@ static inline uint32_t model_send(bool *signal)
 }
 
 /* The register holds the begin of the last WQE, or all of the only one. */
-static inline void model_check_register(uint32_t last, uint32_t blocks, bool is_alone)
+static inline void mlx5_model_check_bf_register(uint32_t last, uint32_t blocks, bool is_alone)
 {
 	const char *at = model.uar + model.bf_at;
 	uint32_t written = 0;
@@ -440,7 +443,7 @@ static inline void model_check_register(uint32_t last, uint32_t blocks, bool is_
 }
 
 /* Somebody has kicked: the card takes all that the record says. Returns the number of frames. */
-static inline unsigned model_take_sends(void)
+static inline unsigned mlx5_model_take_sends(void)
 {
 	const uint32_t record = be32toh(model.records[MLX5_SND_DBR]), first = model.sent_n;
 	const uint32_t blocks = (record - model.sq_index) & 0xffff;
@@ -453,7 +456,7 @@ static inline unsigned model_take_sends(void)
 		bool signal;
 
 		last = model.sq_index;
-		last_blocks = model_send(&signal);
+		last_blocks = mlx5_model_read_send_wqe(&signal);
 		model.sq_index += last_blocks;
 		MUST(end - model.sq_index <= blocks);
 		model.due[model.due_to % MODEL_SENT].counter = (uint16_t)last;
@@ -464,32 +467,32 @@ static inline unsigned model_take_sends(void)
 		return 0;
 	if (model.config.traps)
 		MUST(model.record_at_ring == model.records[MLX5_SND_DBR]);
-	model_check_register(last, last_blocks, model.sent_n - first == 1);
+	mlx5_model_check_bf_register(last, last_blocks, model.sent_n - first == 1);
 	model.bf_at ^= model.config.bf_bytes;
 	memset(model.uar, 0, MODEL_PAGE);
 	model.rings++;
 	if (model.config.traps)
-		MUST(model_protect(PROT_READ));
+		MUST(mlx5_model_protect_registers(PROT_READ));
 	return model.sent_n - first;
 }
 
-static inline void model_complete_one(uint8_t syndrome)
+static inline void mlx5_model_write_send_cqe(uint8_t syndrome)
 {
 	const uint32_t at = model.due_from++ % MODEL_SENT;
-	struct mlx5_cqe64 *cqe = model_next_cqe(&model.tx);
+	struct mlx5_cqe64 *cqe = mlx5_model_next_cqe(&model.tx);
 
 	if (syndrome != 0) {
-		model_push_error(&model.tx, MLX5_CQE_REQ_ERR, model.due[at].counter, syndrome);
+		mlx5_model_push_error_cqe(&model.tx, MLX5_CQE_REQ_ERR, model.due[at].counter, syndrome);
 	} else {
 		memset(cqe, 0xee, 63);
 		cqe->wqe_counter = htobe16(model.due[at].counter);
-		model_push(&model.tx, MLX5_CQE_REQ);
+		mlx5_model_push_cqe(&model.tx, MLX5_CQE_REQ);
 	}
 	model.sq_free = model.due[at].blocks_end;
 }
 
 /* The next completion that was asked for; syndrome 0: it has been sent. False: there is none. */
-static inline bool model_complete(uint8_t syndrome)
+static inline bool mlx5_model_complete_send(uint8_t syndrome)
 {
 	uint32_t next = model.due_from;
 
@@ -498,20 +501,20 @@ static inline bool model_complete(uint8_t syndrome)
 	if (next == model.due_to)
 		return false;
 	model.due_from = next;
-	model_complete_one(syndrome);
+	mlx5_model_write_send_cqe(syndrome);
 	return true;
 }
 
 /* The queue has stopped: each WQE that is in it completes. */
-static inline void model_flush_sends(void)
+static inline void mlx5_model_flush_sends(void)
 {
 	while (model.due_from != model.due_to)
-		model_complete_one(MLX5_CQE_SYNDROME_WR_FLUSH_ERR);
+		mlx5_model_write_send_cqe(MLX5_CQE_SYNDROME_WR_FLUSH_ERR);
 }
 
 /* ---- what is received ---- */
 
-static inline uint32_t model_posted(void)
+static inline uint32_t mlx5_model_posted_receives(void)
 {
 	const uint32_t record = be32toh(model.records[MLX5_RCV_DBR]);
 	const uint32_t posted = (record - model.rq_index) & 0xffff;
@@ -521,7 +524,7 @@ static inline uint32_t model_posted(void)
 }
 
 /* Into the buffers of the next receive, all of which are checked. */
-static inline void model_scatter(const uint8_t *bytes, uint32_t len)
+static inline void mlx5_model_scatter_frame(const uint8_t *bytes, uint32_t len)
 {
 	const struct mlx5_wqe_data_seg *seg =
 	        (const void *)(model.rq + (size_t)(model.rq_index & (model.rq_count - 1)) * model.rq_stride);
@@ -535,7 +538,7 @@ static inline void model_scatter(const uint8_t *bytes, uint32_t len)
 		        vma_buf_at(fake.arena, (uint32_t)((addr - (uintptr_t)fake.arena->frames) / frame));
 
 		MUST(be32toh(seg[parts].byte_count) == frame);
-		model_check_memory(be32toh(seg[parts].lkey), addr, frame);
+		mlx5_model_check_memory_key(be32toh(seg[parts].lkey), addr, frame);
 		MUST((addr - (uintptr_t)fake.arena->frames) % frame == 0 && atomic_load(&buf->refs) == 0);
 		memcpy((void *)(uintptr_t)addr, bytes, part);
 		bytes += part;
@@ -546,7 +549,7 @@ static inline void model_scatter(const uint8_t *bytes, uint32_t len)
 		MUST(be32toh(seg[parts].lkey) == MLX5_INVALID_LKEY && seg[parts].byte_count == 0);
 }
 
-static inline void model_report_to_owner(void)
+static inline void mlx5_model_report_to_owner(void)
 {
 	if (!model.is_armed)
 		return;
@@ -555,35 +558,35 @@ static inline void model_report_to_owner(void)
 }
 
 /* A frame comes. False: nothing is posted for it. */
-static inline bool model_receive(const uint8_t *bytes, uint32_t len, bool checksums_ok, uint64_t ticks)
+static inline bool mlx5_model_receive_frame(const uint8_t *bytes, uint32_t len, bool checksums_ok, uint64_t ticks)
 {
-	struct mlx5_cqe64 *cqe = model_next_cqe(&model.rx);
+	struct mlx5_cqe64 *cqe = mlx5_model_next_cqe(&model.rx);
 
-	if (model_posted() == 0)
+	if (mlx5_model_posted_receives() == 0)
 		return false;
-	model_scatter(bytes, len);
+	mlx5_model_scatter_frame(bytes, len);
 	memset(cqe, 0xee, 63);
 	cqe->byte_cnt = htobe32(len);
 	cqe->timestamp = htobe64(ticks);
 	cqe->hds_ip_ext = checksums_ok ? MLX5_CQE_L3_OK | MLX5_CQE_L4_OK : MLX5_CQE_L3_OK;
 	cqe->l4_hdr_type_etc = MLX5_CQE_L3_HDR_TYPE_IPV4 << 2;
 	cqe->wqe_counter = htobe16((uint16_t)model.rq_index++);
-	model_push(&model.rx, MLX5_CQE_RESP_SEND);
-	model_report_to_owner();
+	mlx5_model_push_cqe(&model.rx, MLX5_CQE_RESP_SEND);
+	mlx5_model_report_to_owner();
 	return true;
 }
 
-static inline bool model_fail_receive(uint8_t syndrome)
+static inline bool mlx5_model_fail_receive(uint8_t syndrome)
 {
-	if (model_posted() == 0)
+	if (mlx5_model_posted_receives() == 0)
 		return false;
-	model_push_error(&model.rx, MLX5_CQE_RESP_ERR, (uint16_t)model.rq_index++, syndrome);
-	model_report_to_owner();
+	mlx5_model_push_error_cqe(&model.rx, MLX5_CQE_RESP_ERR, (uint16_t)model.rq_index++, syndrome);
+	mlx5_model_report_to_owner();
 	return true;
 }
 
 /* Somebody has armed: the card believes the register, and tells at once of what lies behind the index in it. */
-static inline void model_take_arm(void)
+static inline void mlx5_model_take_cq_arm(void)
 {
 	uint64_t word;
 	uint32_t command;
@@ -601,9 +604,9 @@ static inline void model_take_arm(void)
 	model.arms++;
 	model.is_armed = true;
 	if (((model.rx.produced - command) & 0xffffff) != 0)
-		model_report_to_owner();
+		mlx5_model_report_to_owner();
 	if (model.config.traps)
-		MUST(model_protect(PROT_READ));
+		MUST(mlx5_model_protect_registers(PROT_READ));
 }
 
 #endif

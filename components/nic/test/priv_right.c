@@ -18,7 +18,7 @@
 
 #include "../xdp/proto.h"
 
-enum { NOBODY = 65534 };
+enum { NOBODY_UID = 65534 };
 
 static unsigned ifindex;
 
@@ -40,7 +40,7 @@ static int connect_to_vmad_address(void)
 }
 
 /* vmad's answer to who shows this; the connection stays. */
-static int show(int fd, int right)
+static int show_right_to_vmad(int fd, int right)
 {
 	struct vmad_msg msg = {.magic = VMAD_MAGIC, .version = VMAD_VERSION, .type = VMAD_HELLO};
 	struct pollfd answer = {.fd = fd, .events = POLLIN};
@@ -64,7 +64,7 @@ static void show_right_and_print_answer(const char *what, int right)
 {
 	const int fd = connect_to_vmad_address();
 
-	right_print_result(what, show(fd, right));
+	right_print_result(what, show_right_to_vmad(fd, right));
 	close(fd);
 }
 
@@ -79,7 +79,7 @@ static void drop_capabilities(void)
 
 static void switch_to_user_nobody(void)
 {
-	if (setresgid(NOBODY, NOBODY, NOBODY) < 0 || setresuid(NOBODY, NOBODY, NOBODY) < 0)
+	if (setresgid(NOBODY_UID, NOBODY_UID, NOBODY_UID) < 0 || setresuid(NOBODY_UID, NOBODY_UID, NOBODY_UID) < 0)
 		right_exit_with_error("setresuid");
 }
 
@@ -122,12 +122,12 @@ static void right_of_other_interface_case(int right)
 }
 
 /* And again, after it has been thrown out. */
-static void abuse(int right)
+static void send_hostile_messages_to_vmad(int right)
 {
 	const int fd = connect_to_vmad_address();
 	char end;
 
-	right_print_result("a child that breaks the protocol, at first", show(fd, right));
+	right_print_result("a child that breaks the protocol, at first", show_right_to_vmad(fd, right));
 	if (send(fd, "nonsense", 8, 0) != 8)
 		right_exit_with_error("send");
 	while (recv(fd, &end, 1, 0) > 0)
@@ -152,7 +152,7 @@ int main(int argc, char **argv)
 	run_in_child_as_user(switch_to_user_nobody, right_for_any_user_case, right);
 	run_in_child_as_user(switch_to_user_nobody, right_of_other_interface_case,
 	                     vmad_right_create(ifindex + 1, argv[1]));
-	run_in_child_as_user(switch_to_user_nobody, abuse, right);
+	run_in_child_as_user(switch_to_user_nobody, send_hostile_messages_to_vmad, right);
 	run_in_child_as_user(switch_to_user_nobody, right_for_any_user_case, right);
 	return 0;
 }

@@ -100,7 +100,7 @@ static int setup(void **state)
 	return setup_both_ends(state);
 }
 
-static int setup_plain(void **state)
+static int fixture_setup_plain_verbs(void **state)
 {
 	provider_lacks_extended_verbs = true;
 	return setup_both_ends(state);
@@ -198,7 +198,7 @@ static void test_a_burst_above_one_list_is_sent_as_a_whole(void **state)
 
 /* ---- completions ---- */
 
-static struct vma_nic_qp *queue_pair_with(struct fixture *w, uint32_t batching, uint32_t inline_bytes)
+static struct vma_nic_qp *fixture_qp_with_batching(struct fixture *w, uint32_t batching, uint32_t inline_bytes)
 {
 	struct vma_nic_qp_attr attr = {.rx_wre = DEPTH,
 	                               .tx_wre = DEPTH,
@@ -227,7 +227,7 @@ static unsigned reap_whole_batches(struct vma_nic_qp *qp)
 static void test_a_completion_is_asked_for_every_so_many_packets(void **state)
 {
 	struct fixture *w = *state;
-	struct vma_nic_qp *qp = queue_pair_with(w, 32, 0);
+	struct vma_nic_qp *qp = fixture_qp_with_batching(w, 32, 0);
 	unsigned reaped = 0;
 	uint64_t give_up;
 
@@ -254,7 +254,7 @@ static void test_a_completion_is_asked_for_every_so_many_packets(void **state)
 static void test_small_packets_go_inline_and_keep_no_buffer(void **state)
 {
 	struct fixture *w = *state;
-	struct vma_nic_qp *qp = queue_pair_with(w, 64, 128);
+	struct vma_nic_qp *qp = fixture_qp_with_batching(w, 64, 128);
 	const uint32_t most = vma_nic_info(w->nic[0])->inline_max;
 
 	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
@@ -299,7 +299,7 @@ static void test_a_block_of_ports_is_refused(void **state)
 	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), -EOPNOTSUPP);
 }
 
-static void send_to(struct fixture *w, uint32_t dst_be, const uint8_t mac[6], uint32_t number)
+static void fixture_send_to(struct fixture *w, uint32_t dst_be, const uint8_t mac[6], uint32_t number)
 {
 	struct frame_spec spec = udp(PEER_PORT, PORT, 100, number);
 	struct vma_nic_seg seg = fixture_frame(w, 0, 0, &spec);
@@ -312,7 +312,7 @@ static void send_to(struct fixture *w, uint32_t dst_be, const uint8_t mac[6], ui
 	fixture_reap(w->qp[0][0]);
 }
 
-static void assert_number(struct fixture *w, uint32_t number)
+static void assert_received_frame_number(struct fixture *w, uint32_t number)
 {
 	struct packet *packet = malloc(sizeof(*packet));
 
@@ -331,18 +331,18 @@ static void test_groups_and_broadcasts_come_by_their_own_macs(void **state)
 
 	memcpy(rule.key.local, &group, 4);
 	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0);
-	send_to(w, group, w->mac[1], 1); /* no host sends that */
-	send_to(w, group, group_mac, 2);
-	assert_number(w, 2);
+	fixture_send_to(w, group, w->mac[1], 1); /* no host sends that */
+	fixture_send_to(w, group, group_mac, 2);
+	assert_received_frame_number(w, 2);
 	memcpy(rule.key.local, &subnet, 4); /* 10.77.0.255: the script gives the interface 10.77.0.2/24 */
 	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0);
-	send_to(w, subnet, w->mac[1], 3);
-	send_to(w, subnet, all, 4);
-	assert_number(w, 4);
+	fixture_send_to(w, subnet, w->mac[1], 3);
+	fixture_send_to(w, subnet, all, 4);
+	assert_received_frame_number(w, 4);
 	memset(rule.key.local, 0xff, 4);
 	assert_int_equal(fixture_flow_rc(w, 1, 0, &rule), 0);
-	send_to(w, INADDR_BROADCAST, all, 5);
-	assert_number(w, 5);
+	fixture_send_to(w, INADDR_BROADCAST, all, 5);
+	assert_received_frame_number(w, 5);
 }
 
 static void test_a_packet_for_another_mac_is_not_taken(void **state)
@@ -351,7 +351,7 @@ static void test_a_packet_for_another_mac_is_not_taken(void **state)
 	struct fixture *w = *state;
 
 	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
-	send_to(w, test_ip(1), other, 1);
+	fixture_send_to(w, test_ip(1), other, 1);
 	assert_no_packet_arrives(w, 1, 0);
 }
 
@@ -884,16 +884,16 @@ static void test_a_device_that_has_gone_is_looked_for_and_can_be_closed(void **s
 }
 
 #define CASE(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
-#define PLAIN(f) cmocka_unit_test_setup_teardown(f, setup_plain, teardown)
+#define VERBS_WITHOUT_EXTENDED_CASE(f) cmocka_unit_test_setup_teardown(f, fixture_setup_plain_verbs, teardown)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
-	        PLAIN(test_a_provider_without_extended_queues_sends_and_receives),
-	        PLAIN(test_a_burst_above_one_list_is_sent_as_a_whole),
-	        PLAIN(test_small_packets_go_inline_and_keep_no_buffer),
-	        PLAIN(test_a_send_queue_that_has_failed_gives_its_buffers_back),
-	        PLAIN(test_a_receive_queue_that_has_failed_is_bound_again_with_its_flows),
+	        VERBS_WITHOUT_EXTENDED_CASE(test_a_provider_without_extended_queues_sends_and_receives),
+	        VERBS_WITHOUT_EXTENDED_CASE(test_a_burst_above_one_list_is_sent_as_a_whole),
+	        VERBS_WITHOUT_EXTENDED_CASE(test_small_packets_go_inline_and_keep_no_buffer),
+	        VERBS_WITHOUT_EXTENDED_CASE(test_a_send_queue_that_has_failed_gives_its_buffers_back),
+	        VERBS_WITHOUT_EXTENDED_CASE(test_a_receive_queue_that_has_failed_is_bound_again_with_its_flows),
 	        CASE(test_a_burst_above_one_list_is_sent_as_a_whole),
 	        CASE(test_a_completion_is_asked_for_every_so_many_packets),
 	        CASE(test_small_packets_go_inline_and_keep_no_buffer),

@@ -114,7 +114,7 @@ static void xdp_client_open_nic(struct server *server)
 	xdp_client_exit_on_error("open", server->port, vma_nic_open(spec, &attr, &server->nic));
 }
 
-static uint64_t make_shadow(const struct server *server)
+static uint64_t make_shadow_socket(const struct server *server)
 {
 	struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(server->port)};
 	int fd = socket(AF_INET, SOCK_DGRAM, 0);
@@ -161,7 +161,7 @@ static void xdp_client_open_queue_pair(struct server *server)
 		struct vma_flow_rule rule = server->rule;
 		int rc;
 
-		rule.shadow_cookie = make_shadow(server);
+		rule.shadow_cookie = make_shadow_socket(server);
 		rc = vma_nic_flow_add(server->qp, &rule);
 		xdp_client_exit_on_error("member", server->port, rc == -EEXIST ? 0 : rc);
 	}
@@ -273,7 +273,7 @@ static void run_child(struct server *server)
 	server->port = server->child_port;
 	server->shadow = false;
 	if (geteuid() != 0)
-		server->rule.shadow_cookie = make_shadow(server);
+		server->rule.shadow_cookie = make_shadow_socket(server);
 	xdp_client_open_nic(server);
 	xdp_client_open_queue_pair(server);
 	printf("ready %d pid %d\n", server->port, getpid());
@@ -336,7 +336,7 @@ static void count_child_signal(int sig)
 	children_seen++;
 }
 
-static uint64_t open_before[16]; /* numbers below 1024, a bit each */
+static uint64_t open_fds_before_bits[16]; /* numbers below 1024, a bit each */
 
 /* Notes what is open; with `report` names what is new and low. */
 static bool check_new_low_fds(bool report)
@@ -350,11 +350,11 @@ static bool check_new_low_fds(bool report)
 
 		if (fd >= 1000 || fd == dirfd(dir))
 			continue;
-		if (report && !(open_before[fd / 64] >> fd % 64 & 1)) {
+		if (report && !(open_fds_before_bits[fd / 64] >> fd % 64 & 1)) {
 			printf("low number %d\n", fd);
 			high = false;
 		}
-		open_before[fd / 64] |= 1ull << fd % 64;
+		open_fds_before_bits[fd / 64] |= 1ull << fd % 64;
 	}
 	closedir(dir);
 	return high;
@@ -397,7 +397,7 @@ static void begin_with_low_fds_watched(void)
 	sigprocmask(SIG_SETMASK, &most, NULL);
 }
 
-static void report_guest(const struct server *server, int lowest_before)
+static void print_state_of_guest_process(const struct server *server, int lowest_before)
 {
 	sigset_t mask;
 
@@ -427,7 +427,7 @@ static int echo_server_main(int argc, char **argv)
 		begin_with_low_fds_watched();
 	become(server.user);
 	if (server.shadow || geteuid() != 0) /* of others than root vmad wants to see one */
-		server.rule.shadow_cookie = make_shadow(&server);
+		server.rule.shadow_cookie = make_shadow_socket(&server);
 	lowest = lowest_free_number();
 	check_new_low_fds(false);
 	xdp_client_open_nic(&server);
@@ -445,7 +445,7 @@ static int echo_server_main(int argc, char **argv)
 	if (server.leak)
 		leak();
 	if (server.guest)
-		report_guest(&server, lowest);
+		print_state_of_guest_process(&server, lowest);
 	printf("ready %d pid %d mtu %u\n", server.port, getpid(), vma_nic_info(server.nic)->mtu);
 	fflush(stdout);
 	xdp_client_echo_loop(&server);

@@ -135,7 +135,7 @@ static void xdp_sleep_echo(struct server *server, const struct vma_buf *in)
 }
 
 /* Under both halves; the number of datagrams. */
-static unsigned xdp_sleep_receive(struct server *server)
+static unsigned echo_datagrams_under_both_halves(struct server *server)
 {
 	struct vma_buf *bufs[BURST];
 	const unsigned n = vma_nic_poll_rx(server->qp, bufs, BURST);
@@ -178,7 +178,7 @@ static __attribute__((noreturn)) void xdp_sleep_echo_main(int argc, char **argv)
 		int armed;
 
 		pthread_mutex_lock(&server.halves);
-		n = xdp_sleep_receive(&server);
+		n = echo_datagrams_under_both_halves(&server);
 		armed = n > 0 ? 1 : vma_nic_arm(server.qp);
 		pthread_mutex_unlock(&server.halves);
 		served += n;

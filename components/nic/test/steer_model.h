@@ -18,27 +18,27 @@
 
 #include "../xdp/flow.h"
 
-enum { MODEL_FLOWS = 16, MODEL_CLAIMS = 4, MODEL_NOTES = 64, MODEL_TOLD = 64 };
-enum model_socket { MODEL_NO_SOCKET, MODEL_LISTENER, MODEL_CONNECTION };
-enum model_packet_owner { MODEL_OURS, MODEL_KERNELS, MODEL_NOBODYS };
+enum { MODEL_FLOWS = 16, MODEL_CLAIMS = 4, MODEL_NOTES = 64, MODEL_REPORTS_MAX = 64 };
+enum steer_model_kernel_socket { MODEL_NO_SOCKET, MODEL_LISTENER, MODEL_CONNECTION };
+enum steer_model_verdict { MODEL_PACKET_IS_OURS, MODEL_PACKET_IS_KERNELS, MODEL_PACKET_IS_NOBODYS };
 
-struct model_flow {
+struct steer_model_flow {
 	struct xdp_flow_key key;
 	struct xdp_flow_value value;
 };
 struct steer_model {
-	struct model_flow flow[MODEL_FLOWS];
+	struct steer_model_flow flow[MODEL_FLOWS];
 	unsigned flows;
 	struct {
 		uint64_t name, peer_and_slot;
 	} claim[MODEL_CLAIMS];
 	unsigned claims;
-	const struct model_flow *front; /* of a UDP 3-tuple, which wins over claims; NULL: none does */
-	uint64_t populated;             /* slots with a socket, a bit each */
-	uint64_t mac;                   /* 0: everybody's is the interface's */
+	const struct steer_model_flow *front; /* of a UDP 3-tuple, which wins over claims; NULL: none does */
+	uint64_t populated;                   /* slots with a socket, a bit each */
+	uint64_t mac;                         /* 0: everybody's is the interface's */
 	struct xdp_group group;
 	uint32_t rentals[XDP_FLOW_SLOTS];
-	enum model_socket (*kernels)(const struct xdp_flow_key *key);
+	enum steer_model_kernel_socket (*kernels)(const struct xdp_flow_key *key);
 	/* what the program has learned */
 	struct {
 		struct xdp_flow_key key;
@@ -51,19 +51,19 @@ struct steer_model {
 	} fragment[MODEL_NOTES];
 	unsigned fragments;
 	/* what it has told the owner of the packet */
-	struct xdp_minisock_segment told[MODEL_TOLD];
+	struct xdp_minisock_segment told[MODEL_REPORTS_MAX];
 	unsigned tells;
 };
 
 /* A packet, as far as it is there. */
-struct model_packet {
+struct steer_model_packet {
 	const uint8_t *bytes;
 	size_t n, l3, l4;
 	struct xdp_flow_key key;
 	bool is_tcp;
 };
 
-static inline uint32_t model_load_big_endian(const uint8_t *at, unsigned n)
+static inline uint32_t steer_model_load_big_endian(const uint8_t *at, unsigned n)
 {
 	uint32_t value = 0;
 
@@ -74,7 +74,7 @@ static inline uint32_t model_load_big_endian(const uint8_t *at, unsigned n)
 
 /* ---- tables ---- */
 
-static inline struct model_flow *model_find(struct steer_model *m, const struct xdp_flow_key *key)
+static inline struct steer_model_flow *steer_model_find_flow(struct steer_model *m, const struct xdp_flow_key *key)
 {
 	for (unsigned i = 0; i < m->flows; i++)
 		if (memcmp(&m->flow[i].key, key, sizeof(*key)) == 0)
@@ -82,14 +82,15 @@ static inline struct model_flow *model_find(struct steer_model *m, const struct 
 	return NULL;
 }
 
-static inline struct model_flow *model_wildcard(struct steer_model *m, struct xdp_flow_key key)
+static inline struct steer_model_flow *steer_model_find_wildcard_flow(struct steer_model *m, struct xdp_flow_key key)
 {
 	key.peer = 0;
 	key.peer_port = 0;
-	return model_find(m, &key);
+	return steer_model_find_flow(m, &key);
 }
 
-static inline struct model_flow *model_port_block_flow(struct steer_model *m, const struct xdp_flow_key *key)
+static inline struct steer_model_flow *steer_model_find_port_block_flow(struct steer_model *m,
+                                                                        const struct xdp_flow_key *key)
 {
 	uint16_t port = ntohs(key->local_port);
 	const struct xdp_flow_key block = {.local = key->local,
@@ -97,10 +98,10 @@ static inline struct model_flow *model_port_block_flow(struct steer_model *m, co
 	                                   .vlan = key->vlan,
 	                                   .proto = XDP_FLOW_TCP_PORTS};
 
-	return model_find(m, &block);
+	return steer_model_find_flow(m, &block);
 }
 
-static inline bool model_find_claim(const struct steer_model *m, const struct xdp_flow_key *key, uint32_t *slot)
+static inline bool steer_model_find_claim(const struct steer_model *m, const struct xdp_flow_key *key, uint32_t *slot)
 {
 	for (unsigned i = 0; i < m->claims; i++) {
 		uint64_t peer = m->claim[i].peer_and_slot >> 16;
@@ -114,19 +115,20 @@ static inline bool model_find_claim(const struct steer_model *m, const struct xd
 	return false;
 }
 
-static inline int model_to_slot(const struct steer_model *m, uint32_t slot, int otherwise)
+static inline int steer_model_redirect_to_slot(const struct steer_model *m, uint32_t slot, int otherwise)
 {
 	return slot < 64 && (m->populated >> slot & 1) ? XDP_REDIRECT : otherwise;
 }
 
 /* The slot of a datagram. */
-static inline bool model_datagram(struct steer_model *m, const struct xdp_flow_key *key, uint32_t *slot)
+static inline bool steer_model_slot_of_datagram(struct steer_model *m, const struct xdp_flow_key *key, uint32_t *slot)
 {
-	const struct model_flow *flow = model_find(m, key), *wildcard = model_wildcard(m, *key);
+	const struct steer_model_flow *flow = steer_model_find_flow(m, key),
+	                              *wildcard = steer_model_find_wildcard_flow(m, *key);
 
 	if (flow == NULL && wildcard != NULL && wildcard == m->front)
 		flow = wildcard;
-	if (flow == NULL && model_find_claim(m, key, slot))
+	if (flow == NULL && steer_model_find_claim(m, key, slot))
 		return true;
 	if (flow == NULL)
 		flow = wildcard;
@@ -137,7 +139,7 @@ static inline bool model_datagram(struct steer_model *m, const struct xdp_flow_k
 
 /* ---- whose a packet is by its MAC, its source, its options ---- */
 
-static inline enum model_packet_owner model_options(const struct model_packet *p)
+static inline enum steer_model_verdict steer_model_check_ip_options(const struct steer_model_packet *p)
 {
 	size_t end = p->l3 + (size_t)(p->bytes[p->l3] & 15) * 4, at = p->l3 + 20, next = at;
 
@@ -145,61 +147,64 @@ static inline enum model_packet_owner model_options(const struct model_packet *p
 		uint8_t kind, length;
 
 		if (at + 2 > p->n)
-			return MODEL_KERNELS;
+			return MODEL_PACKET_IS_KERNELS;
 		if (at < next)
 			continue;
 		kind = p->bytes[at];
 		length = p->bytes[at + 1];
 		next = at + 1;
 		if (kind == 0)
-			return MODEL_OURS;
+			return MODEL_PACKET_IS_OURS;
 		if (kind == 1)
 			continue;
 		if (length < 2 || at + length > end)
-			return MODEL_KERNELS;
+			return MODEL_PACKET_IS_KERNELS;
 		if (kind == 131 || kind == 137)
-			return MODEL_NOBODYS;
+			return MODEL_PACKET_IS_NOBODYS;
 		next = at + length;
 	}
-	return MODEL_OURS;
+	return MODEL_PACKET_IS_OURS;
 }
 
-static inline enum model_packet_owner model_packet_owner_of(const struct steer_model *m, const struct model_packet *p)
+static inline enum steer_model_verdict steer_model_packet_owner(const struct steer_model *m,
+                                                                const struct steer_model_packet *p)
 {
 	const uint8_t *ip = p->bytes + p->l3;
-	uint32_t source = model_load_big_endian(ip + 12, 4), dest = model_load_big_endian(ip + 16, 4);
-	uint64_t to = (uint64_t)model_load_big_endian(p->bytes, 2) << 32 | model_load_big_endian(p->bytes + 2, 4);
+	uint32_t source = steer_model_load_big_endian(ip + 12, 4), dest = steer_model_load_big_endian(ip + 16, 4);
+	uint64_t to =
+	        (uint64_t)steer_model_load_big_endian(p->bytes, 2) << 32 | steer_model_load_big_endian(p->bytes + 2, 4);
 
 	if (source == 0 || source == 0xffffffff || source >> 24 == 127 ||
 	    (source >= 0xe0000000 && source < 0xf0000000) || source == dest)
-		return MODEL_KERNELS;
+		return MODEL_PACKET_IS_KERNELS;
 	if (p->bytes[0] & 1) {
 		if (ip[9] == IPPROTO_TCP)
-			return MODEL_KERNELS;
+			return MODEL_PACKET_IS_KERNELS;
 	} else if (p->l3 == 14 && m->mac != 0 && to != m->mac) {
-		return MODEL_NOBODYS;
+		return MODEL_PACKET_IS_NOBODYS;
 	}
-	return model_options(p);
+	return steer_model_check_ip_options(p);
 }
 
 /* ---- segments ---- */
 
-static inline bool model_is_cut(const struct model_packet *p)
+static inline bool steer_model_tcp_header_is_cut(const struct steer_model_packet *p)
 {
 	return p->l4 + 20 > p->n;
 }
 
-static inline bool model_is_initial_syn(const struct model_packet *p)
+static inline bool steer_model_is_initial_syn(const struct steer_model_packet *p)
 {
 	return (p->bytes[p->l4 + 13] & 0x12) == 0x02;
 }
 
-static inline void model_report_to_owner(struct steer_model *m, const struct model_packet *p, uint32_t number,
-                                         bool is_over)
+static inline void mlx5_model_report_to_owner(struct steer_model *m, const struct steer_model_packet *p,
+                                              uint32_t number, bool is_over)
 {
-	struct xdp_minisock_segment *out = &m->told[m->tells++ % MODEL_TOLD];
+	struct xdp_minisock_segment *out = &m->told[m->tells++ % MODEL_REPORTS_MAX];
 	const uint8_t *tcp = p->bytes + p->l4;
-	uint32_t head, total = model_load_big_endian(p->bytes + p->l3 + 2, 2), ip_bytes = (uint32_t)(p->l4 - p->l3);
+	uint32_t head, total = steer_model_load_big_endian(p->bytes + p->l3 + 2, 2),
+	               ip_bytes = (uint32_t)(p->l4 - p->l3);
 
 	memset(out, 0, sizeof(*out));
 	out->key = p->key;
@@ -207,45 +212,45 @@ static inline void model_report_to_owner(struct steer_model *m, const struct mod
 	out->is_over = is_over;
 	if (is_over)
 		return;
-	out->seq = model_load_big_endian(tcp + 4, 4);
-	out->ack = model_load_big_endian(tcp + 8, 4);
+	out->seq = steer_model_load_big_endian(tcp + 4, 4);
+	out->ack = steer_model_load_big_endian(tcp + 8, 4);
 	out->tcp_flags = tcp[13];
 	head = (uint32_t)(tcp[12] >> 4) * 4;
 	if (total > ip_bytes + head)
 		out->payload_bytes = (uint16_t)(total - ip_bytes - head);
 	if (head >= 32 && p->l4 + 32 <= p->n && memcmp(tcp + 20, "\1\1\10\12", 4) == 0) {
 		out->has_ts = 1;
-		out->ts_val = model_load_big_endian(tcp + 24, 4);
-		out->ts_ecr = model_load_big_endian(tcp + 28, 4);
+		out->ts_val = steer_model_load_big_endian(tcp + 24, 4);
+		out->ts_ecr = steer_model_load_big_endian(tcp + 28, 4);
 	}
 }
 
 /* A connection's minisock: true if the segment is its own. */
-static inline bool model_is_of_minisock(struct steer_model *m, struct model_flow *minisock,
-                                        const struct model_packet *p)
+static inline bool steer_model_is_of_minisock(struct steer_model *m, struct steer_model_flow *minisock,
+                                              const struct steer_model_packet *p)
 {
-	enum model_socket socket = m->kernels(&p->key);
-	const struct model_flow *wildcard = model_wildcard(m, p->key);
+	enum steer_model_kernel_socket socket = m->kernels(&p->key);
+	const struct steer_model_flow *wildcard = steer_model_find_wildcard_flow(m, p->key);
 	bool others;
 
 	if (minisock->value.over == minisock->value.slot)
 		return false;
-	if (model_is_cut(p))
+	if (steer_model_tcp_header_is_cut(p))
 		return true;
-	if (model_is_initial_syn(p))
+	if (steer_model_is_initial_syn(p))
 		others =
 		        socket != MODEL_NO_SOCKET || (wildcard != NULL && !(wildcard->value.flags & XDP_FLOW_MINISOCK));
 	else
 		others = socket == MODEL_CONNECTION;
 	if (others)
 		minisock->value.over = minisock->value.slot;
-	model_report_to_owner(m, p, minisock->value.slot, others);
+	mlx5_model_report_to_owner(m, p, minisock->value.slot, others);
 	return !others;
 }
 
-static inline int model_group(struct steer_model *m, const struct model_packet *p)
+static inline int steer_model_steer_to_group(struct steer_model *m, const struct steer_model_packet *p)
 {
-	bool begins = model_is_cut(p) || model_is_initial_syn(p);
+	bool begins = steer_model_tcp_header_is_cut(p) || steer_model_is_initial_syn(p);
 	uint32_t noted = XDP_NO_SLOT, slot;
 	unsigned i;
 
@@ -264,24 +269,25 @@ static inline int model_group(struct steer_model *m, const struct model_packet *
 		m->noted[i].rental = m->rentals[slot];
 		m->notes += i == m->notes;
 	}
-	return model_to_slot(m, slot, begins ? XDP_PASS : XDP_DROP);
+	return steer_model_redirect_to_slot(m, slot, begins ? XDP_PASS : XDP_DROP);
 }
 
-static inline int model_segment(struct steer_model *m, const struct model_packet *p)
+static inline int steer_model_steer_segment(struct steer_model *m, const struct steer_model_packet *p)
 {
-	struct model_flow *flow = model_find(m, &p->key), *wildcard = model_wildcard(m, p->key);
-	bool is_cut = model_is_cut(p), begins = !is_cut && model_is_initial_syn(p);
+	struct steer_model_flow *flow = steer_model_find_flow(m, &p->key),
+	                        *wildcard = steer_model_find_wildcard_flow(m, p->key);
+	bool is_cut = steer_model_tcp_header_is_cut(p), begins = !is_cut && steer_model_is_initial_syn(p);
 
 	if (flow != NULL && flow->value.flags & XDP_FLOW_YIELDS && m->kernels(&p->key) == MODEL_CONNECTION)
 		return XDP_PASS;
 	if (flow != NULL && !(flow->value.flags & XDP_FLOW_MINISOCK))
-		return model_to_slot(m, flow->value.slot, XDP_DROP);
-	if (flow != NULL && model_is_of_minisock(m, flow, p))
+		return steer_model_redirect_to_slot(m, flow->value.slot, XDP_DROP);
+	if (flow != NULL && steer_model_is_of_minisock(m, flow, p))
 		return XDP_DROP;
 	if (wildcard == NULL) {
-		flow = model_port_block_flow(m, &p->key);
+		flow = steer_model_find_port_block_flow(m, &p->key);
 		return flow != NULL && m->kernels(&p->key) == MODEL_NO_SOCKET
-		               ? model_to_slot(m, flow->value.slot, XDP_PASS)
+		               ? steer_model_redirect_to_slot(m, flow->value.slot, XDP_PASS)
 		               : XDP_PASS;
 	}
 	if (wildcard->value.flags & XDP_FLOW_MINISOCK) {
@@ -289,7 +295,7 @@ static inline int model_segment(struct steer_model *m, const struct model_packet
 			return XDP_DROP;
 		if (begins || m->kernels(&p->key) != MODEL_NO_SOCKET)
 			return XDP_PASS;
-		model_report_to_owner(m, p, wildcard->value.slot, false);
+		mlx5_model_report_to_owner(m, p, wildcard->value.slot, false);
 		return XDP_DROP;
 	}
 	if (wildcard->value.flags & XDP_FLOW_IN_GRACE && (is_cut || begins))
@@ -297,25 +303,27 @@ static inline int model_segment(struct steer_model *m, const struct model_packet
 	if (wildcard->value.flags & XDP_FLOW_LISTENER && m->kernels(&p->key) == MODEL_CONNECTION)
 		return XDP_PASS;
 	if (wildcard->value.flags & XDP_FLOW_GROUP)
-		return model_group(m, p);
-	return model_to_slot(m, wildcard->value.slot, XDP_PASS);
+		return steer_model_steer_to_group(m, p);
+	return steer_model_redirect_to_slot(m, wildcard->value.slot, XDP_PASS);
 }
 
 /* Of a flow of ours, but not to be taken, and nothing that the kernel is to answer. */
-static inline int model_drop_if_flow_exists(struct steer_model *m, const struct model_packet *p)
+static inline int steer_model_drop_if_flow_exists(struct steer_model *m, const struct steer_model_packet *p)
 {
-	const struct model_flow *flow = model_find(m, &p->key);
+	const struct steer_model_flow *flow = steer_model_find_flow(m, &p->key);
 
 	if (flow != NULL && !(flow->value.flags & XDP_FLOW_YIELDS))
 		return XDP_DROP;
-	if (flow == NULL && model_wildcard(m, p->key) == NULL && model_port_block_flow(m, &p->key) == NULL)
+	if (flow == NULL && steer_model_find_wildcard_flow(m, p->key) == NULL &&
+	    steer_model_find_port_block_flow(m, &p->key) == NULL)
 		return XDP_PASS;
 	return m->kernels(&p->key) == MODEL_CONNECTION ? XDP_PASS : XDP_DROP;
 }
 
 /* ---- fragments ---- */
 
-static inline bool model_slot_of_first_fragment(struct steer_model *m, const struct model_packet *p, uint32_t *slot)
+static inline bool steer_model_slot_of_first_fragment(struct steer_model *m, const struct steer_model_packet *p,
+                                                      uint32_t *slot)
 {
 	struct xdp_flow_key key = p->key;
 
@@ -323,10 +331,10 @@ static inline bool model_slot_of_first_fragment(struct steer_model *m, const str
 		return false;
 	memcpy(&key.peer_port, p->bytes + p->l4, 2);
 	memcpy(&key.local_port, p->bytes + p->l4 + 2, 2);
-	return model_datagram(m, &key, slot);
+	return steer_model_slot_of_datagram(m, &key, slot);
 }
 
-static inline int model_fragment(struct steer_model *m, const struct model_packet *p)
+static inline int steer_model_steer_fragment(struct steer_model *m, const struct steer_model_packet *p)
 {
 	const uint8_t *ip = p->bytes + p->l3;
 	struct xdp_fragment_key key = {.peer = p->key.peer, .local = p->key.local, .vlan = p->key.vlan};
@@ -336,7 +344,7 @@ static inline int model_fragment(struct steer_model *m, const struct model_packe
 
 	for (i = 0; i < m->flows; i++)
 		has_udp |= m->flow[i].key.proto == IPPROTO_UDP;
-	if (ip[9] != IPPROTO_UDP || !has_udp || model_packet_owner_of(m, p) != MODEL_OURS)
+	if (ip[9] != IPPROTO_UDP || !has_udp || steer_model_packet_owner(m, p) != MODEL_PACKET_IS_OURS)
 		return XDP_PASS;
 	memcpy(&key.id, ip + 4, 2);
 	for (i = 0; i < m->fragments && memcmp(&m->fragment[i].key, &key, sizeof(key)) != 0; i++)
@@ -344,10 +352,10 @@ static inline int model_fragment(struct steer_model *m, const struct model_packe
 	is_known = i < m->fragments;
 	if (is_known && m->fragment[i].slot == XDP_FRAGMENT_KERNELS)
 		return XDP_PASS;
-	if (model_load_big_endian(ip + 6, 2) & 0x1fff) {
+	if (steer_model_load_big_endian(ip + 6, 2) & 0x1fff) {
 		if (is_known)
-			return model_to_slot(m, m->fragment[i].slot, XDP_PASS);
-	} else if (!model_slot_of_first_fragment(m, p, &slot) && !is_known) {
+			return steer_model_redirect_to_slot(m, m->fragment[i].slot, XDP_PASS);
+	} else if (!steer_model_slot_of_first_fragment(m, p, &slot) && !is_known) {
 		return XDP_PASS;
 	}
 	if (i < MODEL_NOTES) {
@@ -355,26 +363,26 @@ static inline int model_fragment(struct steer_model *m, const struct model_packe
 		m->fragment[i].slot = slot;
 		m->fragments += !is_known;
 	}
-	return slot == XDP_FRAGMENT_KERNELS ? XDP_PASS : model_to_slot(m, slot, XDP_PASS);
+	return slot == XDP_FRAGMENT_KERNELS ? XDP_PASS : steer_model_redirect_to_slot(m, slot, XDP_PASS);
 }
 
 /* ---- a packet ---- */
 
-static inline int model_packet(struct steer_model *m, const uint8_t *bytes, size_t n)
+static inline int steer_model_packet(struct steer_model *m, const uint8_t *bytes, size_t n)
 {
-	struct model_packet p = {.bytes = bytes, .n = n, .l3 = 14};
-	enum model_packet_owner whose;
+	struct steer_model_packet p = {.bytes = bytes, .n = n, .l3 = 14};
+	enum steer_model_verdict whose;
 	uint32_t type, slot;
 
 	if (n < 34)
 		return XDP_PASS;
-	type = model_load_big_endian(bytes + 12, 2);
+	type = steer_model_load_big_endian(bytes + 12, 2);
 	if (type == 0x8100) {
 		p.l3 = 18;
 		if (n < 38)
 			return XDP_PASS;
-		p.key.vlan = model_load_big_endian(bytes + 14, 2) & 0xfff;
-		type = model_load_big_endian(bytes + 16, 2);
+		p.key.vlan = steer_model_load_big_endian(bytes + 14, 2) & 0xfff;
+		type = steer_model_load_big_endian(bytes + 16, 2);
 	}
 	if (type != 0x0800 || bytes[p.l3] >> 4 != 4)
 		return XDP_PASS;
@@ -382,21 +390,22 @@ static inline int model_packet(struct steer_model *m, const uint8_t *bytes, size
 	memcpy(&p.key.peer, bytes + p.l3 + 12, 4);
 	memcpy(&p.key.local, bytes + p.l3 + 16, 4);
 	p.key.proto = bytes[p.l3 + 9];
-	if (model_load_big_endian(bytes + p.l3 + 6, 2) & 0x3fff)
-		return model_fragment(m, &p);
+	if (steer_model_load_big_endian(bytes + p.l3 + 6, 2) & 0x3fff)
+		return steer_model_steer_fragment(m, &p);
 	if ((p.key.proto != IPPROTO_UDP && p.key.proto != IPPROTO_TCP) || p.l4 < p.l3 + 20 || p.l4 + 4 > n)
 		return XDP_PASS;
 	p.is_tcp = p.key.proto == IPPROTO_TCP;
 	memcpy(&p.key.peer_port, bytes + p.l4, 2);
 	memcpy(&p.key.local_port, bytes + p.l4 + 2, 2);
-	whose = model_packet_owner_of(m, &p);
-	if (whose == MODEL_NOBODYS && p.is_tcp)
-		return model_drop_if_flow_exists(m, &p);
-	if (whose != MODEL_OURS)
+	whose = steer_model_packet_owner(m, &p);
+	if (whose == MODEL_PACKET_IS_NOBODYS && p.is_tcp)
+		return steer_model_drop_if_flow_exists(m, &p);
+	if (whose != MODEL_PACKET_IS_OURS)
 		return XDP_PASS;
 	if (p.is_tcp)
-		return model_segment(m, &p);
-	return model_datagram(m, &p.key, &slot) ? model_to_slot(m, slot, XDP_PASS) : XDP_PASS;
+		return steer_model_steer_segment(m, &p);
+	return steer_model_slot_of_datagram(m, &p.key, &slot) ? steer_model_redirect_to_slot(m, slot, XDP_PASS)
+	                                                      : XDP_PASS;
 }
 
 #endif

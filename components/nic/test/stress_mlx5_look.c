@@ -24,7 +24,7 @@ static uint64_t look_now_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-static void *look(void *arg)
+static void *look_at_cq_in_thread(void *arg)
 {
 	(void)arg;
 	while (!atomic_load_explicit(&stop, memory_order_relaxed))
@@ -42,7 +42,7 @@ static void move_packets(void)
 	assert_int_equal(vma_nic_post_rx(&qp->base, bufs, BURST), BURST);
 	for (unsigned i = 0; i < BURST; i++) {
 		assert_true(vma_nic_rx_is_empty(&qp->base) == (i == 0));
-		assert_true(model_receive(packet, sizeof(packet), true, 0));
+		assert_true(mlx5_model_receive_frame(packet, sizeof(packet), true, 0));
 	}
 	assert_false(vma_nic_rx_is_empty(&qp->base));
 	assert_int_equal(vma_nic_poll_rx(&qp->base, bufs, BURST), BURST);
@@ -51,7 +51,7 @@ static void move_packets(void)
 }
 
 /* As the nic's thread and a rebind do it. */
-static void end_rings(const struct model_config *card)
+static void end_rings(const struct mlx5_model_config *card)
 {
 	atomic_store(&qp->base.lost, true);
 	verbs_data_select_paths(qp);
@@ -59,14 +59,14 @@ static void end_rings(const struct model_config *card)
 		sched_yield();
 	mlx5_close(qp->queue.mlx5);
 	qp->queue.mlx5 = NULL;
-	model_begin(card);
+	mlx5_model_begin(card);
 	atomic_store(&qp->base.lost, false);
 	verbs_data_select_paths(qp);
 }
 
 static void test_lookers_meet_no_ring_that_has_ended(void **state)
 {
-	const struct model_config card = {.cqe_bytes = 64, .bf_bytes = MODEL_BF};
+	const struct mlx5_model_config card = {.cqe_bytes = 64, .bf_bytes = MODEL_BF};
 	const char *seconds = getenv("STRESS_SECONDS");
 	const uint64_t until = look_now_ns() + (seconds != NULL ? (uint64_t)atoi(seconds) : 1) * 1000000000u;
 	pthread_t threads[LOOKERS];
@@ -78,9 +78,9 @@ static void test_lookers_meet_no_ring_that_has_ended(void **state)
 	qp->base.rx_depth = qp->base.tx_depth = 16;
 	qp->tx_segs_max = 1;
 	atomic_store(&qp->broken, true);
-	model_begin(&card);
+	mlx5_model_begin(&card);
 	for (unsigned i = 0; i < LOOKERS; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, look, NULL), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, look_at_cq_in_thread, NULL), 0);
 	while (vma_test_goes_on(look_now_ns(), until, empty != 0 && filled != 0 && ends > 20)) {
 		for (unsigned i = 0; i < 50; i++)
 			move_packets();
@@ -93,7 +93,7 @@ static void test_lookers_meet_no_ring_that_has_ended(void **state)
 	print_message("%u rings; %llu times empty, %llu times not\n", ends, (unsigned long long)empty,
 	              (unsigned long long)filled);
 	assert_true(empty != 0 && filled != 0 && ends > 20);
-	model_detach();
+	mlx5_model_detach();
 	fake_provider_end();
 }
 

@@ -23,7 +23,7 @@ struct stress {
 	_Atomic uint32_t sleeps, bad;
 };
 
-struct actor {
+struct stress_sender {
 	struct stress *stress;
 	int i;
 };
@@ -37,9 +37,9 @@ static double wire_stress_seconds(void)
 
 static void *sender(void *arg)
 {
-	struct actor *actor = arg;
-	struct stress *s = actor->stress;
-	int me = actor->i;
+	struct stress_sender *stress_sender = arg;
+	struct stress *s = stress_sender->stress;
+	int me = stress_sender->i;
 
 	while (!atomic_load(&s->stop)) {
 		bool idle = true;
@@ -69,9 +69,9 @@ static void sleep_until_woken(struct stress *s, int fd)
 
 static void *receiver(void *arg)
 {
-	struct actor *actor = arg;
-	struct stress *s = actor->stress;
-	int me = actor->i;
+	struct stress_sender *stress_sender = arg;
+	struct stress *s = stress_sender->stress;
+	int me = stress_sender->i;
 	struct vma_nic_qp *qp = s->w.qp[1][me];
 	struct packet *packet = malloc(sizeof(*packet));
 
@@ -131,7 +131,7 @@ static void reopen_queue_pairs_repeatedly(struct stress *s, uint64_t end_ns)
 
 static void run_wire_stress_threads(struct stress *s)
 {
-	struct actor actors[FIXTURE_QPS];
+	struct stress_sender actors[FIXTURE_QPS];
 	pthread_t senders[FIXTURE_QPS], receivers[FIXTURE_QPS];
 	uint64_t total = 0;
 
@@ -139,7 +139,7 @@ static void run_wire_stress_threads(struct stress *s)
 		fixture_qp(&s->w, 0, i, DEPTH);
 		fixture_qp(&s->w, 1, i, DEPTH);
 		fixture_flow(&s->w, 1, i, IPPROTO_UDP, (uint16_t)(PORT + i), 0, 0);
-		actors[i] = (struct actor){.stress = s, .i = i};
+		actors[i] = (struct stress_sender){.stress = s, .i = i};
 	}
 	for (int i = 0; i < FIXTURE_QPS; i++) {
 		assert_int_equal(pthread_create(&receivers[i], NULL, receiver, &actors[i]), 0);

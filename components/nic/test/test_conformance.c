@@ -25,7 +25,7 @@
 #define PEER_PORT 22000
 #define DEPTH 256
 
-struct make {
+struct conformance_backend {
 	const char *name;
 	struct vma_wire_pair_attr pair; /* used when spec[0] is NULL */
 	const char *spec[2];
@@ -33,7 +33,7 @@ struct make {
 	enum vma_nic_owner owner;
 };
 
-static struct make makes[4] = {
+static struct conformance_backend conformance_backends[4] = {
         {.name = "pair"},
         {.name = "jumbo pair",
          .pair = {.mtu = 9000, .checksum_offload = true, .segmentation_offload = true, .memory_link = true}},
@@ -43,32 +43,34 @@ static char file_spec[64], end_specs[2][256], netns[2][256];
 
 /* ---- making and ending a fixture ---- */
 
-static void conformance_open_end(struct fixture *w, const struct make *make, int end)
+static void conformance_open_end(struct fixture *w, const struct conformance_backend *conformance_backend, int end)
 {
 	const bool rings = getenv("VMA_CONFORMANCE_MLX5") != NULL;
-	struct vma_nic_attr attr = {.arena = w->arena, .owner = make->owner, .mlx5_direct = rings};
+	struct vma_nic_attr attr = {.arena = w->arena, .owner = conformance_backend->owner, .mlx5_direct = rings};
 
 	fixture_enter_netns(w, end);
-	assert_int_equal(vma_nic_open(make->spec[end], &attr, &w->nic[end]), 0);
+	assert_int_equal(vma_nic_open(conformance_backend->spec[end], &attr, &w->nic[end]), 0);
 }
 
 static int setup(void **state)
 {
-	const struct make *make = *state;
+	const struct conformance_backend *conformance_backend = *state;
 	struct fixture *w = calloc(1, sizeof(*w));
 
 	w->arena = fixture_arena();
 	for (int end = 0; end < 2; end++)
-		w->netns[end] = make->netns[end] != NULL ? open(make->netns[end], O_RDONLY | O_CLOEXEC) : -1;
-	if (make->spec[0] == NULL) {
-		struct vma_wire_pair_attr attr = make->pair;
+		w->netns[end] = conformance_backend->netns[end] != NULL
+		                        ? open(conformance_backend->netns[end], O_RDONLY | O_CLOEXEC)
+		                        : -1;
+	if (conformance_backend->spec[0] == NULL) {
+		struct vma_wire_pair_attr attr = conformance_backend->pair;
 		attr.arena[0] = attr.arena[1] = w->arena;
 		assert_int_equal(vma_wire_pair(&attr, w->nic), 0);
 	} else {
-		w->kernel_sock = strncmp(make->spec[0], "wire:", 5) != 0;
-		w->unarms = strncmp(make->spec[0], "xdp:", 4) == 0;
-		conformance_open_end(w, make, 0);
-		conformance_open_end(w, make, 1);
+		w->kernel_sock = strncmp(conformance_backend->spec[0], "wire:", 5) != 0;
+		w->unarms = strncmp(conformance_backend->spec[0], "xdp:", 4) == 0;
+		conformance_open_end(w, conformance_backend, 0);
+		conformance_open_end(w, conformance_backend, 1);
 	}
 	fixture_qp(w, 0, 0, DEPTH);
 	fixture_qp(w, 1, 0, DEPTH);
@@ -91,7 +93,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-#define NEEDS(w, cap)                                                                                                  \
+#define SKIP_WITHOUT_CAP(w, cap)                                                                                       \
 	do {                                                                                                           \
 		if (((w)->nic[0]->info.caps & (cap)) == 0) {                                                           \
 			vma_test_skip("the device has no " #cap);                                                      \
@@ -157,8 +159,8 @@ static void test_checksum_is_filled_in_and_checked(void **state)
 	struct packet *packet;
 	struct frame_spec spec = udp(PEER_PORT, PORT, 333, 5);
 
-	NEEDS(w, VMA_NIC_CAP_TX_CSUM);
-	NEEDS(w, VMA_NIC_CAP_RX_CSUM);
+	SKIP_WITHOUT_CAP(w, VMA_NIC_CAP_TX_CSUM);
+	SKIP_WITHOUT_CAP(w, VMA_NIC_CAP_RX_CSUM);
 	packet = malloc(sizeof(*packet));
 	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	for (int spoil = 0; spoil < 2; spoil++) {
@@ -190,7 +192,7 @@ static void test_segments_become_one_packet(void **state)
 	struct fixture *w = *state;
 	struct frame_spec spec = udp(PEER_PORT, PORT, 1000, 3);
 
-	NEEDS(w, VMA_NIC_CAP_SG);
+	SKIP_WITHOUT_CAP(w, VMA_NIC_CAP_SG);
 	fixture_flow(w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
 	struct vma_nic_seg whole = fixture_frame(w, 0, 0, &spec), segs[3];
 	uint32_t cuts[] = {0, 42, 531, 1000};
@@ -209,7 +211,7 @@ static void test_segments_become_one_packet(void **state)
 }
 
 /* A packet of TCP in three buffers, each as full as it can be, to be cut; number is its first sequence number's. */
-static void tso_packet(struct fixture *w, const struct frame_spec *spec, struct vma_nic_seg segs[3])
+static void fixture_make_tso_packet(struct fixture *w, const struct frame_spec *spec, struct vma_nic_seg segs[3])
 {
 	static uint8_t bytes[FRAME_MAX];
 	const uint32_t room = (1U << w->arena->frame_shift) - w->qp[0][0]->tx_headroom;
@@ -232,8 +234,8 @@ static void tso_packet(struct fixture *w, const struct frame_spec *spec, struct 
 }
 
 /* The n-th frame of it, of `frames`. */
-static void assert_cut(const struct fixture *w, const struct packet *packet, struct frame_spec spec, uint32_t n,
-                       uint32_t frames)
+static void assert_tso_segment(const struct fixture *w, const struct packet *packet, struct frame_spec spec, uint32_t n,
+                               uint32_t frames)
 {
 	static uint8_t whole[FRAME_MAX], expected[FRAME_MAX];
 	const uint32_t left = spec.len - FRAME_TCP_HEADERS - 1000 * n, bytes = left < 1000 ? left : 1000;
@@ -266,7 +268,7 @@ static void test_a_large_packet_of_tcp_is_cut_into_segments(void **state)
 	struct vma_nic_seg segs[3];
 	struct packet *packet;
 
-	NEEDS(w, VMA_NIC_CAP_TSO);
+	SKIP_WITHOUT_CAP(w, VMA_NIC_CAP_TSO);
 	packet = malloc(sizeof(*packet));
 	fixture_flow(w, 1, 0, IPPROTO_TCP, PORT, PEER_PORT, 0);
 	spec.len = 3 * room - 100;
@@ -274,14 +276,14 @@ static void test_a_large_packet_of_tcp_is_cut_into_segments(void **state)
 	spec.src_mac = w->mac[0];
 	spec.dst_mac = w->mac[1];
 	for (int round = 0; round < 20; round++) {
-		tso_packet(w, &spec, segs);
+		fixture_make_tso_packet(w, &spec, segs);
 		assert_int_equal(vma_nic_tx(w->qp[0][0], segs, 2), 0); /* not whole */
 		assert_int_equal(vma_nic_tx(w->qp[0][0], segs, 3), 3);
 		vma_nic_kick(w->qp[0][0]);
 		fixture_reap(w->qp[0][0]);
 		for (uint32_t n = 0; n < frames; n++) {
 			assert_true(fixture_recv(w->qp[1][0], packet, FIXTURE_TIMEOUT_NS));
-			assert_cut(w, packet, spec, n, frames);
+			assert_tso_segment(w, packet, spec, n, frames);
 		}
 	}
 	assert_no_packet_arrives(w, 1, 0);
@@ -296,7 +298,7 @@ static void test_a_frame_above_one_buffer_arrives_in_several(void **state)
 	struct packet *packet;
 	uint8_t *frame;
 
-	NEEDS(w, VMA_NIC_CAP_SG);
+	SKIP_WITHOUT_CAP(w, VMA_NIC_CAP_SG);
 	if (len <= room) {
 		vma_test_skip("the MTU fits one buffer");
 	}
@@ -936,7 +938,7 @@ static void test_a_queue_pair_ends_while_its_buffers_are_held(void **state)
 	free(packet);
 }
 
-static const struct make *current_fixture_kind; /* of the case that runs: reopening needs the specs */
+static const struct conformance_backend *current_fixture_kind; /* of the case that runs: reopening needs the specs */
 
 static void test_a_nic_closes_and_opens_again(void **state)
 {
@@ -1080,18 +1082,19 @@ static size_t find_conformance_fixtures(void)
 
 	if (env == NULL || *env == '\0') {
 		snprintf(file_spec, sizeof(file_spec), "wire:/tmp/vma-conformance.%d", getpid());
-		makes[2].spec[0] = makes[2].spec[1] = file_spec;
+		conformance_backends[2].spec[0] = conformance_backends[2].spec[1] = file_spec;
 		return 3;
 	}
 	if (sscanf(env, "%255s %255s", end_specs[0], end_specs[1]) != 2) {
 		fprintf(stderr, "VMA_CONFORMANCE: two specs are wanted\n");
 		exit(2);
 	}
-	makes[0] = (struct make){.name = end_specs[0], .spec = {end_specs[0], end_specs[1]}};
+	conformance_backends[0] =
+	        (struct conformance_backend){.name = end_specs[0], .spec = {end_specs[0], end_specs[1]}};
 	if (owner != NULL && strcmp(owner, "vmad") == 0)
-		makes[0].owner = VMA_NIC_OWNER_VMAD;
+		conformance_backends[0].owner = VMA_NIC_OWNER_VMAD;
 	if (env_netns != NULL && sscanf(env_netns, "%255s %255s", netns[0], netns[1]) == 2)
-		makes[0].netns[0] = netns[0], makes[0].netns[1] = netns[1];
+		conformance_backends[0].netns[0] = netns[0], conformance_backends[0].netns[1] = netns[1];
 	return 1;
 }
 
@@ -1104,12 +1107,12 @@ int main(void)
 	vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_ERROR});
 	for (size_t m = 0; m < nmakes; m++)
 		for (size_t c = 0; c < CASES; c++, n++) {
-			snprintf(names[n], sizeof(names[n]), "%s on %s", cases[c].name, makes[m].name);
+			snprintf(names[n], sizeof(names[n]), "%s on %s", cases[c].name, conformance_backends[m].name);
 			tests[n] = (struct CMUnitTest){.name = names[n],
 			                               .test_func = cases[c].run,
 			                               .setup_func = setup_case,
 			                               .teardown_func = teardown,
-			                               .initial_state = &makes[m]};
+			                               .initial_state = &conformance_backends[m]};
 		}
 	vma_test_filter();
 	return _cmocka_run_group_tests("conformance", tests, n, NULL, NULL);

@@ -22,9 +22,9 @@
 
 static struct xdp_owner owner;
 static uint64_t now_ns;
-static unsigned steered, grants, in_grace; /* flows in the program now; ever; that are in grace */
-static unsigned room = UINT32_MAX;         /* for flows in the program */
-static unsigned deleted;
+static unsigned flows_in_program_n, flow_grants_n, in_grace; /* flows in the program now; ever; that are in grace */
+static unsigned room = UINT32_MAX;                           /* for flows in the program */
+static unsigned flows_deleted_n;
 
 /* ---- in place of owner/owner.c, xdp/prog.c and nic.c ---- */
 
@@ -36,10 +36,10 @@ uint64_t owner_now_ns(void)
 int xdp_prog_flow_set(struct xdp_prog *prog, const struct vma_flow_key *key, uint32_t slot, uint32_t flags)
 {
 	(void)prog, (void)key, (void)slot, (void)flags;
-	if (steered >= room)
+	if (flows_in_program_n >= room)
 		return -ENOSPC;
-	steered++;
-	grants++;
+	flows_in_program_n++;
+	flow_grants_n++;
 	return 0;
 }
 
@@ -53,8 +53,8 @@ int xdp_prog_flow_begin_grace(struct xdp_prog *prog, const struct vma_flow_key *
 int xdp_prog_flow_del(struct xdp_prog *prog, const struct vma_flow_key *key)
 {
 	(void)prog, (void)key;
-	steered--;
-	deleted++;
+	flows_in_program_n--;
+	flows_deleted_n++;
 	return 0;
 }
 
@@ -116,7 +116,7 @@ int xdp_prog_flow_inherit(struct xdp_prog *prog, const struct vma_flow_key *key,
 	(void)prog, (void)key, (void)slot, (void)flags;
 	assert_true(in_grace > 0);
 	in_grace--;
-	grants++;
+	flow_grants_n++;
 	return 0;
 }
 
@@ -181,7 +181,7 @@ static int setup(void **state)
 	memset(&owner, 0, sizeof(owner));
 	owner.diag_fd = -1;
 	owner.slot[A].state = owner.slot[B].state = SLOT_RENTED;
-	steered = grants = in_grace = deleted = 0;
+	flows_in_program_n = flow_grants_n = in_grace = flows_deleted_n = 0;
 	room = UINT32_MAX;
 	now_ns = SECOND;
 	for (int i = 0; i < 2; i++)
@@ -260,9 +260,9 @@ static void test_a_flow_that_two_want_goes_to_the_kernel_and_its_client_is_told(
 
 	share(fixture);
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
-	assert_int_equal(steered, 1);
+	assert_int_equal(flows_in_program_n, 1);
 	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
-	assert_int_equal(steered, 0);
+	assert_int_equal(flows_in_program_n, 0);
 	owner_report_revoked_flows(&owner, on_flow_revoked_count, fixture);
 	assert_int_equal(fixture->told[A], 1);
 	assert_int_equal(fixture->told[B], 0);
@@ -283,7 +283,7 @@ static void test_neither_gets_it_while_both_go_on_asking(void **state)
 		assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), -EADDRINUSE);
 		owner_flow_waiters_expire(&owner);
 	}
-	assert_int_equal(grants, 1);
+	assert_int_equal(flow_grants_n, 1);
 }
 
 static void test_the_first_one_to_ask_again_does_not_get_it_either(void **state)
@@ -309,7 +309,7 @@ static void test_who_is_silent_for_three_seconds_does_not_want_it_any_more(void 
 	}
 	now_ns += SECOND;
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
-	assert_int_equal(steered, 1);
+	assert_int_equal(flows_in_program_n, 1);
 }
 
 static void test_whose_queue_pair_ends_does_not_want_it_any_more(void **state)
@@ -385,7 +385,7 @@ static void test_a_member_of_the_same_queue_pair_adds_its_shadow(void **state)
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(slot_requests_flow(fixture, A, 77), -EEXIST);
 	assert_true(owner_has_shadow_cookie(&owner, 77));
-	assert_int_equal(grants, 1);
+	assert_int_equal(flow_grants_n, 1);
 }
 
 /* Of a listener's rule only listeners are asked, of which UDP has none: every port of the kernel's could be taken. */
@@ -397,7 +397,7 @@ static void test_udp_has_no_listener_that_could_hide_a_stranger(void **state)
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), -EINVAL);
 	fixture->rule.flags = VMA_FLOW_RING_ONLY;
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), -EINVAL);
-	assert_int_equal(grants, 0);
+	assert_int_equal(flow_grants_n, 0);
 }
 
 static void two_slots_request_listener_flow(struct fixture *fixture)
@@ -415,13 +415,13 @@ static void test_a_listener_that_two_want_is_in_grace(void **state)
 
 	two_slots_request_listener_flow(fixture);
 	assert_int_equal(in_grace, 1);
-	assert_int_equal(steered, 1);
+	assert_int_equal(flows_in_program_n, 1);
 	owner_report_revoked_flows(&owner, on_flow_revoked_count, fixture);
 	assert_int_equal(fixture->told[A], 1);
 	owner_flows_end_grace(&owner, now_ns);
-	assert_int_equal(steered, 1);
+	assert_int_equal(flows_in_program_n, 1);
 	owner_flows_end_grace(&owner, now_ns + 10 * SECOND);
-	assert_int_equal(steered, 0);
+	assert_int_equal(flows_in_program_n, 0);
 }
 
 /* In place: a segment that finds neither is answered with RST by the kernel. */
@@ -431,13 +431,13 @@ static void test_a_flow_in_grace_is_replaced(void **state)
 
 	two_slots_request_listener_flow(fixture);
 	owner_end_flows_of_slot(&owner, B, true);
-	assert_int_equal(steered, 1); /* A's */
+	assert_int_equal(flows_in_program_n, 1); /* A's */
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
-	assert_int_equal(steered, 1);
-	assert_int_equal(grants, 2);
-	assert_int_equal(deleted, 0);
+	assert_int_equal(flows_in_program_n, 1);
+	assert_int_equal(flow_grants_n, 2);
+	assert_int_equal(flows_deleted_n, 0);
 	owner_flows_end_grace(&owner, now_ns + 10 * SECOND);
-	assert_int_equal(steered, 1);
+	assert_int_equal(flows_in_program_n, 1);
 	assert_int_equal(xdp_owner_flow_del(&owner, A, &fixture->rule.key), 0);
 }
 
@@ -452,8 +452,8 @@ static void test_in_a_full_map_the_oldest_in_grace_makes_way(void **state)
 	room = 2;
 	other.key.local_port_be = htons(2);
 	assert_int_equal(xdp_owner_flow_add(&owner, A, &other), 0);
-	assert_int_equal(steered, 2);
-	assert_int_equal(deleted, 1);
+	assert_int_equal(flows_in_program_n, 2);
+	assert_int_equal(flows_deleted_n, 1);
 	assert_null(owner.in_grace);
 	other.key.local_port_be = htons(3);
 	assert_int_equal(xdp_owner_flow_add(&owner, A, &other), -ENOSPC);
@@ -467,9 +467,9 @@ static void test_flows_in_grace_end_in_order(void **state)
 	fixture->rule.key.local_port_be = htons(1);
 	now_ns += SECOND;
 	two_slots_request_listener_flow(fixture);
-	assert_int_equal(steered, 2);
+	assert_int_equal(flows_in_program_n, 2);
 	owner_flows_end_grace(&owner, now_ns + SECOND);
-	assert_int_equal(steered, 1);
+	assert_int_equal(flows_in_program_n, 1);
 	assert_int_equal(owner.in_grace->rule.key.local_port_be, htons(1));
 }
 
@@ -479,7 +479,7 @@ static void test_a_flow_in_grace_ends_with_its_client(void **state)
 
 	two_slots_request_listener_flow(fixture);
 	owner_end_flows_of_slot(&owner, A, false);
-	assert_int_equal(steered, 0);
+	assert_int_equal(flows_in_program_n, 0);
 }
 
 /* Two processes may choose the same port to the same peer; of a connection there is no second half for the kernel. */
@@ -492,7 +492,7 @@ static void test_a_connection_stays_with_who_has_it(void **state)
 	memcpy(fixture->rule.key.peer, "\x0a\0\0\2", 4);
 	assert_int_equal(slot_requests_flow(fixture, A, fixture->cookie[0]), 0);
 	assert_int_equal(slot_requests_flow(fixture, B, fixture->cookie[1]), -EADDRINUSE);
-	assert_int_equal(steered, 1);
+	assert_int_equal(flows_in_program_n, 1);
 	assert_int_equal(owner.waiters, 0);
 	assert_int_equal(xdp_owner_flow_del(&owner, B, &fixture->rule.key), -ENOENT);
 	assert_int_equal(xdp_owner_flow_del(&owner, A, &fixture->rule.key), 0);

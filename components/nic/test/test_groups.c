@@ -134,7 +134,7 @@ static struct xdp_group *group(void)
 	return &prog.groups[owner_find_listener_flow(&owner, &rule.key)->group];
 }
 
-static unsigned share_of(uint32_t slot)
+static unsigned buckets_of_slot(uint32_t slot)
 {
 	unsigned n = 0;
 
@@ -185,9 +185,9 @@ static void test_one_socket_in_two_processes_is_shared(void **state)
 	assert_int_equal(owner.groups, 1);
 	assert_int_equal(xdp_owner_flow_add(&owner, 1, &rule), -EEXIST);
 	assert_int_equal(atomic_load(&owner.members[1].groups), 1);
-	assert_int_equal(share_of(0), 43);
-	assert_int_equal(share_of(1), 43);
-	assert_int_equal(share_of(2), 42);
+	assert_int_equal(buckets_of_slot(0), 43);
+	assert_int_equal(buckets_of_slot(1), 43);
+	assert_int_equal(buckets_of_slot(2), 42);
 }
 
 static void test_listeners_of_a_reuseport_group_are_shared(void **state)
@@ -228,13 +228,13 @@ static void test_a_member_that_does_not_ask_gets_none(void **state)
 	groups_join(1);
 	sleeps(0, true);
 	advance_test_clock_ms(200);
-	assert_int_equal(share_of(0), XDP_GROUP_BUCKETS);
+	assert_int_equal(buckets_of_slot(0), XDP_GROUP_BUCKETS);
 	atomic_fetch_add(&owner.members[1].accept_calls, 1);
 	advance_test_clock_ms(40);
-	assert_int_equal(share_of(1), XDP_GROUP_BUCKETS / 2);
+	assert_int_equal(buckets_of_slot(1), XDP_GROUP_BUCKETS / 2);
 	sleeps(0, false);
 	advance_test_clock_ms(200);
-	assert_true(share_of(0) + share_of(1) == XDP_GROUP_BUCKETS);
+	assert_true(buckets_of_slot(0) + buckets_of_slot(1) == XDP_GROUP_BUCKETS);
 }
 
 static void test_what_is_not_accepted_is_moved_once(void **state)
@@ -258,13 +258,13 @@ static void test_what_is_not_accepted_is_moved_once(void **state)
 	assert_true(adopted.pending.handshaken);
 	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_MOVED);
 	assert_int_equal(atomic_load(&half->state), VMA_PENDING_HALF_OPEN);
-	assert_int_equal(share_of(0), 0);
+	assert_int_equal(buckets_of_slot(0), 0);
 	advance_test_clock_ms(400);
 	assert_int_equal(adopted.n, 1);
 	/* Until it asks again. */
 	atomic_fetch_add(&owner.members[0].accept_calls, 1);
 	advance_test_clock_ms(40);
-	assert_int_equal(share_of(0), XDP_GROUP_BUCKETS / 2);
+	assert_int_equal(buckets_of_slot(0), XDP_GROUP_BUCKETS / 2);
 }
 
 static void test_a_member_that_ends_leaves_all_that_waits(void **state)
@@ -277,7 +277,7 @@ static void test_a_member_that_ends_leaves_all_that_waits(void **state)
 	owner_end_flows_of_slot(&owner, 0, true);
 	assert_int_equal(adopted.n, 2);
 	assert_int_equal(adopted.slot, 1);
-	assert_int_equal(share_of(1), XDP_GROUP_BUCKETS);
+	assert_int_equal(buckets_of_slot(1), XDP_GROUP_BUCKETS);
 	advance_test_clock_ms(2400);
 	assert_int_equal(owner.groups, 0);
 	assert_int_equal(atomic_load(&owner.members[1].groups), 0);
@@ -291,7 +291,7 @@ static void test_what_waits_goes_to_successors(void **state)
 	now_ns += 50 * MS;
 	groups_join(2);
 	assert_int_equal(xdp_owner_flow_stop_new_conns(&owner, 0, &rule.key), 0);
-	assert_int_equal(share_of(0), 0);
+	assert_int_equal(buckets_of_slot(0), 0);
 	for (unsigned i = 0; i < 16; i++)
 		groups_put_pending(0, i, VMA_PENDING_QUEUED);
 	assert_int_equal(xdp_owner_flow_del(&owner, 0, &rule.key), 0);
@@ -366,13 +366,13 @@ static void test_what_waits_in_one_that_asks_goes_to_one_that_accepts(void **sta
 	assert_int_equal(adopted.slot, 1);
 	assert_int_equal(atomic_load(&entry->state), VMA_PENDING_MOVED);
 	/* It accepts none, so it gets none; but for a second only. */
-	assert_int_equal(share_of(0), 0);
+	assert_int_equal(buckets_of_slot(0), 0);
 	for (unsigned i = 0; i < 30; i++) {
 		atomic_fetch_add(&owner.members[0].accept_calls, 1);
 		atomic_fetch_add(&owner.members[1].accept_calls, 1);
 		advance_test_clock_ms(40);
 	}
-	assert_int_equal(share_of(0), XDP_GROUP_BUCKETS / 2);
+	assert_int_equal(buckets_of_slot(0), XDP_GROUP_BUCKETS / 2);
 }
 
 static void test_overloaded_members_keep_what_waits(void **state)
@@ -401,7 +401,7 @@ static void test_overloaded_members_keep_what_waits(void **state)
 	advance_test_clock_ms(40);
 	assert_int_equal(adopted.n, 1);
 	assert_int_equal(adopted.slot, 1);
-	assert_true(share_of(0) > 0);
+	assert_true(buckets_of_slot(0) > 0);
 }
 
 /* Two that ask, and of which neither accepts: what waits does not go to and fro. */
@@ -675,30 +675,30 @@ static struct {
 } life;
 
 /* What does not end with the owner's process. The pages and the record are shared memory themselves. */
-static struct outliving {
+static struct state_surviving_owner_process {
 	__typeof__(prog) prog;
 	__typeof__(life) life;
 	uint64_t now_ns;
 	bool lived;
-} * outliving;
+} * state_surviving_owner_process;
 
-static void groups_end_process(bool lived)
+static void groups_owner_process_end(bool lived)
 {
-	memcpy(&outliving->prog, &prog, sizeof(prog));
-	memcpy(&outliving->life, &life, sizeof(life));
-	outliving->now_ns = now_ns;
-	outliving->lived = lived;
+	memcpy(&state_surviving_owner_process->prog, &prog, sizeof(prog));
+	memcpy(&state_surviving_owner_process->life, &life, sizeof(life));
+	state_surviving_owner_process->now_ns = now_ns;
+	state_surviving_owner_process->lived = lived;
 	_exit(0);
 }
 
 static void kill_owner_at_step(void)
 {
 	if (life.left-- == 0)
-		groups_end_process(false);
+		groups_owner_process_end(false);
 }
 
 /* As a client does: what it has had it passes over. It may have had what the owner does not know that it has said. */
-static bool groups_make(uint32_t slot, const struct vma_pending *pending, void *arg)
+static bool groups_client_take_pending(uint32_t slot, const struct vma_pending *pending, void *arg)
 {
 	const unsigned place = ntohs(pending->peer_port_be) - 5000u;
 
@@ -719,7 +719,7 @@ static bool groups_make(uint32_t slot, const struct vma_pending *pending, void *
 static void init_test_owner(struct owner_record *record)
 {
 	owner.record = record;
-	owner.on_adopt = groups_make;
+	owner.on_adopt = groups_client_take_pending;
 	owner.reset_places = (struct owner_place_bitmap){.words = OWNER_RECORD_RESETS / 64, .used = owner.reset_used};
 	owner.listener_places =
 	        (struct owner_place_bitmap){.words = OWNER_RECORD_LISTENERS / 64, .used = owner.listener_used};
@@ -815,21 +815,21 @@ static bool run_action_until_owner_dies(void (*what)(void), unsigned step)
 	if (process == 0) {
 		fake_prog_step_hook = kill_owner_at_step;
 		what();
-		groups_end_process(true);
+		groups_owner_process_end(true);
 	}
 	assert_int_equal(waitpid(process, &status, 0), process);
 	assert_int_equal(status, 0);
-	memcpy(&prog, &outliving->prog, sizeof(prog));
-	memcpy(&life, &outliving->life, sizeof(life));
-	now_ns = outliving->now_ns;
-	return outliving->lived;
+	memcpy(&prog, &state_surviving_owner_process->prog, sizeof(prog));
+	memcpy(&life, &state_surviving_owner_process->life, sizeof(life));
+	now_ns = state_surviving_owner_process->now_ns;
+	return state_surviving_owner_process->lived;
 }
 
 /* The client of the slot finds the new owner. */
 static void client_resumes_at_new_owner(uint32_t slot)
 {
 	life.deaf = false;
-	xdp_owner_resumed(&owner, slot);
+	xdp_owner_on_slot_resumed(&owner, slot);
 	xdp_owner_flow_add(&owner, slot, &rule);
 	xdp_owner_flows_reannounced(&owner, slot);
 }
@@ -886,14 +886,14 @@ static void restart_test_owner(void **state)
 }
 
 /* `first` is done by an owner that lives. What its successor has to do: */
-enum then { THEN_DEAD, THEN_CLOSED, THEN_NOTHING };
+enum then { SUCCESSOR_SEES_CLIENT_DEAD, SUCCESSOR_SEES_LISTENER_CLOSED, SUCCESSOR_SEES_NOTHING };
 
 static void kill_owner_at_each_step_of(void **state, void (*first)(void), void (*what)(void), uint32_t dead,
                                        enum then then)
 {
 	bool lived = false;
 
-	outliving = shared_memory(sizeof(*outliving));
+	state_surviving_owner_process = shared_memory(sizeof(*state_surviving_owner_process));
 	for (unsigned step = 0; !lived; step++) {
 		assert_in_range(step, 0, 5000);
 		groups_start_owner_life();
@@ -903,35 +903,36 @@ static void kill_owner_at_each_step_of(void **state, void (*first)(void), void (
 		life.deaf = true;
 		new_owner_takes_over(dead);
 		advance_test_clock_ms(80);
-		if (then == THEN_DEAD)
+		if (then == SUCCESSOR_SEES_CLIENT_DEAD)
 			owner_finds_slot_0_dead();
-		if (then == THEN_CLOSED) { /* its client has had no answer */
+		if (then == SUCCESSOR_SEES_LISTENER_CLOSED) { /* its client has had no answer */
 			groups_close_listener();
 			xdp_owner_flows_reannounced(&owner, 0);
 		}
 		/* And another one, before anybody comes. */
-		new_owner_takes_over(then == THEN_DEAD ? 1 : dead);
+		new_owner_takes_over(then == SUCCESSOR_SEES_CLIENT_DEAD ? 1 : dead);
 		advance_test_clock_ms(80);
 		client_resumes_at_new_owner(1);
 		check_life_and_exit_process();
 		restart_test_owner(state);
 	}
-	munmap(outliving, sizeof(*outliving));
+	munmap(state_surviving_owner_process, sizeof(*state_surviving_owner_process));
 }
 
 static void test_an_owner_is_killed_while_it_keeps_what_waits(void **state)
 {
-	kill_owner_at_each_step_of(state, NULL, owner_finds_slot_0_dead, 0, THEN_DEAD);
+	kill_owner_at_each_step_of(state, NULL, owner_finds_slot_0_dead, 0, SUCCESSOR_SEES_CLIENT_DEAD);
 }
 
 static void test_an_owner_is_killed_while_a_listener_is_closed(void **state)
 {
-	kill_owner_at_each_step_of(state, NULL, groups_close_listener, 0, THEN_CLOSED);
+	kill_owner_at_each_step_of(state, NULL, groups_close_listener, 0, SUCCESSOR_SEES_LISTENER_CLOSED);
 }
 
 static void test_an_owner_is_killed_while_it_gives_what_waits(void **state)
 {
-	kill_owner_at_each_step_of(state, owner_finds_slot_0_dead, next_worker_accepts_parked, 1, THEN_NOTHING);
+	kill_owner_at_each_step_of(state, owner_finds_slot_0_dead, next_worker_accepts_parked, 1,
+	                           SUCCESSOR_SEES_NOTHING);
 }
 
 static void slot_1_joins_group(void)
@@ -941,8 +942,8 @@ static void slot_1_joins_group(void)
 
 static void test_an_owner_is_killed_while_it_moves_what_waits(void **state)
 {
-	kill_owner_at_each_step_of(state, slot_1_joins_group, owner_finds_slot_0_dead, 0, THEN_DEAD);
-	kill_owner_at_each_step_of(state, slot_1_joins_group, groups_close_listener, 0, THEN_CLOSED);
+	kill_owner_at_each_step_of(state, slot_1_joins_group, owner_finds_slot_0_dead, 0, SUCCESSOR_SEES_CLIENT_DEAD);
+	kill_owner_at_each_step_of(state, slot_1_joins_group, groups_close_listener, 0, SUCCESSOR_SEES_LISTENER_CLOSED);
 }
 
 #define CASE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)

@@ -13,13 +13,13 @@ static struct verbs_qp *qp;
 
 struct setting {
 	uint32_t inline_max, rx_bufs, segs, depth;
-	struct model_config card;
+	struct mlx5_model_config card;
 };
 static const struct setting usual = {.rx_bufs = 1, .segs = 16, .depth = 64, .card = {64, MODEL_BF, 0, true}};
 
 static void begin_with(const struct setting *setting)
 {
-	model_detach();
+	mlx5_model_detach();
 	qp = fake_provider_begin(16, setting->inline_max);
 	fake.nic.wake_fd = -1;
 	fake.nic.base.info.caps |= VMA_NIC_CAP_SG | VMA_NIC_CAP_TSO;
@@ -29,7 +29,7 @@ static void begin_with(const struct setting *setting)
 	qp->base.tx_depth = setting->depth;
 	qp->base.rx_depth = setting->depth - setting->depth % setting->rx_bufs;
 	atomic_store(&qp->broken, true); /* so that nobody is woken */
-	model_begin(&setting->card);
+	mlx5_model_begin(&setting->card);
 }
 
 static int begin(void **state)
@@ -42,7 +42,7 @@ static int begin(void **state)
 static int end(void **state)
 {
 	(void)state;
-	model_detach();
+	mlx5_model_detach();
 	fake_provider_end();
 	return 0;
 }
@@ -63,7 +63,7 @@ static struct vma_nic_seg make_tx_segment(uint32_t len)
 /* All of one packet, or of several of one segment each. */
 static void queue(const struct vma_nic_seg *segs, unsigned n)
 {
-	model_watch();
+	mlx5_model_trap_register_stores();
 	assert_int_equal(vma_nic_tx(&qp->base, segs, n), n);
 }
 
@@ -73,7 +73,7 @@ static void send_one(uint32_t len)
 
 	queue(&seg, 1);
 	assert_int_equal(vma_nic_kick(&qp->base), 0);
-	assert_int_equal(model_take_sends(), 1);
+	assert_int_equal(mlx5_model_take_sends(), 1);
 }
 
 static unsigned reap_all(void)
@@ -88,12 +88,12 @@ static unsigned reap_all(void)
 	return all;
 }
 
-static const struct model_frame *last_sent(void)
+static const struct mlx5_model_sent_frame *last_sent(void)
 {
 	return &model.sent[model.sent_n - 1];
 }
 
-static bool holds(const struct model_frame *frame, uint32_t at, const struct vma_nic_seg *seg)
+static bool frame_holds_segment(const struct mlx5_model_sent_frame *frame, uint32_t at, const struct vma_nic_seg *seg)
 {
 	return frame->len >= at + seg->len &&
 	       memcmp(frame->bytes + at, vma_buf_frame(fake.arena, seg->buf) + seg->off, seg->len) == 0;
@@ -111,15 +111,15 @@ static void test_a_packet_is_one_block_that_is_rung_for_at_the_kick(void **state
 	assert_int_equal(model.records[MLX5_SND_DBR], 0);
 	assert_int_equal(vma_nic_kick(&qp->base), 0);
 	assert_int_equal(be32toh(model.records[MLX5_SND_DBR]), 1);
-	assert_int_equal(model_take_sends(), 1);
+	assert_int_equal(mlx5_model_take_sends(), 1);
 	assert_int_equal(model.rings, 1);
 	assert_int_equal(model.blueflames, 1);
 	assert_int_equal(last_sent()->len, 64);
 	assert_true(last_sent()->checksum);
 	assert_false(last_sent()->is_inline);
-	assert_true(holds(last_sent(), 0, &seg));
+	assert_true(frame_holds_segment(last_sent(), 0, &seg));
 	assert_int_equal(vma_nic_kick(&qp->base), 0);
-	assert_int_equal(model_take_sends(), 0);
+	assert_int_equal(mlx5_model_take_sends(), 0);
 	assert_int_equal(vma_stats_read(&qp->stats->kicks), 1);
 }
 
@@ -132,11 +132,11 @@ static void test_packets_of_one_kick_have_one_doorbell(void **state)
 		segs[i] = make_tx_segment(60 + i);
 	queue(segs, 8);
 	assert_int_equal(vma_nic_kick(&qp->base), 0);
-	assert_int_equal(model_take_sends(), 8);
+	assert_int_equal(mlx5_model_take_sends(), 8);
 	assert_int_equal(model.rings, 1);
 	assert_int_equal(model.blueflames, 0);
 	for (unsigned i = 0; i < 8; i++)
-		assert_true(model.sent[i].len == 60 + i && holds(&model.sent[i], 0, &segs[i]));
+		assert_true(model.sent[i].len == 60 + i && frame_holds_segment(&model.sent[i], 0, &segs[i]));
 }
 
 static void test_a_card_without_blueflame_gets_the_doorbell_alone(void **state)
@@ -168,11 +168,11 @@ static void test_inline_packets_keep_no_buffer_and_go_round_the_end_of_the_ring(
 		queue(&seg, 1);
 		assert_int_equal(vma_nic_kick(&qp->base), 0);
 		assert_int_equal(atomic_load(&seg.buf->refs), 0);
-		assert_int_equal(model_take_sends(), 1);
+		assert_int_equal(mlx5_model_take_sends(), 1);
 		assert_int_equal(last_sent()->len, seg.len);
 		assert_memory_equal(last_sent()->bytes, bytes, seg.len);
 		assert_int_equal(last_sent()->is_inline, seg.len > 18);
-		model_complete(0);
+		mlx5_model_complete_send(0);
 		assert_int_equal(reap_all(), 0);
 	}
 	send_one(205);
@@ -197,9 +197,9 @@ static void test_a_packet_of_pieces_is_one_work_request(void **state)
 		segs[n - 1].flags = 0;
 		queue(segs, n);
 		assert_int_equal(vma_nic_kick(&qp->base), 0);
-		assert_int_equal(model_take_sends(), 1);
+		assert_int_equal(mlx5_model_take_sends(), 1);
 		for (unsigned i = 0; i < n; at += segs[i++].len)
-			assert_true(holds(last_sent(), at, &segs[i]));
+			assert_true(frame_holds_segment(last_sent(), at, &segs[i]));
 		assert_int_equal(last_sent()->len, at);
 	}
 }
@@ -211,9 +211,9 @@ static void test_what_is_shorter_than_the_header_has_zeros_behind(void **state)
 	(void)state;
 	queue(&seg, 1);
 	assert_int_equal(vma_nic_kick(&qp->base), 0);
-	assert_int_equal(model_take_sends(), 1);
+	assert_int_equal(mlx5_model_take_sends(), 1);
 	assert_int_equal(last_sent()->len, 18);
-	assert_true(holds(last_sent(), 0, &seg));
+	assert_true(frame_holds_segment(last_sent(), 0, &seg));
 	assert_memory_equal(last_sent()->bytes + 15, "\0\0\0", 3);
 }
 
@@ -230,13 +230,14 @@ static void test_a_large_segment_is_cut_by_the_card(void **state)
 		segs[0].mss = 1448;
 		queue(segs, 3);
 		assert_int_equal(vma_nic_kick(&qp->base), 0);
-		assert_int_equal(model_take_sends(), 1);
+		assert_int_equal(mlx5_model_take_sends(), 1);
 		assert_int_equal(last_sent()->mss, 1448);
 		assert_int_equal(last_sent()->header, header);
 		assert_true(last_sent()->checksum);
 		assert_int_equal(last_sent()->len, header + 3600);
-		assert_true(holds(last_sent(), 0, &segs[0]) && holds(last_sent(), header + 100u, &segs[1]) &&
-		            holds(last_sent(), header + 2100u, &segs[2]));
+		assert_true(frame_holds_segment(last_sent(), 0, &segs[0]) &&
+		            frame_holds_segment(last_sent(), header + 100u, &segs[1]) &&
+		            frame_holds_segment(last_sent(), header + 2100u, &segs[2]));
 	}
 }
 
@@ -250,11 +251,11 @@ static void test_headers_that_are_too_long_fail_the_kick_and_what_follows_is_sen
 	segs[1].mss = 100;
 	queue(segs, 2);
 	assert_int_equal(vma_nic_kick(&qp->base), -EINVAL);
-	assert_int_equal(model_take_sends(), 0);
+	assert_int_equal(mlx5_model_take_sends(), 0);
 	assert_int_equal(atomic_load(&segs[0].buf->refs), 0);
 	assert_int_equal(atomic_load(&segs[1].buf->refs), 0);
 	send_one(64);
-	assert_true(model_complete(0)); /* it has asked for one, for the places of those */
+	assert_true(mlx5_model_complete_send(0)); /* it has asked for one, for the places of those */
 	assert_int_equal(reap_all(), 1);
 }
 
@@ -265,7 +266,7 @@ static void test_one_completion_is_enough_for_as_many_packets_as_with_libibverbs
 	(void)state;
 	for (unsigned i = 0; i < 64; i++)
 		send_one(64);
-	while (model_complete(0))
+	while (mlx5_model_complete_send(0))
 		completions++;
 	assert_int_equal(completions, 4);
 	assert_int_equal(reap_all(), 64);
@@ -282,7 +283,7 @@ static void test_a_full_ring_takes_no_more_until_the_card_has_sent(void **state)
 	seg = make_tx_segment(64);
 	assert_int_equal(vma_nic_tx(&qp->base, &seg, 1), 0);
 	assert_int_equal(reap_all(), 0);
-	while (model_complete(0))
+	while (mlx5_model_complete_send(0))
 		;
 	assert_int_equal(reap_all(), qp->base.tx_depth);
 	queue(&seg, 1);
@@ -293,12 +294,12 @@ static void test_a_failed_send_gives_its_buffers_back_and_is_counted(void **stat
 	(void)state;
 	for (unsigned i = 0; i < 16; i++)
 		send_one(64);
-	assert_true(model_complete(MLX5_CQE_SYNDROME_LOCAL_PROT_ERR));
+	assert_true(mlx5_model_complete_send(MLX5_CQE_SYNDROME_LOCAL_PROT_ERR));
 	assert_int_equal(reap_all(), 16);
 	assert_int_equal(vma_stats_read(&qp->stats->tx_errors), 1);
 	for (unsigned i = 0; i < 16; i++)
 		send_one(64);
-	model_flush_sends();
+	mlx5_model_flush_sends();
 	assert_int_equal(reap_all(), 16);
 	assert_int_equal(vma_stats_read(&qp->stats->tx_errors), 1);
 	assert_false(mlx5_has_failed(&qp->queue));
@@ -329,10 +330,10 @@ static void test_received_packets_are_the_users(void **state)
 	(void)state;
 	post(1);
 	post(4);
-	assert_int_equal(model_posted(), 5);
+	assert_int_equal(mlx5_model_posted_receives(), 5);
 	for (uint8_t i = 0; i < 3; i++) {
 		fill_pattern(i);
-		assert_true(model_receive(pattern, 60u + i, i != 1, 0));
+		assert_true(mlx5_model_receive_frame(pattern, 60u + i, i != 1, 0));
 	}
 	assert_int_equal(vma_nic_poll_rx(&qp->base, bufs, 16), 3);
 	for (uint8_t i = 0; i < 3; i++) {
@@ -361,8 +362,8 @@ static void test_a_long_packet_lies_in_the_buffers_of_one_receive(void **state)
 	begin_with(&setting);
 	post(6);
 	fill_pattern(9);
-	assert_true(model_receive(pattern, 5000, true, 0));
-	assert_true(model_receive(pattern, 100, true, 0));
+	assert_true(mlx5_model_receive_frame(pattern, 5000, true, 0));
+	assert_true(mlx5_model_receive_frame(pattern, 100, true, 0));
 	assert_int_equal(vma_nic_poll_rx(&qp->base, bufs, 2), 2); /* and the third next time */
 	assert_false(vma_nic_rx_is_empty(&qp->base));
 	assert_int_equal(vma_nic_poll_rx(&qp->base, bufs + 2, 14), 2);
@@ -375,7 +376,7 @@ static void test_a_long_packet_lies_in_the_buffers_of_one_receive(void **state)
 	assert_true(vma_nic_rx_is_empty(&qp->base));
 	assert_int_equal(qp->rx_open_n, 2); /* what the short one did not need */
 	post(1);
-	assert_int_equal(model_posted(), 1);
+	assert_int_equal(mlx5_model_posted_receives(), 1);
 }
 
 static void test_a_receive_that_has_failed_is_posted_again_and_the_look_goes_on(void **state)
@@ -384,12 +385,12 @@ static void test_a_receive_that_has_failed_is_posted_again_and_the_look_goes_on(
 
 	(void)state;
 	post(4);
-	assert_true(model_fail_receive(MLX5_CQE_SYNDROME_LOCAL_PROT_ERR));
-	assert_true(model_receive(pattern, 64, true, 0));
-	assert_true(model_fail_receive(MLX5_CQE_SYNDROME_WR_FLUSH_ERR));
+	assert_true(mlx5_model_fail_receive(MLX5_CQE_SYNDROME_LOCAL_PROT_ERR));
+	assert_true(mlx5_model_receive_frame(pattern, 64, true, 0));
+	assert_true(mlx5_model_fail_receive(MLX5_CQE_SYNDROME_WR_FLUSH_ERR));
 	assert_int_equal(vma_nic_poll_rx(&qp->base, bufs, 16), 1);
 	assert_int_equal(vma_stats_read(&qp->stats->rx_errors), 1);
-	assert_int_equal(model_posted(), 2);
+	assert_int_equal(mlx5_model_posted_receives(), 2);
 	assert_int_equal(qp->rx_with_nic, 3);
 	assert_false(mlx5_has_failed(&qp->queue));
 }
@@ -403,7 +404,7 @@ static void test_no_more_is_posted_than_the_ring_holds(void **state)
 		post(1);
 	assert_int_equal(vma_bufpool_get(fake.rx_pool, &buf, 1), 1);
 	assert_int_equal(vma_nic_post_rx(&qp->base, &buf, 1), 0);
-	assert_int_equal(model_posted(), qp->base.rx_depth);
+	assert_int_equal(mlx5_model_posted_receives(), qp->base.rx_depth);
 }
 
 static struct vma_buf *stamped(enum verbs_timestamp_kind stamps, uint64_t ticks)
@@ -415,7 +416,7 @@ static struct vma_buf *stamped(enum verbs_timestamp_kind stamps, uint64_t ticks)
 	qp->rx_clock = verbs_clock_init(UINT64_MAX, 1000000);
 	verbs_timestamps_start_on_qp(qp);
 	post(1);
-	assert_true(model_receive(pattern, 64, true, ticks));
+	assert_true(mlx5_model_receive_frame(pattern, 64, true, ticks));
 	assert_int_equal(vma_nic_poll_rx(&qp->base, &buf, 1), 1);
 	return buf;
 }
@@ -429,8 +430,8 @@ static void test_stamps_are_the_completions(void **state)
 	assert_int_equal(buf->timestamp_ns, 123456);
 	assert_int_equal(buf->flags & (VMA_BUF_RX_HW_TIMESTAMP | VMA_BUF_RX_NIC_CLOCK),
 	                 VMA_BUF_RX_HW_TIMESTAMP | VMA_BUF_RX_NIC_CLOCK);
-	model_clock.nsec = 1000;
-	model_clock.last_cycles = 50;
+	mlx5_model_clock.nsec = 1000;
+	mlx5_model_clock.last_cycles = 50;
 	buf = stamped(VERBS_STAMPS_WALL, 75);
 	assert_int_equal(buf->timestamp_ns, 1025);
 }
@@ -445,7 +446,7 @@ static void test_it_is_known_whether_something_has_come(void **state)
 	assert_true(vma_nic_rx_is_empty(&qp->base));
 	post(2);
 	assert_true(vma_nic_rx_is_empty(&qp->base));
-	assert_true(model_receive(pattern, 64, true, 0));
+	assert_true(mlx5_model_receive_frame(pattern, 64, true, 0));
 	assert_false(vma_nic_rx_is_empty(&qp->base));
 	assert_int_equal(vma_nic_poll_rx(&qp->base, &buf, 1), 1);
 	assert_true(vma_nic_rx_is_empty(&qp->base));
@@ -494,7 +495,7 @@ static void test_arming_names_the_next_completion_and_the_events_so_far(void **s
 	struct vma_buf *buf;
 
 	(void)state;
-	model_watch();
+	mlx5_model_trap_register_stores();
 	acknowledged = 0;
 	fake.lib.ibv_get_cq_event = fake_get_cq_event;
 	fake.lib.ibv_ack_cq_events = fake_ack_cq_events;
@@ -504,16 +505,16 @@ static void test_arming_names_the_next_completion_and_the_events_so_far(void **s
 	post(40);
 	for (unsigned i = 0; i < 6; i++) {
 		assert_int_equal(vma_nic_arm(&qp->base), 0);
-		model_take_arm();
+		mlx5_model_take_cq_arm();
 		assert_int_equal(model.arms, i + 1);
 		assert_int_equal(vma_nic_arm(&qp->base), 0); /* it is still armed */
 		assert_int_equal(model.cq_uar[MLX5_CQ_DOORBELL + 7], 0);
-		assert_true(model_receive(pattern, 64, true, 0));
+		assert_true(mlx5_model_receive_frame(pattern, 64, true, 0));
 		assert_int_equal(model.events, i + 1);
 		assert_int_equal(vma_nic_poll_rx(&qp->base, &buf, 1), 1);
 	}
 	/* The arm has to take what it finds. */
-	assert_true(model_receive(pattern, 64, true, 0));
+	assert_true(mlx5_model_receive_frame(pattern, 64, true, 0));
 	assert_int_equal(vma_nic_arm(&qp->base), 1);
 	assert_false(vma_nic_rx_is_empty(&qp->base));
 	assert_int_equal(vma_nic_poll_rx(&qp->base, &buf, 1), 1);
@@ -524,12 +525,12 @@ static void test_arming_names_the_next_completion_and_the_events_so_far(void **s
 
 /* ---- what is not believed ---- */
 
-static void break_cqe(struct model_cq *cq, unsigned how)
+static void break_cqe(struct mlx5_model_cq *cq, unsigned how)
 {
 	struct mlx5_cqe64 *cqe;
 
 	cq->produced--;
-	cqe = model_next_cqe(cq);
+	cqe = mlx5_model_next_cqe(cq);
 	cq->produced++;
 	switch (how) {
 	case 0:
@@ -560,8 +561,8 @@ static void test_a_strange_completion_ends_the_direct_path(void **state)
 	for (unsigned how = 0; how < 6; how++) {
 		begin_with(&usual);
 		post(4);
-		assert_true(model_receive(pattern, 64, true, 0));
-		assert_true(model_receive(pattern, 64, true, 0));
+		assert_true(mlx5_model_receive_frame(pattern, 64, true, 0));
+		assert_true(mlx5_model_receive_frame(pattern, 64, true, 0));
 		break_cqe(&model.rx, how);
 		assert_int_equal(vma_nic_poll_rx(&qp->base, bufs, 16), 1);
 		assert_true(mlx5_has_failed(&qp->queue));
@@ -572,7 +573,7 @@ static void test_a_strange_completion_ends_the_direct_path(void **state)
 		begin_with(&usual);
 		for (unsigned i = 0; i < 16; i++)
 			send_one(64);
-		assert_true(model_complete(0));
+		assert_true(mlx5_model_complete_send(0));
 		break_cqe(&model.tx, how);
 		assert_int_equal(reap_all(), 0);
 		assert_true(mlx5_has_failed(&qp->queue));
@@ -584,8 +585,8 @@ static void test_a_completion_of_nothing_ends_the_direct_path(void **state)
 	struct vma_buf *bufs[16];
 
 	(void)state;
-	model_next_cqe(&model.rx)->byte_cnt = htobe32(64);
-	model_push(&model.rx, MLX5_CQE_RESP_SEND);
+	mlx5_model_next_cqe(&model.rx)->byte_cnt = htobe32(64);
+	mlx5_model_push_cqe(&model.rx, MLX5_CQE_RESP_SEND);
 	assert_int_equal(vma_nic_poll_rx(&qp->base, bufs, 16), 0);
 	assert_true(mlx5_has_failed(&qp->queue));
 }
@@ -621,7 +622,7 @@ static void test_a_refused_card_loses_its_queue_and_gets_no_other_one_of_this_ki
 	pthread_mutex_init(&fake.nic.lock, NULL);
 	atomic_store(&qp->broken, false);
 	post(1);
-	assert_true(model_receive(pattern, 64, true, 0));
+	assert_true(mlx5_model_receive_frame(pattern, 64, true, 0));
 	break_cqe(&model.rx, 0);
 	assert_int_equal(verbs_thread_start(&fake.nic), 0);
 	assert_int_equal(vma_nic_poll_rx(&qp->base, &buf, 1), 0);
@@ -636,7 +637,7 @@ static void test_a_refused_card_loses_its_queue_and_gets_no_other_one_of_this_ki
 
 /* ---- which rings ---- */
 
-static void spoil(unsigned how, struct mlx5dv_obj *obj)
+static void spoil_direct_verbs_object(unsigned how, struct mlx5dv_obj *obj)
 {
 	struct mlx5dv_qp *dv = obj->qp.out;
 	struct mlx5dv_cq *cq = obj->cq.out;
@@ -657,14 +658,14 @@ static void spoil(unsigned how, struct mlx5dv_obj *obj)
 		cq->cqe_cnt /= 2;
 }
 
-static unsigned spoiled;
+static unsigned spoiled_field_index;
 
 static int spoiling_init_obj(struct mlx5dv_obj *obj, uint64_t type)
 {
-	const int rc = model_init_obj(obj, type);
+	const int rc = mlx5_model_init_obj(obj, type);
 
-	spoil(spoiled, obj);
-	return spoiled == 7 ? EOPNOTSUPP : rc;
+	spoil_direct_verbs_object(spoiled_field_index, obj);
+	return spoiled_field_index == 7 ? EOPNOTSUPP : rc;
 }
 
 static void test_rings_of_another_form_are_left_to_libibverbs(void **state)
@@ -678,14 +679,14 @@ static void test_rings_of_another_form_are_left_to_libibverbs(void **state)
 	mlx5_close(qp->queue.mlx5);
 	qp->queue.mlx5 = NULL;
 	queue = qp->queue;
-	for (spoiled = 0; spoiled < 8; spoiled++) {
+	for (spoiled_field_index = 0; spoiled_field_index < 8; spoiled_field_index++) {
 		model.lib.init_obj = spoiling_init_obj;
 		what = NULL;
 		assert_int_equal(mlx5_open(&queue, &attr, &what), -EOPNOTSUPP);
 		assert_non_null(what);
 		assert_null(queue.mlx5);
 	}
-	model.lib.init_obj = model_init_obj;
+	model.lib.init_obj = mlx5_model_init_obj;
 	queue.td = NULL;
 	assert_int_equal(mlx5_open(&queue, &attr, &what), -EOPNOTSUPP);
 	queue.td = qp->queue.td;
@@ -718,29 +719,30 @@ static bool lost_qp_calls_do_nothing(void)
 	return vma_nic_tx(&qp->base, segs, 1) == 0 && vma_nic_tx(&qp->base, segs, 2) == 0 &&
 	       vma_nic_kick(&qp->base) == -ENODEV && vma_nic_post_rx(&qp->base, bufs, 1) == 0 &&
 	       vma_nic_post_rx(&qp->base, bufs, 2) == 0 && vma_nic_poll_rx(&qp->base, bufs, 1) == 0 &&
-	       vma_nic_reap_tx(&qp->base, bufs, 1) == 0 && !vma_nic_rx_is_empty(&qp->base) && model_take_sends() == 0;
+	       vma_nic_reap_tx(&qp->base, bufs, 1) == 0 && !vma_nic_rx_is_empty(&qp->base) &&
+	       mlx5_model_take_sends() == 0;
 }
 
-static void leave_work(void)
+static void leave_posted_and_unreaped(void)
 {
 	const struct vma_nic_seg seg = make_tx_segment(64);
 
 	post(4);
-	assert_true(model_receive(pattern, 64, true, 0));
+	assert_true(mlx5_model_receive_frame(pattern, 64, true, 0));
 	queue(&seg, 1);
 }
 
 static void test_a_lost_queue_pair_does_nothing(void **state)
 {
 	(void)state;
-	leave_work();
+	leave_posted_and_unreaped();
 	atomic_store(&qp->base.lost, true);
 	verbs_data_select_paths(qp);
 	assert_true(lost_qp_calls_do_nothing());
 	atomic_store(&qp->base.lost, false);
 	verbs_data_select_paths(qp);
 	assert_int_equal(vma_nic_kick(&qp->base), 0);
-	assert_int_equal(model_take_sends(), 1);
+	assert_int_equal(mlx5_model_take_sends(), 1);
 }
 
 static void test_a_child_does_nothing_with_its_parents_rings(void **state)
@@ -749,7 +751,7 @@ static void test_a_child_does_nothing_with_its_parents_rings(void **state)
 	pid_t pid;
 
 	(void)state;
-	leave_work();
+	leave_posted_and_unreaped();
 	pid = fork();
 	if (pid == 0) {
 		if (!fake.is_wiped) { /* by the kernel: as verbs_nic_close_in_child does it then */
@@ -761,7 +763,7 @@ static void test_a_child_does_nothing_with_its_parents_rings(void **state)
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	assert_int_equal(status, 0);
 	assert_int_equal(vma_nic_kick(&qp->base), 0);
-	assert_int_equal(model_take_sends(), 1);
+	assert_int_equal(mlx5_model_take_sends(), 1);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)

@@ -10,17 +10,17 @@
 
 #include "mlx5_model.h"
 
-enum { WORLDS = 2, DEPTH = 64, DUE = 4096 };
+enum { PARITY_PATHS = 2, DEPTH = 64, DUE = 4096 };
 enum world { BY_LIBIBVERBS, BY_RINGS };
 enum step { SEND, SEND_ONE, KICK, COMPLETE, FAIL_SEND, REAP, POST, RECEIVE, FAIL_RECEIVE, POLL, STEPS };
 
 /* How often each is drawn, of a hundred. */
-static const unsigned weight[STEPS] = {18, 10, 16, 10, 1, 8, 12, 14, 1, 10};
+static const unsigned step_weights[STEPS] = {18, 10, 16, 10, 1, 8, 12, 14, 1, 10};
 
 struct setting {
 	const char *name;
 	uint32_t inline_max, rx_bufs, batching;
-	struct model_config card;
+	struct mlx5_model_config card;
 };
 static const struct setting settings[] = {
         {"usual", 0, 1, 16, {64, 256, 0, true}},
@@ -38,11 +38,11 @@ static const struct setting settings[] = {
 static struct trace {
 	uint8_t *bytes;
 	size_t n, room;
-} traces[WORLDS], *trace;
+} traces[PARITY_PATHS], *trace;
 static enum world world;
 static struct verbs_qp *qp;
 
-static void note_bytes(const void *bytes, size_t n)
+static void trace_bytes(const void *bytes, size_t n)
 {
 	if (trace->n + n > trace->room) {
 		trace->room = 2 * (trace->n + n);
@@ -53,22 +53,22 @@ static void note_bytes(const void *bytes, size_t n)
 	trace->n += n;
 }
 
-static void note(uint64_t value)
+static void trace_value(uint64_t value)
 {
-	note_bytes(&value, sizeof(value));
+	trace_bytes(&value, sizeof(value));
 }
 
 /* Of a packet that is shorter than Ethernet's header with a tag the rings make one that is not. */
-static void note_frame(const uint8_t *bytes, uint32_t len, bool checksum, uint16_t mss, uint16_t header)
+static void trace_frame(const uint8_t *bytes, uint32_t len, bool checksum, uint16_t mss, uint16_t header)
 {
 	static const uint8_t zeros[MLX5_SEND_WQE_BB];
 
-	note(len < 18 ? 18 : len);
-	note(checksum);
-	note(mss);
-	note(header);
-	note_bytes(bytes, len);
-	note_bytes(zeros, len < 18 ? 18 - len : 0);
+	trace_value(len < 18 ? 18 : len);
+	trace_value(checksum);
+	trace_value(mss);
+	trace_value(header);
+	trace_bytes(bytes, len);
+	trace_bytes(zeros, len < 18 ? 18 - len : 0);
 }
 
 /* ---- the card behind libibverbs ---- */
@@ -90,7 +90,7 @@ static struct {
 	uint32_t sent_from, sent_to, received_from, received_to;
 } plain;
 
-static void plain_send(struct ibv_qp_ex *ex)
+static void fake_verbs_wr_send(struct ibv_qp_ex *ex)
 {
 	plain.len = 0;
 	plain.mss = plain.header = 0;
@@ -98,55 +98,55 @@ static void plain_send(struct ibv_qp_ex *ex)
 		plain.asked[plain.asked_to++ % DUE] = ex->wr_id;
 }
 
-static void plain_send_tso(struct ibv_qp_ex *ex, void *header, uint16_t len, uint16_t mss)
+static void fake_verbs_wr_send_tso(struct ibv_qp_ex *ex, void *header, uint16_t len, uint16_t mss)
 {
-	plain_send(ex);
+	fake_verbs_wr_send(ex);
 	memcpy(plain.frame, header, len);
 	plain.len = plain.header = len;
 	plain.mss = mss;
 }
 
-static void plain_add(const void *bytes, size_t n)
+static void fake_verbs_add_frame_bytes(const void *bytes, size_t n)
 {
 	assert_true(n <= sizeof(plain.frame) - plain.len);
 	memcpy(plain.frame + plain.len, bytes, n);
 	plain.len += (uint32_t)n;
 }
 
-static void plain_gone(const struct ibv_qp_ex *ex)
+static void fake_verbs_record_frame(const struct ibv_qp_ex *ex)
 {
-	note_frame(plain.frame, plain.len, ex->wr_flags & IBV_SEND_IP_CSUM, plain.mss, plain.header);
+	trace_frame(plain.frame, plain.len, ex->wr_flags & IBV_SEND_IP_CSUM, plain.mss, plain.header);
 }
 
-static void plain_set_sge_list(struct ibv_qp_ex *ex, size_t n, const struct ibv_sge *list)
+static void fake_verbs_set_sge_list(struct ibv_qp_ex *ex, size_t n, const struct ibv_sge *list)
 {
 	for (size_t i = 0; i < n; i++)
-		plain_add((const void *)(uintptr_t)list[i].addr, list[i].length);
-	plain_gone(ex);
+		fake_verbs_add_frame_bytes((const void *)(uintptr_t)list[i].addr, list[i].length);
+	fake_verbs_record_frame(ex);
 }
 
-static void plain_set_sge(struct ibv_qp_ex *ex, uint32_t lkey, uint64_t addr, uint32_t length)
+static void fake_verbs_set_sge(struct ibv_qp_ex *ex, uint32_t lkey, uint64_t addr, uint32_t length)
 {
 	const struct ibv_sge sge = {addr, length, lkey};
 
-	plain_set_sge_list(ex, 1, &sge);
+	fake_verbs_set_sge_list(ex, 1, &sge);
 }
 
-static void plain_set_inline_list(struct ibv_qp_ex *ex, size_t n, const struct ibv_data_buf *list)
+static void fake_verbs_set_inline_list(struct ibv_qp_ex *ex, size_t n, const struct ibv_data_buf *list)
 {
 	for (size_t i = 0; i < n; i++)
-		plain_add(list[i].addr, list[i].length);
-	plain_gone(ex);
+		fake_verbs_add_frame_bytes(list[i].addr, list[i].length);
+	fake_verbs_record_frame(ex);
 }
 
-static void plain_set_inline(struct ibv_qp_ex *ex, void *addr, size_t length)
+static void fake_verbs_set_inline(struct ibv_qp_ex *ex, void *addr, size_t length)
 {
 	const struct ibv_data_buf data = {addr, length};
 
-	plain_set_inline_list(ex, 1, &data);
+	fake_verbs_set_inline_list(ex, 1, &data);
 }
 
-static int plain_tx_next(struct ibv_cq_ex *cq)
+static int fake_verbs_tx_next(struct ibv_cq_ex *cq)
 {
 	if (plain.sent_from == plain.sent_to)
 		return ENOENT;
@@ -155,13 +155,13 @@ static int plain_tx_next(struct ibv_cq_ex *cq)
 	return 0;
 }
 
-static int plain_tx_start(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
+static int fake_verbs_tx_start(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 {
 	(void)attr;
-	return plain_tx_next(cq);
+	return fake_verbs_tx_next(cq);
 }
 
-static int plain_post_recv(struct ibv_qp *of, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+static int fake_verbs_post_recv(struct ibv_qp *of, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
 	(void)of, (void)bad;
 	for (; wr != NULL; wr = wr->next)
@@ -169,7 +169,7 @@ static int plain_post_recv(struct ibv_qp *of, struct ibv_recv_wr *wr, struct ibv
 	return 0;
 }
 
-static int plain_rx_next(struct ibv_cq_ex *cq)
+static int fake_verbs_rx_next(struct ibv_cq_ex *cq)
 {
 	if (plain.received_from == plain.received_to)
 		return ENOENT;
@@ -178,43 +178,43 @@ static int plain_rx_next(struct ibv_cq_ex *cq)
 	return 0;
 }
 
-static int plain_rx_start(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
+static int fake_verbs_rx_start(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
 {
 	(void)attr;
-	return plain_rx_next(cq);
+	return fake_verbs_rx_next(cq);
 }
 
-static uint32_t plain_byte_len(struct ibv_cq_ex *cq)
+static uint32_t fake_verbs_byte_len(struct ibv_cq_ex *cq)
 {
 	(void)cq;
 	return plain.received[(plain.received_from - 1) % DUE].len;
 }
 
-static unsigned plain_wc_flags(struct ibv_cq_ex *cq)
+static unsigned fake_verbs_wc_flags(struct ibv_cq_ex *cq)
 {
 	(void)cq;
 	return plain.received[(plain.received_from - 1) % DUE].flags;
 }
 
-static void plain_begin(void)
+static void fake_verbs_begin(void)
 {
 	memset(&plain, 0, sizeof(plain));
-	fake.qp_ex.wr_send = plain_send;
-	fake.qp_ex.wr_send_tso = plain_send_tso;
-	fake.qp_ex.wr_set_sge = plain_set_sge;
-	fake.qp_ex.wr_set_sge_list = plain_set_sge_list;
-	fake.qp_ex.wr_set_inline_data = plain_set_inline;
-	fake.qp_ex.wr_set_inline_data_list = plain_set_inline_list;
-	fake.tx_cq.start_poll = plain_tx_start;
-	fake.tx_cq.next_poll = plain_tx_next;
-	fake.rx_cq.start_poll = plain_rx_start;
-	fake.rx_cq.next_poll = plain_rx_next;
-	fake.rx_cq.read_byte_len = plain_byte_len;
-	fake.rx_cq.read_wc_flags = plain_wc_flags;
-	fake.context.context.ops.post_recv = plain_post_recv;
+	fake.qp_ex.wr_send = fake_verbs_wr_send;
+	fake.qp_ex.wr_send_tso = fake_verbs_wr_send_tso;
+	fake.qp_ex.wr_set_sge = fake_verbs_set_sge;
+	fake.qp_ex.wr_set_sge_list = fake_verbs_set_sge_list;
+	fake.qp_ex.wr_set_inline_data = fake_verbs_set_inline;
+	fake.qp_ex.wr_set_inline_data_list = fake_verbs_set_inline_list;
+	fake.tx_cq.start_poll = fake_verbs_tx_start;
+	fake.tx_cq.next_poll = fake_verbs_tx_next;
+	fake.rx_cq.start_poll = fake_verbs_rx_start;
+	fake.rx_cq.next_poll = fake_verbs_rx_next;
+	fake.rx_cq.read_byte_len = fake_verbs_byte_len;
+	fake.rx_cq.read_wc_flags = fake_verbs_wc_flags;
+	fake.context.context.ops.post_recv = fake_verbs_post_recv;
 }
 
-static bool plain_complete(enum ibv_wc_status status)
+static bool fake_verbs_complete_send(enum ibv_wc_status status)
 {
 	if (plain.asked_from == plain.asked_to)
 		return false;
@@ -223,7 +223,7 @@ static bool plain_complete(enum ibv_wc_status status)
 	return true;
 }
 
-static bool plain_receive(const uint8_t *bytes, uint32_t len, bool checksums_ok, enum ibv_wc_status status)
+static bool fake_verbs_receive_frame(const uint8_t *bytes, uint32_t len, bool checksums_ok, enum ibv_wc_status status)
 {
 	const uint32_t frame = 1u << fake.arena->frame_shift;
 	uint64_t id;
@@ -249,7 +249,7 @@ static bool plain_receive(const uint8_t *bytes, uint32_t len, bool checksums_ok,
 
 static uint64_t drawn;
 
-static uint32_t draw(uint32_t below)
+static uint32_t random_number_less_than(uint32_t below)
 {
 	drawn ^= drawn << 13;
 	drawn ^= drawn >> 7;
@@ -259,39 +259,40 @@ static uint32_t draw(uint32_t below)
 
 static struct vma_nic_seg draw_seg(uint32_t least, uint32_t most)
 {
-	struct vma_nic_seg seg = {.len = least + draw(most - least + 1)};
+	struct vma_nic_seg seg = {.len = least + random_number_less_than(most - least + 1)};
 	uint8_t *frame;
 
 	assert_int_equal(vma_bufpool_get(fake.tx_pool, &seg.buf, 1), 1);
-	seg.off = draw(2048 - seg.len + 1);
+	seg.off = random_number_less_than(2048 - seg.len + 1);
 	frame = (uint8_t *)vma_buf_frame(fake.arena, seg.buf) + seg.off;
 	for (uint32_t i = 0; i < seg.len; i++)
-		frame[i] = (uint8_t)draw(256);
+		frame[i] = (uint8_t)random_number_less_than(256);
 	return seg;
 }
 
 static unsigned draw_packet(struct vma_nic_seg *segs)
 {
-	const unsigned kind = draw(10);
+	const unsigned kind = random_number_less_than(10);
 	unsigned n = 1;
 
 	if (kind < 7) {
-		segs[0] = draw(3) == 0 ? draw_seg(14, 30) : draw_seg(14, draw(2) ? 1514 : 220);
+		segs[0] = random_number_less_than(3) == 0 ? draw_seg(14, 30)
+		                                          : draw_seg(14, random_number_less_than(2) ? 1514 : 220);
 	} else if (kind < 9) {
-		n = 2 + draw(3);
+		n = 2 + random_number_less_than(3);
 		for (unsigned i = 0; i < n; i++)
-			segs[i] = i + 1 < n && draw(2) ? draw_seg(1, 60) : draw_seg(14, 370);
+			segs[i] = i + 1 < n && random_number_less_than(2) ? draw_seg(1, 60) : draw_seg(14, 370);
 	} else {
-		n = 1 + draw(5);
+		n = 1 + random_number_less_than(5);
 		for (unsigned i = 0; i < n; i++)
 			segs[i] = draw_seg(200, 2000);
-		segs[0].hdr_len = (uint16_t)(14 + draw(115));
-		segs[0].mss = (uint16_t)(1 + draw(1460));
+		segs[0].hdr_len = (uint16_t)(14 + random_number_less_than(115));
+		segs[0].mss = (uint16_t)(1 + random_number_less_than(1460));
 		segs[0].flags = VMA_NIC_SEG_TSO;
 	}
 	for (unsigned i = 0; i + 1 < n; i++)
 		segs[i].flags |= VMA_NIC_SEG_MORE;
-	segs[0].flags |= draw(2) ? VMA_NIC_SEG_CSUM : 0;
+	segs[0].flags |= random_number_less_than(2) ? VMA_NIC_SEG_CSUM : 0;
 	return n;
 }
 
@@ -303,7 +304,7 @@ static void step_send(unsigned packets)
 	while (packets-- > 0)
 		n += draw_packet(segs + n);
 	taken = vma_nic_tx(&qp->base, segs, n);
-	note(taken);
+	trace_value(taken);
 	for (; taken < n; taken++)
 		vma_buf_put(fake.arena, segs[taken].buf);
 }
@@ -313,23 +314,23 @@ static void step_kick(void)
 	const int rc = vma_nic_kick(&qp->base);
 
 	if (world == BY_RINGS) {
-		model_take_sends();
+		mlx5_model_take_sends();
 		for (uint32_t i = 0; i < model.sent_n; i++) {
-			const struct model_frame *frame = &model.sent[i];
+			const struct mlx5_model_sent_frame *frame = &model.sent[i];
 
-			note_frame(frame->bytes, frame->len, frame->checksum, frame->mss, frame->header);
+			trace_frame(frame->bytes, frame->len, frame->checksum, frame->mss, frame->header);
 			free(frame->bytes);
 		}
 		model.sent_n = 0;
 	}
-	note((uint64_t)rc);
+	trace_value((uint64_t)rc);
 }
 
 static void step_complete(unsigned n, bool fails)
 {
 	for (; n > 0; n--)
-		note(world == BY_RINGS ? model_complete(fails ? MLX5_CQE_SYNDROME_LOCAL_PROT_ERR : 0)
-		                       : plain_complete(fails ? IBV_WC_LOC_PROT_ERR : IBV_WC_SUCCESS));
+		trace_value(world == BY_RINGS ? mlx5_model_complete_send(fails ? MLX5_CQE_SYNDROME_LOCAL_PROT_ERR : 0)
+		                              : fake_verbs_complete_send(fails ? IBV_WC_LOC_PROT_ERR : IBV_WC_SUCCESS));
 }
 
 static void step_reap(unsigned n)
@@ -337,7 +338,7 @@ static void step_reap(unsigned n)
 	struct vma_buf *bufs[64];
 	const unsigned got = vma_nic_reap_tx(&qp->base, bufs, n);
 
-	note(got);
+	trace_value(got);
 	vma_buf_put_burst(fake.arena, bufs, got);
 }
 
@@ -348,26 +349,26 @@ static void step_post(unsigned n)
 
 	assert_int_equal(vma_bufpool_get(fake.rx_pool, bufs, n), n);
 	taken = vma_nic_post_rx(&qp->base, bufs, n);
-	note(taken);
+	trace_value(taken);
 	vma_buf_put_burst(fake.arena, bufs + taken, n - taken);
 }
 
 static void step_receive(void)
 {
 	static uint8_t bytes[3 * 2048];
-	const uint32_t len = 1 + draw(draw(2) ? qp->rx_bufs * 2048 : 100);
-	const bool checksums_ok = draw(4) != 0;
+	const uint32_t len = 1 + random_number_less_than(random_number_less_than(2) ? qp->rx_bufs * 2048 : 100);
+	const bool checksums_ok = random_number_less_than(4) != 0;
 
 	for (uint32_t i = 0; i < len; i++)
-		bytes[i] = (uint8_t)draw(256);
-	note(world == BY_RINGS ? model_receive(bytes, len, checksums_ok, 0)
-	                       : plain_receive(bytes, len, checksums_ok, IBV_WC_SUCCESS));
+		bytes[i] = (uint8_t)random_number_less_than(256);
+	trace_value(world == BY_RINGS ? mlx5_model_receive_frame(bytes, len, checksums_ok, 0)
+	                              : fake_verbs_receive_frame(bytes, len, checksums_ok, IBV_WC_SUCCESS));
 }
 
 static void step_fail_receive(void)
 {
-	note(world == BY_RINGS ? model_fail_receive(MLX5_CQE_SYNDROME_LOCAL_PROT_ERR)
-	                       : plain_receive(NULL, 0, false, IBV_WC_LOC_PROT_ERR));
+	trace_value(world == BY_RINGS ? mlx5_model_fail_receive(MLX5_CQE_SYNDROME_LOCAL_PROT_ERR)
+	                              : fake_verbs_receive_frame(NULL, 0, false, IBV_WC_LOC_PROT_ERR));
 }
 
 static void step_poll(unsigned n)
@@ -375,11 +376,11 @@ static void step_poll(unsigned n)
 	struct vma_buf *bufs[64];
 	const unsigned got = vma_nic_poll_rx(&qp->base, bufs, n);
 
-	note(got);
+	trace_value(got);
 	for (unsigned i = 0; i < got; i++) {
-		note(bufs[i]->len);
-		note(bufs[i]->flags);
-		note_bytes(vma_buf_data(fake.arena, bufs[i]), bufs[i]->len);
+		trace_value(bufs[i]->len);
+		trace_value(bufs[i]->flags);
+		trace_bytes(vma_buf_data(fake.arena, bufs[i]), bufs[i]->len);
 	}
 	if (world == BY_RINGS && got < n)
 		assert_true(vma_nic_rx_is_empty(&qp->base));
@@ -388,14 +389,14 @@ static void step_poll(unsigned n)
 
 static void one_step(void)
 {
-	uint32_t at = draw(100);
+	uint32_t at = random_number_less_than(100);
 	enum step step = 0;
 
-	for (; at >= weight[step]; step++)
-		at -= weight[step];
+	for (; at >= step_weights[step]; step++)
+		at -= step_weights[step];
 	switch (step) {
 	case SEND:
-		step_send(1 + draw(6));
+		step_send(1 + random_number_less_than(6));
 		break;
 	case SEND_ONE:
 		step_send(1);
@@ -405,16 +406,16 @@ static void one_step(void)
 		step_kick();
 		break;
 	case COMPLETE:
-		step_complete(1 + draw(3), false);
+		step_complete(1 + random_number_less_than(3), false);
 		break;
 	case FAIL_SEND:
 		step_complete(1, true);
 		break;
 	case REAP:
-		step_reap(1 + draw(64));
+		step_reap(1 + random_number_less_than(64));
 		break;
 	case POST:
-		step_post(draw(3) ? 1 : 1 + draw(40));
+		step_post(random_number_less_than(3) ? 1 : 1 + random_number_less_than(40));
 		break;
 	case RECEIVE:
 		step_receive();
@@ -423,35 +424,35 @@ static void one_step(void)
 		step_fail_receive();
 		break;
 	default:
-		step_poll(1 + draw(20));
+		step_poll(1 + random_number_less_than(20));
 	}
 }
 
-static void note_counts(void)
+static void trace_qp_counters(void)
 {
 	const struct vma_stats_nic *stats = qp->stats;
 
-	note(vma_stats_read(&stats->tx_frames));
-	note(vma_stats_read(&stats->tx_bytes));
-	note(vma_stats_read(&stats->tx_errors));
-	note(vma_stats_read(&stats->kicks));
-	note(vma_stats_read(&stats->completions));
-	note(vma_stats_read(&stats->rx_frames));
-	note(vma_stats_read(&stats->rx_bytes));
-	note(vma_stats_read(&stats->rx_errors));
-	note(vma_stats_read(&stats->fill_posted));
-	note(qp->rx_with_nic);
+	trace_value(vma_stats_read(&stats->tx_frames));
+	trace_value(vma_stats_read(&stats->tx_bytes));
+	trace_value(vma_stats_read(&stats->tx_errors));
+	trace_value(vma_stats_read(&stats->kicks));
+	trace_value(vma_stats_read(&stats->completions));
+	trace_value(vma_stats_read(&stats->rx_frames));
+	trace_value(vma_stats_read(&stats->rx_bytes));
+	trace_value(vma_stats_read(&stats->rx_errors));
+	trace_value(vma_stats_read(&stats->fill_posted));
+	trace_value(qp->rx_with_nic);
 }
 
-static void live(enum world which, const struct setting *setting, uint64_t seed, unsigned steps)
+static void run_steps_by_path(enum world which, const struct setting *setting, uint64_t seed, unsigned steps)
 {
 	world = which;
 	trace = &traces[which];
 	trace->n = 0;
 	drawn = seed;
-	model_detach();
+	mlx5_model_detach();
 	qp = fake_provider_begin(setting->batching, setting->inline_max);
-	plain_begin();
+	fake_verbs_begin();
 	fake.nic.wake_fd = -1;
 	fake.nic.base.info.caps |= VMA_NIC_CAP_SG | VMA_NIC_CAP_TSO;
 	fake.nic.base.info.tso_max_bytes = 65536;
@@ -461,7 +462,7 @@ static void live(enum world which, const struct setting *setting, uint64_t seed,
 	qp->base.rx_depth = DEPTH - DEPTH % setting->rx_bufs;
 	atomic_store(&qp->broken, true);
 	if (which == BY_RINGS)
-		model_begin(&setting->card);
+		mlx5_model_begin(&setting->card);
 	else
 		verbs_data_init(qp);
 	for (unsigned i = 0; i < steps; i++)
@@ -470,7 +471,7 @@ static void live(enum world which, const struct setting *setting, uint64_t seed,
 	step_complete(DEPTH, false);
 	step_reap(64);
 	step_poll(64);
-	note_counts();
+	trace_qp_counters();
 	assert_false(mlx5_has_failed(&qp->queue));
 }
 
@@ -491,8 +492,8 @@ static void test_rings_do_what_libibverbs_does(void **state)
 		for (uint64_t seed = first; seed < end; seed++) {
 			size_t at = 0;
 
-			live(BY_LIBIBVERBS, &settings[i], seed * 0x9e3779b97f4a7c15u, steps);
-			live(BY_RINGS, &settings[i], seed * 0x9e3779b97f4a7c15u, steps);
+			run_steps_by_path(BY_LIBIBVERBS, &settings[i], seed * 0x9e3779b97f4a7c15u, steps);
+			run_steps_by_path(BY_RINGS, &settings[i], seed * 0x9e3779b97f4a7c15u, steps);
 			while (at < traces[0].n && at < traces[1].n && traces[0].bytes[at] == traces[1].bytes[at])
 				at++;
 			if (at != traces[0].n || at != traces[1].n)
@@ -500,7 +501,7 @@ static void test_rings_do_what_libibverbs_does(void **state)
 				         (unsigned)seed, at, traces[0].n, traces[1].n);
 			assert_true(at > (size_t)steps * 100); /* packets did move */
 		}
-	model_detach();
+	mlx5_model_detach();
 	fake_provider_end();
 	free(traces[0].bytes);
 	free(traces[1].bytes);

@@ -27,14 +27,14 @@ static uint16_t surviving_connection_port; /* of a connection that has a flow ag
 
 /* ---- in place of owner/owner.c, owner/flows.c, owner/minisocks.c and owner/probe.c ---- */
 
-static unsigned cuts; /* minisocks that waited, and do no longer */
+static unsigned minisocks_cut_n; /* minisocks that waited, and do no longer */
 
 void owner_minisocks_cut(struct owner_minisocks *of, const struct vma_flow_key *key, uint64_t now)
 {
 	(void)of;
 	(void)key;
 	(void)now;
-	cuts++;
+	minisocks_cut_n++;
 }
 
 static bool fake_minisock_has_ended;
@@ -106,7 +106,7 @@ static int setup(void **state)
 	memset(&probes, 0, sizeof(probes));
 	surviving_connection_port = 0;
 	fake_minisock_has_ended = false;
-	cuts = 0;
+	minisocks_cut_n = 0;
 	now_ns = 1000 * MS;
 	return 0;
 }
@@ -159,7 +159,7 @@ static void test_who_left_alive_has_two_seconds_to_come_back(void **state)
 	resets_tick_after(1 * MS);
 	assert_int_equal(probes.syns, 1);
 	assert_int_equal(probes.last_port, 1001);
-	assert_int_equal(cuts, 1); /* from now on its minisock speaks */
+	assert_int_equal(minisocks_cut_n, 1); /* from now on its minisock speaks */
 	resets_tick_after(600 * MS);
 	assert_int_equal(probes.acks, 2);
 	assert_int_equal(owner.resets.count, 0);
@@ -186,11 +186,11 @@ static void test_a_listener_that_left_is_cut_when_it_dies_and_nobody_is_probed(v
 	(void)state;
 	add_test_reset(0, false);
 	owner_resets_process_died(&owner, 0);
-	assert_int_equal(cuts, 1);
+	assert_int_equal(minisocks_cut_n, 1);
 	assert_int_equal(owner.resets.count, 0);
 	add_test_reset(0, false);
 	resets_tick_after(2000 * MS); /* its process lives: the kernel's socket is what listens */
-	assert_int_equal(cuts, 1);
+	assert_int_equal(minisocks_cut_n, 1);
 	assert_int_equal(owner.resets.count, 0);
 	assert_int_equal(probes.syns + probes.acks, 0);
 }

@@ -13,7 +13,7 @@
 #include "fake_prog.h"
 #include "../xdp/shared.h"
 
-enum { MINE, MINE_TOO, ALSO_MINE, ANOTHERS, SLOTS };
+enum { MINE, SHADOW_OWNER_SECOND_SLOT, SHADOW_OWNER_THIRD_SLOT, OTHER_PROCESS_SLOT, SLOTS };
 
 static struct xdp_owner owner;
 static struct vma_flow_rule rule;
@@ -43,7 +43,7 @@ static int setup(void **state)
 	owner.shared = shared;
 	for (uint32_t slot = 0; slot < SLOTS; slot++) {
 		owner.slot[slot].state = SLOT_RENTED;
-		owner_set_process_of_slot(&owner, slot, slot == ANOTHERS ? 200 : 100);
+		owner_set_process_of_slot(&owner, slot, slot == OTHER_PROCESS_SLOT ? 200 : 100);
 	}
 	shadow = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	assert_int_equal(bind(shadow, (struct sockaddr *)&address, len), 0);
@@ -102,11 +102,11 @@ static void test_two_slots_of_a_process_have_half_each(void **state)
 	(void)state;
 	add(MINE);
 	assert_int_equal(slot_bucket_share(MINE), XDP_GROUP_BUCKETS);
-	add(MINE_TOO);
+	add(SHADOW_OWNER_SECOND_SLOT);
 	assert_int_equal(slot_bucket_share(MINE), XDP_GROUP_BUCKETS / 2);
-	assert_int_equal(slot_bucket_share(MINE_TOO), XDP_GROUP_BUCKETS / 2);
-	add(ALSO_MINE);
-	assert_true(slot_bucket_share(ALSO_MINE) >= XDP_GROUP_BUCKETS / 3);
+	assert_int_equal(slot_bucket_share(SHADOW_OWNER_SECOND_SLOT), XDP_GROUP_BUCKETS / 2);
+	add(SHADOW_OWNER_THIRD_SLOT);
+	assert_true(slot_bucket_share(SHADOW_OWNER_THIRD_SLOT) >= XDP_GROUP_BUCKETS / 3);
 	assert_int_equal(owner.flows, 1);
 }
 
@@ -114,14 +114,14 @@ static void test_a_slot_that_leaves_gives_its_share_to_the_others(void **state)
 {
 	(void)state;
 	add(MINE);
-	add(MINE_TOO);
+	add(SHADOW_OWNER_SECOND_SLOT);
 	assert_int_equal(xdp_owner_flow_del(&owner, MINE, &rule.key), 0);
-	assert_int_equal(slot_bucket_share(MINE_TOO), XDP_GROUP_BUCKETS);
+	assert_int_equal(slot_bucket_share(SHADOW_OWNER_SECOND_SLOT), XDP_GROUP_BUCKETS);
 	assert_int_equal(owner.slot[MINE].flows, 0);
-	assert_int_equal(owner.slot[MINE_TOO].flows, 1);
+	assert_int_equal(owner.slot[SHADOW_OWNER_SECOND_SLOT].flows, 1);
 	assert_int_equal(xdp_owner_flow_del(&owner, MINE, &rule.key), -ENOENT);
 	add(MINE);
-	owner_end_flows_of_slot(&owner, MINE_TOO, true); /* it dies */
+	owner_end_flows_of_slot(&owner, SHADOW_OWNER_SECOND_SLOT, true); /* it dies */
 	assert_int_equal(slot_bucket_share(MINE), XDP_GROUP_BUCKETS);
 	assert_int_equal(xdp_owner_flow_del(&owner, MINE, &rule.key), 0);
 	assert_int_equal(fake_prog_find_entry(&rule.key), -1);
@@ -131,16 +131,16 @@ static void test_another_process_has_it_taken_from_all(void **state)
 {
 	(void)state;
 	add(MINE);
-	add(MINE_TOO);
-	assert_int_equal(xdp_owner_flow_add(&owner, ANOTHERS, &rule), -EADDRINUSE);
+	add(SHADOW_OWNER_SECOND_SLOT);
+	assert_int_equal(xdp_owner_flow_add(&owner, OTHER_PROCESS_SLOT, &rule), -EADDRINUSE);
 	assert_int_equal(fake_prog_find_entry(&rule.key), -1);
 	owner_report_revoked_flows(&owner, on_revoked, NULL);
-	assert_int_equal(revoked_slots, 1u << MINE | 1u << MINE_TOO);
+	assert_int_equal(revoked_slots, 1u << MINE | 1u << SHADOW_OWNER_SECOND_SLOT);
 	assert_int_equal(xdp_owner_flow_add(&owner, MINE, &rule), -EADDRINUSE); /* the other waits for it, too */
-	owner_flow_waiters_remove_of_slot(&owner, ANOTHERS);
+	owner_flow_waiters_remove_of_slot(&owner, OTHER_PROCESS_SLOT);
 	add(MINE); /* what its own other slot waits for is no reason */
-	add(MINE_TOO);
-	assert_int_equal(slot_bucket_share(MINE_TOO), XDP_GROUP_BUCKETS / 2);
+	add(SHADOW_OWNER_SECOND_SLOT);
+	assert_int_equal(slot_bucket_share(SHADOW_OWNER_SECOND_SLOT), XDP_GROUP_BUCKETS / 2);
 }
 
 static void test_without_the_flag_queue_pairs_contend(void **state)
@@ -148,7 +148,7 @@ static void test_without_the_flag_queue_pairs_contend(void **state)
 	(void)state;
 	add(MINE);
 	rule.flags = 0;
-	assert_int_equal(xdp_owner_flow_add(&owner, MINE_TOO, &rule), -EADDRINUSE);
+	assert_int_equal(xdp_owner_flow_add(&owner, SHADOW_OWNER_SECOND_SLOT, &rule), -EADDRINUSE);
 	assert_int_equal(fake_prog_find_entry(&rule.key), -1);
 	owner_report_revoked_flows(&owner, on_revoked, NULL);
 }
@@ -158,13 +158,13 @@ static void test_what_several_slots_have_does_not_move(void **state)
 {
 	(void)state;
 	add(MINE);
-	add(MINE_TOO);
-	assert_int_equal(xdp_owner_flow_move(&owner, MINE, ALSO_MINE, &rule.key), -EBUSY);
-	assert_int_equal(slot_bucket_share(ALSO_MINE), 0);
+	add(SHADOW_OWNER_SECOND_SLOT);
+	assert_int_equal(xdp_owner_flow_move(&owner, MINE, SHADOW_OWNER_THIRD_SLOT, &rule.key), -EBUSY);
+	assert_int_equal(slot_bucket_share(SHADOW_OWNER_THIRD_SLOT), 0);
 	assert_int_equal(slot_bucket_share(MINE), XDP_GROUP_BUCKETS / 2);
-	assert_int_equal(owner.slot[ALSO_MINE].flows, 0);
+	assert_int_equal(owner.slot[SHADOW_OWNER_THIRD_SLOT].flows, 0);
 	owner_end_flows_of_slot(&owner, MINE, true);
-	owner_end_flows_of_slot(&owner, MINE_TOO, true);
+	owner_end_flows_of_slot(&owner, SHADOW_OWNER_SECOND_SLOT, true);
 	assert_int_equal(fake_prog_find_entry(&rule.key), -1);
 }
 
@@ -172,13 +172,13 @@ static void test_processes_are_counted_and_not_their_slots(void **state)
 {
 	(void)state;
 	assert_int_equal(atomic_load(&shared->tenants), 2);
-	owner.slot[ANOTHERS].state = SLOT_FREE;
+	owner.slot[OTHER_PROCESS_SLOT].state = SLOT_FREE;
 	owner_count_client_processes(&owner);
 	assert_int_equal(atomic_load(&shared->tenants), 1);
 	owner_set_process_of_slot(&owner, MINE, 0); /* without a number each slot is one of its own */
-	owner_set_process_of_slot(&owner, MINE_TOO, 0);
+	owner_set_process_of_slot(&owner, SHADOW_OWNER_SECOND_SLOT, 0);
 	assert_int_equal(atomic_load(&shared->tenants), 3);
-	assert_false(owner_same_process(&owner, MINE, MINE_TOO));
+	assert_false(owner_same_process(&owner, MINE, SHADOW_OWNER_SECOND_SLOT));
 }
 
 static void test_a_new_owner_finds_the_slots_in_the_buckets(void **state)
@@ -187,11 +187,13 @@ static void test_a_new_owner_finds_the_slots_in_the_buckets(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < XDP_GROUP_BUCKETS; i++)
-		prog.groups[number].slot[i] = i % 2 ? MINE_TOO : ALSO_MINE;
-	add(MINE_TOO);
-	owner_spread_adopt(&owner, owner_find_listener_flow(&owner, &rule.key), number, 1u << MINE | 1u << MINE_TOO);
-	assert_true(owner_flow_has_slot(owner_find_listener_flow(&owner, &rule.key), MINE_TOO));
-	assert_false(owner_flow_has_slot(owner_find_listener_flow(&owner, &rule.key), ALSO_MINE)); /* it has gone */
+		prog.groups[number].slot[i] = i % 2 ? SHADOW_OWNER_SECOND_SLOT : SHADOW_OWNER_THIRD_SLOT;
+	add(SHADOW_OWNER_SECOND_SLOT);
+	owner_spread_adopt(&owner, owner_find_listener_flow(&owner, &rule.key), number,
+	                   1u << MINE | 1u << SHADOW_OWNER_SECOND_SLOT);
+	assert_true(owner_flow_has_slot(owner_find_listener_flow(&owner, &rule.key), SHADOW_OWNER_SECOND_SLOT));
+	assert_false(owner_flow_has_slot(owner_find_listener_flow(&owner, &rule.key),
+	                                 SHADOW_OWNER_THIRD_SLOT)); /* it has gone */
 	assert_int_equal(owner.group_used[number], 1);
 }
 

@@ -355,7 +355,7 @@ static void test_a_lost_queue_pair_does_nothing(void **state)
 	assert_int_equal(fake.sends, 1);
 }
 
-static void wipe_as_in_child(void)
+static void wipe_memory_not_inherited_by_fork(void)
 {
 	memset(qp->sent, 0, FAKE_DEPTH * sizeof(struct verbs_send_segment));
 	memset((void *)fake.lkeys, 0, FAKE_LKEYS_BYTES);
@@ -372,7 +372,7 @@ static void test_a_child_does_nothing_with_what_its_parent_has_queued(void **sta
 	pid = fork();
 	if (pid == 0) {
 		if (!fake.is_wiped) /* by the kernel: as child_give_up does it then */
-			wipe_as_in_child();
+			wipe_memory_not_inherited_by_fork();
 		_exit(lost_qp_calls_do_nothing() ? 0 : 1);
 	}
 	assert_int_equal(waitpid(pid, &status, 0), pid);

@@ -37,7 +37,7 @@ static bool fails(void)
 	return true;
 }
 
-static void *object(size_t size)
+static void *provider_alloc_object(size_t size)
 {
 	if (fails())
 		return NULL;
@@ -45,7 +45,7 @@ static void *object(size_t size)
 	return calloc(1, size);
 }
 
-static int object_end(void *memory)
+static int provider_free_object(void *memory)
 {
 	provider.alive--;
 	free(memory);
@@ -131,7 +131,7 @@ static int fake_close_device(struct ibv_context *context)
 
 static struct ibv_pd *fake_alloc_pd(struct ibv_context *context)
 {
-	struct ibv_pd *pd = object(sizeof(*pd));
+	struct ibv_pd *pd = provider_alloc_object(sizeof(*pd));
 
 	if (pd != NULL)
 		pd->context = context;
@@ -140,12 +140,12 @@ static struct ibv_pd *fake_alloc_pd(struct ibv_context *context)
 
 static int fake_dealloc_pd(struct ibv_pd *pd)
 {
-	return object_end(pd);
+	return provider_free_object(pd);
 }
 
 static struct ibv_td *fake_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr)
 {
-	struct ibv_td *td = object(sizeof(*td));
+	struct ibv_td *td = provider_alloc_object(sizeof(*td));
 
 	(void)attr;
 	if (td != NULL)
@@ -155,7 +155,7 @@ static struct ibv_td *fake_alloc_td(struct ibv_context *context, struct ibv_td_i
 
 static int fake_dealloc_td(struct ibv_td *td)
 {
-	return object_end(td);
+	return provider_free_object(td);
 }
 
 static struct ibv_pd *fake_alloc_parent_domain(struct ibv_context *context, struct ibv_parent_domain_init_attr *attr)
@@ -166,7 +166,7 @@ static struct ibv_pd *fake_alloc_parent_domain(struct ibv_context *context, stru
 
 static struct ibv_comp_channel *fake_create_channel(struct ibv_context *context)
 {
-	struct ibv_comp_channel *channel = object(sizeof(*channel));
+	struct ibv_comp_channel *channel = provider_alloc_object(sizeof(*channel));
 
 	if (channel != NULL) {
 		channel->context = context;
@@ -178,34 +178,34 @@ static struct ibv_comp_channel *fake_create_channel(struct ibv_context *context)
 static int fake_destroy_channel(struct ibv_comp_channel *channel)
 {
 	close(channel->fd);
-	return object_end(channel);
+	return provider_free_object(channel);
 }
 
 static struct ibv_cq *fake_create_cq(struct ibv_context *context, int entries, void *cq_context,
                                      struct ibv_comp_channel *channel, int vector)
 {
 	(void)context, (void)entries, (void)cq_context, (void)channel, (void)vector;
-	return object(sizeof(struct ibv_cq));
+	return provider_alloc_object(sizeof(struct ibv_cq));
 }
 
 static struct ibv_cq_ex *fake_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr)
 {
 	(void)context, (void)attr;
-	return object(sizeof(struct ibv_cq_ex));
+	return provider_alloc_object(sizeof(struct ibv_cq_ex));
 }
 
 static int fake_destroy_cq(struct ibv_cq *cq)
 {
-	return object_end(cq);
+	return provider_free_object(cq);
 }
 
-static struct ibv_qp *qp_made(struct ibv_context *context, const struct ibv_qp_init_attr_ex *attr)
+static struct ibv_qp *provider_make_qp(struct ibv_context *context, const struct ibv_qp_init_attr_ex *attr)
 {
 	struct ibv_qp *qp = NULL;
 
 	errno = provider.has_no_raw ? EPERM : EINVAL;
 	if (!provider.has_no_raw && attr->cap.max_inline_data <= provider.inline_most)
-		qp = object(sizeof(*qp));
+		qp = provider_alloc_object(sizeof(*qp));
 	if (qp == NULL)
 		return NULL;
 	qp->context = context;
@@ -222,14 +222,14 @@ static struct ibv_qp *fake_create_qp_ex(struct ibv_context *context, struct ibv_
 	errno = EOPNOTSUPP;
 	if ((tso && provider.makes_no_tso) || (posts && provider.makes_no_posts))
 		return NULL;
-	return qp_made(context, attr);
+	return provider_make_qp(context, attr);
 }
 
 static struct ibv_qp *fake_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
 {
 	const struct ibv_qp_init_attr_ex all = {.cap = attr->cap};
 
-	return qp_made(pd->context, &all);
+	return provider_make_qp(pd->context, &all);
 }
 
 static struct ibv_qp_ex *fake_qp_to_ex(struct ibv_qp *qp)
@@ -246,12 +246,12 @@ static int fake_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 
 static int fake_destroy_qp(struct ibv_qp *qp)
 {
-	return object_end(qp);
+	return provider_free_object(qp);
 }
 
 static struct ibv_flow *fake_create_flow(struct ibv_qp *qp, struct ibv_flow_attr *attr)
 {
-	struct ibv_flow *flow = object(sizeof(*flow));
+	struct ibv_flow *flow = provider_alloc_object(sizeof(*flow));
 
 	(void)attr;
 	if (flow != NULL) {
@@ -263,7 +263,7 @@ static struct ibv_flow *fake_create_flow(struct ibv_qp *qp, struct ibv_flow_attr
 
 static int fake_destroy_flow(struct ibv_flow *flow)
 {
-	return object_end(flow);
+	return provider_free_object(flow);
 }
 
 static struct verbs_lib lib = {
@@ -283,11 +283,11 @@ static struct verbs_lib lib = {
         .ibv_modify_qp = fake_modify_qp,
         .ibv_destroy_qp = fake_destroy_qp,
 };
-static bool there_is_no_library;
+static bool libibverbs_is_absent;
 
 const struct verbs_lib *verbs_lib(void)
 {
-	return there_is_no_library ? NULL : &lib;
+	return libibverbs_is_absent ? NULL : &lib;
 }
 
 /* ---- the fixture ---- */
@@ -323,7 +323,7 @@ static int teardown(void **state)
 }
 
 /* Without it the device is not even looked at. */
-static void need_right(void)
+static void skip_without_net_raw(void)
 {
 	if (!verbs_has_capability(CAP_NET_RAW))
 		vma_test_skip("CAP_NET_RAW is missing");
@@ -333,7 +333,7 @@ static struct verbs_device *opened(void)
 {
 	struct verbs_device *device = NULL;
 
-	need_right();
+	skip_without_net_raw();
 	assert_int_equal(verbs_device_open("eth0", &place, 3, &device), 0);
 	assert_int_equal(device->generation, 3);
 	return device;
@@ -377,7 +377,7 @@ static void test_whatever_fails_nothing_is_left_open(void **state)
 	unsigned failed = 0, worked = 0;
 
 	(void)state;
-	need_right();
+	skip_without_net_raw();
 	for (unsigned at = 1;; at++) {
 		struct verbs_device *device = NULL;
 		int rc;
@@ -431,13 +431,13 @@ static void test_a_device_without_right_library_or_name_is_not_opened(void **sta
 	struct verbs_device *device = NULL;
 
 	(void)state;
-	need_right();
+	skip_without_net_raw();
 	provider.is_missing = true;
 	assert_int_equal(verbs_device_open("eth0", &place, 1, &device), -ENODEV);
 	provider.is_missing = false;
-	there_is_no_library = true;
+	libibverbs_is_absent = true;
 	assert_int_equal(verbs_device_open("eth0", &place, 1, &device), -ENODEV);
-	there_is_no_library = false;
+	libibverbs_is_absent = false;
 	provider.has_no_raw = true;
 	assert_int_equal(verbs_device_open("eth0", &place, 1, &device), -EPERM);
 	assert_null(device);

@@ -14,7 +14,7 @@
 #include "fake_provider.h"
 
 static struct verbs_qp *qp, other;
-static unsigned rules, rules_made, refuse_from; /* refuse_from: of the rules that are made, 0: none */
+static unsigned rules, rules_made, first_refused_rule_n; /* first_refused_rule_n: of the rules that are made, 0: none */
 static int refusal;
 
 static struct ibv_flow *make_rule(struct ibv_qp *of, struct ibv_flow_attr *attr)
@@ -22,7 +22,7 @@ static struct ibv_flow *make_rule(struct ibv_qp *of, struct ibv_flow_attr *attr)
 	struct ibv_flow *flow;
 
 	(void)attr;
-	if (refuse_from != 0 && rules_made + 1 >= refuse_from) {
+	if (first_refused_rule_n != 0 && rules_made + 1 >= first_refused_rule_n) {
 		errno = refusal;
 		return NULL;
 	}
@@ -87,7 +87,7 @@ static int begin(void **state)
 	other = (struct verbs_qp){.nic = &fake.nic, .fork_guard = qp->fork_guard, .queue = qp->queue};
 	other.base.nic = &fake.nic.base;
 	other.stats = vma_stats_block_alloc(NULL, VMA_STATS_TYPE_NIC, "other");
-	rules = rules_made = refuse_from = regions = 0;
+	rules = rules_made = first_refused_rule_n = regions = 0;
 	regions_left = UINT32_MAX;
 	region_max = SIZE_MAX;
 	return 0;
@@ -162,14 +162,14 @@ static void test_a_full_card_refuses_and_forgets(void **state)
 {
 	(void)state;
 	assert_int_equal(add(qp, 1), 0);
-	refuse_from = 2;
+	first_refused_rule_n = 2;
 	refusal = ENOMEM;
 	assert_int_equal(add(qp, 2), -ENOSPC);
 	refusal = EINVAL;
 	assert_int_equal(add(qp, 2), -EINVAL);
 	refusal = 0;
 	assert_int_equal(add(qp, 2), -EIO);
-	refuse_from = 0;
+	first_refused_rule_n = 0;
 	assert_int_equal(add(qp, 2), 0);
 	assert_int_equal(rules, 2);
 }
@@ -206,12 +206,12 @@ static void test_a_move_that_fails_changes_nothing(void **state)
 	(void)state;
 	assert_int_equal(add(qp, 1), 0);
 	assert_int_equal(move(&other, 2), -ENOENT);
-	refuse_from = 2;
+	first_refused_rule_n = 2;
 	refusal = EBUSY; /* a card that takes a rule once, whatever its priority */
 	assert_int_equal(move(&other, 1), -EOPNOTSUPP);
 	refusal = EINVAL;
 	assert_int_equal(move(&other, 1), -EINVAL);
-	refuse_from = 0;
+	first_refused_rule_n = 0;
 	atomic_store(&other.base.lost, true);
 	assert_int_equal(move(&other, 1), -EPIPE);
 	assert_int_equal(add(&other, 3), -EPIPE);
@@ -255,7 +255,7 @@ static void test_what_a_new_queue_cannot_have_is_revoked(void **state)
 		assert_int_equal(add(qp, i), 0);
 	verbs_flows_destroy_rules(qp);
 	assert_int_equal(rules, 0);
-	refuse_from = rules_made + 7;
+	first_refused_rule_n = rules_made + 7;
 	refusal = ENOMEM;
 	verbs_flows_restore(qp);
 	assert_int_equal(rules, 6);
@@ -332,17 +332,17 @@ static void test_a_pool_stops_at_the_limit_of_all(void **state)
 
 /* ---- the nic's thread, and what the device tells it ---- */
 
-static struct ibv_async_event events_told[8];
+static struct ibv_async_event reported_async_events[8];
 static _Atomic unsigned events_n, events_taken;
-static _Atomic enum ibv_qp_state state_told;
-static _Atomic unsigned losses;
+static _Atomic enum ibv_qp_state reported_qp_state;
+static _Atomic unsigned qp_lost_events_n;
 
 static int get_async_event(struct ibv_context *context, struct ibv_async_event *event)
 {
 	(void)context;
 	if (events_taken == events_n)
 		return -1;
-	*event = events_told[events_taken++];
+	*event = reported_async_events[events_taken++];
 	return 0;
 }
 
@@ -354,14 +354,15 @@ static void ack_async_event(struct ibv_async_event *event)
 static int query_qp(struct ibv_qp *of, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init)
 {
 	(void)of, (void)mask, (void)init;
-	attr->qp_state = state_told;
+	attr->qp_state = reported_qp_state;
 	return 0;
 }
 
-static void note_loss(struct vma_nic_qp *of, enum vma_nic_event event, const struct vma_flow_key *key, void *arg)
+static void count_qp_lost_event(struct vma_nic_qp *of, enum vma_nic_event event, const struct vma_flow_key *key,
+                                void *arg)
 {
 	(void)key, (void)arg;
-	losses += event == VMA_NIC_EVENT_LOST && of == &qp->base;
+	qp_lost_events_n += event == VMA_NIC_EVENT_LOST && of == &qp->base;
 }
 
 static void thread_begin(void)
@@ -376,9 +377,9 @@ static void thread_begin(void)
 	fake.nic.claims_fd = epoll_create1(EPOLL_CLOEXEC);
 	qp->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	qp->rx_memory = qp->tx_memory = &nothing_wanted;
-	qp->attr.event = note_loss;
-	events_n = events_taken = losses = 0;
-	state_told = IBV_QPS_RTS;
+	qp->attr.event = count_qp_lost_event;
+	events_n = events_taken = qp_lost_events_n = 0;
+	reported_qp_state = IBV_QPS_RTS;
 	assert_int_equal(verbs_thread_start(&fake.nic), 0);
 }
 
@@ -393,20 +394,20 @@ static void thread_end(void)
 	qp->rx_memory = qp->tx_memory = NULL;
 }
 
-static void tell(struct ibv_async_event event)
+static void report_async_event(struct ibv_async_event event)
 {
-	events_told[events_n] = event;
+	reported_async_events[events_n] = event;
 	events_n++;
 	verbs_thread_wake(&fake.nic);
 	while (events_taken != events_n)
 		usleep(1000);
 }
 
-static bool waits_for_loss(void)
+static bool qp_is_lost_within_10s(void)
 {
-	for (int i = 0; i < 10000 && losses == 0; i++)
+	for (int i = 0; i < 10000 && qp_lost_events_n == 0; i++)
 		usleep(1000);
-	return losses != 0 && vma_nic_qp_lost(&qp->base);
+	return qp_lost_events_n != 0 && vma_nic_qp_lost(&qp->base);
 }
 
 static void test_an_error_of_a_completion_queue_is_its_queue_pairs_loss(void **state)
@@ -416,11 +417,11 @@ static void test_an_error_of_a_completion_queue_is_its_queue_pairs_loss(void **s
 	(void)state;
 	qp->queue.rx_cq = &cq;
 	thread_begin();
-	tell((struct ibv_async_event){.event_type = IBV_EVENT_PORT_ACTIVE});
-	tell((struct ibv_async_event){.event_type = IBV_EVENT_CQ_ERR, .element.cq = &stranger});
-	assert_int_equal(losses, 0);
-	tell((struct ibv_async_event){.event_type = IBV_EVENT_CQ_ERR, .element.cq = &cq});
-	assert_true(waits_for_loss());
+	report_async_event((struct ibv_async_event){.event_type = IBV_EVENT_PORT_ACTIVE});
+	report_async_event((struct ibv_async_event){.event_type = IBV_EVENT_CQ_ERR, .element.cq = &stranger});
+	assert_int_equal(qp_lost_events_n, 0);
+	report_async_event((struct ibv_async_event){.event_type = IBV_EVENT_CQ_ERR, .element.cq = &cq});
+	assert_true(qp_is_lost_within_10s());
 	thread_end();
 }
 
@@ -431,22 +432,22 @@ static void test_a_failed_packet_is_no_loss_while_its_queue_goes_on(void **state
 	verbs_qp_note_maybe_broken(qp);
 	while (atomic_load(&qp->broken))
 		usleep(1000);
-	tell((struct ibv_async_event){.event_type = IBV_EVENT_PORT_ACTIVE}); /* the look is over */
-	assert_int_equal(losses, 0);
-	state_told = IBV_QPS_ERR;
+	report_async_event((struct ibv_async_event){.event_type = IBV_EVENT_PORT_ACTIVE}); /* the look is over */
+	assert_int_equal(qp_lost_events_n, 0);
+	reported_qp_state = IBV_QPS_ERR;
 	verbs_qp_note_maybe_broken(qp);
-	assert_true(waits_for_loss());
+	assert_true(qp_is_lost_within_10s());
 	thread_end();
 }
 
 /* ---- calls of the backend that need no device ---- */
 
-static struct ibv_modify_cq_attr moderated;
+static struct ibv_modify_cq_attr moderation_set_last;
 
 static int modify_cq(struct ibv_cq *cq, struct ibv_modify_cq_attr *attr)
 {
 	(void)cq;
-	moderated = *attr;
+	moderation_set_last = *attr;
 	return 0;
 }
 
@@ -459,11 +460,11 @@ static void test_moderation_is_as_much_as_the_call_has_room_for(void **state)
 	fake.context.modify_cq = modify_cq;
 	qp->queue.rx_cq = &cq;
 	assert_int_equal(vma_nic_verbs_ops.moderate(&qp->base, 16, 50), 0);
-	assert_int_equal(moderated.moderate.cq_count, 16);
-	assert_int_equal(moderated.moderate.cq_period, 50);
+	assert_int_equal(moderation_set_last.moderate.cq_count, 16);
+	assert_int_equal(moderation_set_last.moderate.cq_period, 50);
 	assert_int_equal(vma_nic_verbs_ops.moderate(&qp->base, 100000, 70000), 0);
-	assert_int_equal(moderated.moderate.cq_count, UINT16_MAX);
-	assert_int_equal(moderated.moderate.cq_period, UINT16_MAX);
+	assert_int_equal(moderation_set_last.moderate.cq_count, UINT16_MAX);
+	assert_int_equal(moderation_set_last.moderate.cq_period, UINT16_MAX);
 }
 
 static void test_a_look_at_an_interface_without_device_finds_none(void **state)

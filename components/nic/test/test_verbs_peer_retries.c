@@ -1,6 +1,6 @@
 /*
- * What a nic tells vmad of its connections (verbs/peers.c), with a vmad that the test plays: how often one is asked that
- * does not read, or lets nobody in.
+ * What a nic tells vmad of its connections (verbs/peers.c), with a vmad that the test plays: how often one is asked
+ * that does not read, or lets nobody in.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -15,7 +15,7 @@
 
 static struct vmad_client *const vmad = (struct vmad_client *)&vmad;
 static int begin_result;
-static bool has_room;
+static bool metrics_has_room_for;
 static unsigned begins, adds, forgets;
 
 int vmad_watch_right(unsigned ifindex, const char *ifname)
@@ -46,14 +46,14 @@ int vmad_watch_fd(const struct vmad_client *client)
 bool vmad_watch_add(struct vmad_client *client, const struct vma_flow_key *key)
 {
 	(void)client, (void)key;
-	adds += has_room;
-	return has_room;
+	adds += metrics_has_room_for;
+	return metrics_has_room_for;
 }
 
 bool vmad_watch_del(struct vmad_client *client, const struct vma_flow_key *key)
 {
 	(void)client, (void)key;
-	return has_room;
+	return metrics_has_room_for;
 }
 
 int vmad_watch_export(struct vmad_client *client, const struct vma_flow_minisock *minisocks, unsigned n)
@@ -65,8 +65,8 @@ int vmad_watch_export(struct vmad_client *client, const struct vma_flow_minisock
 bool vmad_watch_forget(struct vmad_client *client)
 {
 	(void)client;
-	forgets += has_room;
-	return has_room;
+	forgets += metrics_has_room_for;
+	return metrics_has_room_for;
 }
 
 /* ---- the fixture: a nic with two connections ---- */
@@ -89,7 +89,7 @@ static int setup(void **state)
 		                                            .local_port_be = htons(80),
 		                                            .peer_port_be = htons((uint16_t)(9000 + i))}};
 	begin_result = 0;
-	has_room = true;
+	metrics_has_room_for = true;
 	begins = adds = forgets = 0;
 	verbs_peers_init(&nic, false);
 	return 0;
@@ -98,7 +98,7 @@ static int setup(void **state)
 static int teardown(void **state)
 {
 	(void)state;
-	has_room = true;
+	metrics_has_room_for = true;
 	verbs_peers_fini(&nic);
 	pthread_mutex_destroy(&nic.lock);
 	return 0;
@@ -118,19 +118,19 @@ static void test_a_vmad_that_does_not_read_is_asked_less_and_less_often(void **s
 	static const int pauses_ms[] = {5, 10, 20, 40, 80, 160, 250, 250};
 
 	(void)state;
-	has_room = false;
+	metrics_has_room_for = false;
 	add(&flows[0]);
 	for (size_t i = 0; i < sizeof(pauses_ms) / sizeof(pauses_ms[0]); i++)
 		assert_int_equal(verbs_peers_follow(&nic), pauses_ms[i]);
 	assert_int_equal(begins, 1);
-	has_room = true;
+	metrics_has_room_for = true;
 	assert_int_equal(verbs_peers_follow(&nic), -1);
 	assert_int_equal(adds, 1);
-	has_room = false;
+	metrics_has_room_for = false;
 	add(&flows[1]);
 	assert_int_equal(verbs_peers_follow(&nic), 5); /* it has read since */
 	assert_int_equal(verbs_peers_follow(&nic), 10);
-	has_room = true;
+	metrics_has_room_for = true;
 	assert_int_equal(verbs_peers_follow(&nic), -1);
 	assert_int_equal(adds, 2);
 }
@@ -142,12 +142,12 @@ static void test_an_end_that_vmad_has_not_read_is_repeated_less_and_less_often(v
 	add(&flows[1]);
 	assert_int_equal(verbs_peers_follow(&nic), -1);
 	assert_int_equal(adds, 2);
-	has_room = false;
+	metrics_has_room_for = false;
 	bucket = flows[1].next; /* what was added last ends */
 	verbs_peers_del(&nic, &flows[1]);
 	assert_int_equal(verbs_peers_follow(&nic), 5);
 	assert_int_equal(verbs_peers_follow(&nic), 10);
-	has_room = true;
+	metrics_has_room_for = true;
 	assert_int_equal(verbs_peers_follow(&nic), -1);
 	assert_int_equal(forgets, 1);
 	assert_int_equal(adds, 3); /* the other one anew */

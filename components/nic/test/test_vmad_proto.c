@@ -172,7 +172,7 @@ static uint32_t rented(struct vmad_client *client)
 }
 
 /* A connection that knows no manners. */
-static int raw_connection(void)
+static int connect_without_handshake(void)
 {
 	struct sockaddr_un address;
 	const socklen_t len = vmad_address(interface_number(), &address);
@@ -326,7 +326,7 @@ static void test_state_is_told_to_clients_only(void **state)
 
 	fixture->attr.nusers = 0;
 	start_server(fixture);
-	fd = raw_connection();
+	fd = connect_without_handshake();
 	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
 	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
 	assert_int_equal(msg.result, -EPERM);
@@ -344,7 +344,7 @@ static void test_an_ordinary_socket_is_no_proof(void **state)
 
 	fixture->attr.nusers = 0;
 	start_server(fixture);
-	fd = raw_connection();
+	fd = connect_without_handshake();
 	assert_int_equal(vmad_send(fd, &msg, &proof, 1), 0);
 	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
 	assert_int_equal(msg.result, -EPERM);
@@ -409,7 +409,7 @@ static void test_garbage_costs_its_sender_the_connection(void **state)
 	start_server(*state);
 	client = connect_test_client();
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		int fd = raw_connection();
+		int fd = connect_without_handshake();
 
 		assert_int_equal(send(fd, garbage, sizes[i], 0), sizes[i]);
 		assert_true(connection_is_hung_up(fd));
@@ -427,7 +427,7 @@ static void test_fds_where_none_belong_end_the_connection(void **state)
 	start_server(*state);
 	for (unsigned i = 0; i < VMAD_FDS_MAX; i++)
 		fds[i] = 0;
-	fd = raw_connection();
+	fd = connect_without_handshake();
 	assert_int_equal(vmad_send(fd, &msg, fds, VMAD_FDS_MAX), 0);
 	assert_true(connection_is_hung_up(fd));
 	close(fd);
@@ -439,7 +439,7 @@ static void test_a_request_before_hello_ends_the_connection(void **state)
 	int fd;
 
 	start_server(*state);
-	fd = raw_connection();
+	fd = connect_without_handshake();
 	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
 	assert_true(connection_is_hung_up(fd));
 	close(fd);
@@ -452,7 +452,7 @@ static void test_an_unknown_request_is_answered(void **state)
 	int fd;
 
 	start_server(*state);
-	fd = raw_connection();
+	fd = connect_without_handshake();
 	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
 	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
 	assert_int_equal(msg.result, 0);
@@ -554,7 +554,7 @@ static void test_who_does_not_read_is_dropped_and_delays_nobody(void **state)
 
 	start_server(*state);
 	client = connect_test_client();
-	fd = raw_connection();
+	fd = connect_without_handshake();
 	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
 	msg = vmad_proto_message(999);
 	/* Whenever vmad is behind with that one, another is served. */
@@ -577,7 +577,7 @@ static void test_silent_connections_keep_nobody_out(void **state)
 
 	start_server(*state);
 	for (unsigned i = 0; i < 2 * VMAD_PEERS_MAX; i++)
-		fds[i] = raw_connection();
+		fds[i] = connect_without_handshake();
 	vmad_client_close(connect_test_client());
 	for (unsigned i = 0; i < 2 * VMAD_PEERS_MAX; i++)
 		close(fds[i]);
@@ -748,7 +748,7 @@ static void test_more_shadows_than_a_message_holds_are_refused(void **state)
 	int fd;
 
 	start_server(*state);
-	fd = raw_connection();
+	fd = connect_without_handshake();
 	assert_int_equal(vmad_send(fd, &msg, NULL, 0), 0);
 	assert_int_equal(recv(fd, &msg, sizeof(msg), 0), sizeof(msg));
 	msg = vmad_proto_message(VMAD_RENT);
@@ -984,7 +984,7 @@ static void test_a_client_that_has_gone_within_one_turn_was_a_client(void **stat
 
 	fixture->attr.exit_when_idle = true;
 	listen_for_clients(fixture);
-	fd = raw_connection();
+	fd = connect_without_handshake();
 	assert_int_equal(vmad_send(fd, &hello, NULL, 0), 0);
 	close(fd);
 	vmad_proto_serve(fixture);

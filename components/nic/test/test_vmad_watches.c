@@ -1,6 +1,6 @@
 /*
- * Watched connections (vmad/watches.h), with a fake owner and probes that are only counted: whose peers are probed, when,
- * and how many are kept.
+ * Watched connections (vmad/watches.h), with a fake owner and probes that are only counted: whose peers are probed,
+ * when, and how many are kept.
  */
 #include <linux/rtnetlink.h>
 
@@ -22,7 +22,7 @@ int owner_probe_open(void);
 int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, bool syn, uint32_t seq);
 
 static unsigned syns, acks;
-static bool kernel_has_it, no_room;
+static bool kernel_owns_connection, repair_has_no_room;
 static int local_type, peer_type;
 static uint16_t last_port_be;
 
@@ -36,7 +36,7 @@ int owner_probe_send(int fd, unsigned ifindex, const struct vma_flow_key *key, b
 	(void)fd;
 	(void)ifindex;
 	(void)seq;
-	if (no_room)
+	if (repair_has_no_room)
 		return -ENOBUFS;
 	last_port_be = key->peer_port_be;
 	*(syn ? &syns : &acks) += 1;
@@ -51,7 +51,7 @@ int kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned i
 	(void)kept;
 	(void)ifindex;
 	memcpy(found.peer, key->peer, 4);
-	if (!kernel_has_it)
+	if (!kernel_owns_connection)
 		return -ENOENT;
 	see(&found, arg);
 	return 0;
@@ -72,7 +72,7 @@ static int setup(void **state)
 	(void)state;
 	fake_owner_reset();
 	syns = acks = 0;
-	kernel_has_it = no_room = false;
+	kernel_owns_connection = repair_has_no_room = false;
 	local_type = RTN_LOCAL;
 	peer_type = RTN_UNICAST;
 	watches = vmad_watches_create(1, "test");
@@ -94,7 +94,7 @@ static struct vmad_watched connection(unsigned number)
 	                             .peer_port_be = (uint16_t)(number | 1u << 15)};
 }
 
-static void watch(unsigned client, unsigned number)
+static void watch_connection(unsigned client, unsigned number)
 {
 	const struct vmad_watched watched = connection(number);
 
@@ -115,9 +115,9 @@ static void run(void)
 static void test_peers_of_a_client_that_has_gone_are_probed_twice(void **state)
 {
 	(void)state;
-	watch(3, 1);
-	watch(3, 2);
-	watch(4, 3);
+	watch_connection(3, 1);
+	watch_connection(3, 2);
+	watch_connection(4, 3);
 	vmad_watches_probe(watches, 3);
 	assert_true(vmad_watches_tick(watches, &fake) > 0); /* its rules may still be there */
 	run();
@@ -131,9 +131,9 @@ static void test_what_a_client_has_taken_back_is_not_probed(void **state)
 	const struct vmad_watched first = connection(1);
 
 	(void)state;
-	watch(3, 1);
-	watch(3, 2);
-	watch(5, 1);
+	watch_connection(3, 1);
+	watch_connection(3, 2);
+	watch_connection(5, 1);
 	vmad_watches_del(watches, 5, &first);
 	vmad_watches_del(watches, 3, &first);
 	vmad_watches_del(watches, 3, &first);
@@ -142,7 +142,7 @@ static void test_what_a_client_has_taken_back_is_not_probed(void **state)
 	run();
 	assert_int_equal(syns, 1);
 	assert_int_equal(last_port_be, connection(2).peer_port_be);
-	watch(3, 1);
+	watch_connection(3, 1);
 	vmad_watches_forget(watches, 3);
 	vmad_watches_probe(watches, 3);
 	run();
@@ -154,16 +154,16 @@ static void test_a_connection_that_is_anybodys_is_not_probed(void **state)
 	const struct vmad_watched third = connection(3);
 
 	(void)state;
-	watch(3, 1);
-	kernel_has_it = true;
+	watch_connection(3, 1);
+	kernel_owns_connection = true;
 	vmad_watches_probe(watches, 3);
 	run();
-	kernel_has_it = false;
-	watch(3, 2);
-	watch(4, 2);
+	kernel_owns_connection = false;
+	watch_connection(3, 2);
+	watch_connection(4, 2);
 	vmad_watches_probe(watches, 3);
 	run();
-	watch(3, 3);
+	watch_connection(3, 3);
 	fake.flow[0].key = (struct vma_flow_key){.family = AF_INET,
 	                                         .proto = IPPROTO_TCP,
 	                                         .local_port_be = third.local_port_be,
@@ -181,12 +181,12 @@ static void test_only_an_address_of_this_host_is_probed_for(void **state)
 {
 	(void)state;
 	local_type = RTN_UNICAST;
-	watch(3, 1);
+	watch_connection(3, 1);
 	vmad_watches_probe(watches, 3);
 	run();
 	local_type = RTN_LOCAL;
 	peer_type = RTN_BROADCAST;
-	watch(3, 1);
+	watch_connection(3, 1);
 	vmad_watches_probe(watches, 3);
 	run();
 	assert_int_equal(syns + acks, 0);
@@ -199,7 +199,7 @@ static void test_a_connection_has_one_name(void **state)
 	struct vmad_watched watched = connection(1);
 
 	(void)state;
-	watch(3, 1);
+	watch_connection(3, 1);
 	watched.reserved = 1;
 	vmad_watches_add(watches, 3, USER, &watched);
 	watched.reserved = 0;
@@ -241,7 +241,7 @@ static void test_a_peer_that_was_probed_once_makes_room_for_a_connection(void **
 	const struct vmad_watched last = connection(1u << 20);
 
 	(void)state;
-	watch(3, 1);
+	watch_connection(3, 1);
 	vmad_watches_probe(watches, 3);
 	while (syns == 0)
 		os_poll_one_fd(-1, 0, vmad_watches_tick(watches, &fake));
@@ -268,13 +268,13 @@ static void test_probes_are_paced_and_wait_for_room(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < 100; i++)
-		watch(3, i);
+		watch_connection(3, i);
 	vmad_watches_probe(watches, 3);
 	os_poll_one_fd(-1, 0, 60);
-	no_room = true;
+	repair_has_no_room = true;
 	assert_true(vmad_watches_tick(watches, &fake) >= 0);
 	assert_int_equal(syns, 0);
-	no_room = false;
+	repair_has_no_room = false;
 	os_poll_one_fd(-1, 0, 2);
 	assert_true(vmad_watches_tick(watches, &fake) >= 0);
 	assert_int_equal(syns, 32);

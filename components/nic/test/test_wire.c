@@ -405,7 +405,7 @@ static void test_a_lone_queue_pair_without_buffers_loses_nothing(void **state)
 }
 
 /* 40 segments of one frame. */
-static unsigned send_long(struct fixture *w, uint32_t len)
+static unsigned fixture_send_40_segments(struct fixture *w, uint32_t len)
 {
 	struct frame_spec frame = udp(PEER_PORT, PORT, 2000, 1);
 	struct vma_nic_seg segs[40];
@@ -433,7 +433,7 @@ static void test_the_shallowest_queue_takes_the_longest_frame(void **state)
 	for (int end = 0; end < 2; end++)
 		fixture_qp(&w, end, 0, 16);
 	fixture_flow(&w, 1, 0, IPPROTO_UDP, PORT, 0, 0);
-	assert_int_equal(send_long(&w, 65520), 40);
+	assert_int_equal(fixture_send_40_segments(&w, 65520), 40);
 	wire_send_numbered(&w, 7, 1);
 	while (vma_nic_poll_rx(w.qp[1][0], &buf, 1) == 1) {
 		bytes += buf->len;

@@ -308,7 +308,7 @@ static int listen_at_path(void)
 	return fd;
 }
 
-struct offer {
+struct wire_hello_offer {
 	int listen_fd;
 	struct wire_hello hello;
 	int memfd;
@@ -317,16 +317,17 @@ struct offer {
 
 static void *make_offer(void *arg)
 {
-	struct offer *offer = arg;
-	int fd = accept(offer->listen_fd, NULL, NULL), bell[2];
+	struct wire_hello_offer *wire_hello_offer = arg;
+	int fd = accept(wire_hello_offer->listen_fd, NULL, NULL), bell[2];
 
 	socketpair(AF_UNIX, SOCK_STREAM, 0, bell);
-	if (offer->late)
+	if (wire_hello_offer->late)
 		usleep(50000);
-	if (offer->silent)
+	if (wire_hello_offer->silent)
 		usleep(1500000);
 	else
-		wire_hello_send(fd, &offer->hello, (int[]){offer->memfd, bell[0]}, offer->memfd >= 0 ? 2 : 0);
+		wire_hello_send(fd, &wire_hello_offer->hello, (int[]){wire_hello_offer->memfd, bell[0]},
+		                wire_hello_offer->memfd >= 0 ? 2 : 0);
 	usleep(1000);
 	close(bell[0]);
 	close(bell[1]);
@@ -334,7 +335,7 @@ static void *make_offer(void *arg)
 	return NULL;
 }
 
-static int open_wire_with_offer(struct offer offer)
+static int open_wire_with_offer(struct wire_hello_offer wire_hello_offer)
 {
 	struct vma_bufarena *arena = fixture_arena();
 	struct vma_nic_attr attr = {.arena = arena};
@@ -342,17 +343,17 @@ static int open_wire_with_offer(struct offer offer)
 	sigset_t all, before;
 	pthread_t thread;
 
-	offer.listen_fd = listen_at_path();
+	wire_hello_offer.listen_fd = listen_at_path();
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before); /* the listener's thread is not to be disturbed */
-	pthread_create(&thread, NULL, make_offer, &offer);
+	pthread_create(&thread, NULL, make_offer, &wire_hello_offer);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	int rc = vma_nic_open(spec, &attr, &nic);
 	pthread_join(thread, NULL);
 	vma_nic_close(nic);
-	close(offer.listen_fd);
-	if (offer.memfd >= 0)
-		close(offer.memfd);
+	close(wire_hello_offer.listen_fd);
+	if (wire_hello_offer.memfd >= 0)
+		close(wire_hello_offer.memfd);
 	unlink(path);
 	vma_bufarena_destroy(arena);
 	return rc;
@@ -368,28 +369,33 @@ static void test_a_bad_offer_is_refused(void **state)
 
 	(void)state;
 	wire_layout_init(&layout, 512, 1500);
-	assert_int_equal(open_wire_with_offer((struct offer){.hello = good, .memfd = wire_memfd(layout.bytes)}), 0);
+	assert_int_equal(
+	        open_wire_with_offer((struct wire_hello_offer){.hello = good, .memfd = wire_memfd(layout.bytes)}), 0);
 	bad = good;
 	bad.magic++;
-	assert_int_equal(open_wire_with_offer((struct offer){.hello = bad, .memfd = wire_memfd(layout.bytes)}),
-	                 -EPROTO);
+	assert_int_equal(
+	        open_wire_with_offer((struct wire_hello_offer){.hello = bad, .memfd = wire_memfd(layout.bytes)}),
+	        -EPROTO);
 	bad = good;
 	bad.slots = 1U << 31;
-	assert_int_equal(open_wire_with_offer((struct offer){.hello = bad, .memfd = wire_memfd(layout.bytes)}),
-	                 -EPROTO);
+	assert_int_equal(
+	        open_wire_with_offer((struct wire_hello_offer){.hello = bad, .memfd = wire_memfd(layout.bytes)}),
+	        -EPROTO);
 	bad = good;
 	bad.nonce = 0;
-	assert_int_equal(open_wire_with_offer((struct offer){.hello = bad, .memfd = wire_memfd(layout.bytes)}),
-	                 -EPROTO);
-	assert_int_equal(open_wire_with_offer((struct offer){.hello = good, .memfd = -1}), -EPROTO);
-	assert_int_equal(open_wire_with_offer((struct offer){.hello = good, .memfd = wire_memfd(layout.bytes - 4096)}),
+	assert_int_equal(
+	        open_wire_with_offer((struct wire_hello_offer){.hello = bad, .memfd = wire_memfd(layout.bytes)}),
+	        -EPROTO);
+	assert_int_equal(open_wire_with_offer((struct wire_hello_offer){.hello = good, .memfd = -1}), -EPROTO);
+	assert_int_equal(open_wire_with_offer(
+	                         (struct wire_hello_offer){.hello = good, .memfd = wire_memfd(layout.bytes - 4096)}),
 	                 -EPROTO);
 	plain = memfd_create("not sealed", MFD_CLOEXEC);
 	assert_int_equal(ftruncate(plain, (off_t)layout.bytes), 0);
-	assert_int_equal(open_wire_with_offer((struct offer){.hello = good, .memfd = plain}), -EPROTO);
+	assert_int_equal(open_wire_with_offer((struct wire_hello_offer){.hello = good, .memfd = plain}), -EPROTO);
 	plain = open("/dev/zero", O_RDWR);
-	assert_int_equal(open_wire_with_offer((struct offer){.hello = good, .memfd = plain}), -EPROTO);
-	assert_int_equal(open_wire_with_offer((struct offer){.silent = true, .memfd = -1}), -ETIMEDOUT);
+	assert_int_equal(open_wire_with_offer((struct wire_hello_offer){.hello = good, .memfd = plain}), -EPROTO);
+	assert_int_equal(open_wire_with_offer((struct wire_hello_offer){.silent = true, .memfd = -1}), -ETIMEDOUT);
 }
 
 static _Atomic int alarms;
@@ -412,9 +418,9 @@ static void test_signals_do_not_disturb_an_open_that_waits(void **state)
 	wire_layout_init(&layout, 512, 1500);
 	sigaction(SIGALRM, &action, &before);
 	setitimer(ITIMER_REAL, &often, NULL);
-	assert_int_equal(
-	        open_wire_with_offer((struct offer){.hello = hello, .memfd = wire_memfd(layout.bytes), .late = true}),
-	        0);
+	assert_int_equal(open_wire_with_offer((struct wire_hello_offer){
+	                         .hello = hello, .memfd = wire_memfd(layout.bytes), .late = true}),
+	                 0);
 	setitimer(ITIMER_REAL, &off, NULL);
 	sigaction(SIGALRM, &before, NULL);
 	assert_true(alarms > 0);

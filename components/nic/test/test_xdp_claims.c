@@ -152,7 +152,7 @@ static void test_what_a_dead_client_still_has_is_nobodys_before_it_is_swept(void
 /* ---- closing against claiming ---- */
 
 static _Atomic bool stop;
-static _Atomic uint32_t holders; /* who has a claim, from after it was had to before it is given up */
+static _Atomic uint32_t claim_holders_n; /* who has a claim, from after it was had to before it is given up */
 
 static void *claim_contending_thread(void *arg)
 {
@@ -163,8 +163,8 @@ static void *claim_contending_thread(void *arg)
 
 		if (claim == NULL)
 			continue;
-		atomic_fetch_add(&holders, 1);
-		atomic_fetch_sub(&holders, 1);
+		atomic_fetch_add(&claim_holders_n, 1);
+		atomic_fetch_sub(&claim_holders_n, 1);
 		xdp_claims_remove_flow(claim);
 	}
 	return NULL;
@@ -192,7 +192,7 @@ static void test_no_claim_is_had_from_what_has_just_been_closed(void **state)
 		if (!xdp_claims_close(table, &shared))
 			continue;
 		for (unsigned look = 0; look < 20; look++)
-			assert_int_equal(atomic_load(&holders), 0);
+			assert_int_equal(atomic_load(&claim_holders_n), 0);
 		closes++;
 		xdp_claims_open(&shared);
 	}

@@ -14,8 +14,9 @@
  *
  * A minisock ends at once if a client adds a rule with its key, or if a SYN comes for which the kernel has a socket: a
  * listener, or a connection of its own. That SYN is given to the kernel. A SYN with an ACK ends it as well: it answers
- * whoever has begun a connection. A client says that it adds a rule before its SYN leaves. So what comes is taken before
- * a turn's messages are heard, and looked at after them (receive, handle): what answers that SYN meets no minisock.
+ * whoever has begun a connection. A client says that it adds a rule before its SYN leaves. So what comes is taken
+ * before a turn's messages are heard, and looked at after them (receive, handle): what answers that SYN meets no
+ * minisock.
  *
  * Threads: vmad's only one; the device's events come by another one, which only says that it is lost.
  * Progress: no call waits but for the kernel's answers about sockets, and for the device's commands: open, rules.
@@ -55,9 +56,10 @@ uint32_t vmad_card_count(const struct vmad_card *card);
 void vmad_card_add_state(const struct vmad_card *card, struct vma_vmad_interface *out); /* its minisocks */
 
 /*
- * A frame of TCP over IPv4, with one tag at most, of which `bytes` are here; is_whole: that is all of it. False: it is
- * none, or a fragment, or cut within its headers. `number` is 0.
+ * A frame of TCP over IPv4, with one tag at most, of which `bytes` are here; is_datagram_intact: that is all of it.
+ * False: it is none, or a fragment, or cut within its headers. `number` is 0.
  */
-bool vmad_card_parse_segment(const uint8_t *frame, uint32_t bytes, bool is_whole, struct xdp_minisock_segment *out);
+bool vmad_card_parse_segment(const uint8_t *frame, uint32_t bytes, bool is_datagram_intact,
+                             struct xdp_minisock_segment *out);
 
 #endif

@@ -170,7 +170,7 @@ static int handle_resume(struct vmad_server *server, struct vmad_peer *peer, con
 		return -ENOENT;
 	holder->slots &= ~(1ull << what->slot);
 	peer->slots |= 1ull << what->slot;
-	xdp_owner_resumed(server->owner, what->slot);
+	xdp_owner_on_slot_resumed(server->owner, what->slot);
 	return 0;
 }
 

@@ -43,7 +43,7 @@ bool xdp_owner_tenant(const struct xdp_owner *owner, uint32_t slot, struct owner
 /* The slot's client has named all flows that it has: the others end. */
 void xdp_owner_flows_reannounced(struct xdp_owner *owner, uint32_t slot);
 /* The slot's client has come on another connection: what it was told on the one before may be lost. */
-void xdp_owner_resumed(struct xdp_owner *owner, uint32_t slot);
+void xdp_owner_on_slot_resumed(struct xdp_owner *owner, uint32_t slot);
 
 /* What a client needs to drive a rented queue pair; fds are the owner's, a client in another process gets duplicates.
  */

@@ -15,7 +15,7 @@ static struct {
 	void (*after_add)(void);
 } device = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static inline unsigned device_place(const struct vma_flow_key *key)
+static inline unsigned fake_device_rule_index(const struct vma_flow_key *key)
 {
 	unsigned i = 0;
 
@@ -24,7 +24,7 @@ static inline unsigned device_place(const struct vma_flow_key *key)
 	return i;
 }
 
-static inline void device_once(void (**hook)(void))
+static inline void fake_device_run_hook_once(void (**hook)(void))
 {
 	void (*run)(void) = *hook;
 
@@ -34,15 +34,15 @@ static inline void device_once(void (**hook)(void))
 	run();
 }
 
-static int device_add(struct fake_nic *fake, const struct vma_flow_rule *rule)
+static int fake_device_add_rule(struct fake_nic *fake, const struct vma_flow_rule *rule)
 {
 	int rc = -EEXIST;
 
 	(void)fake;
-	device_once(&device.in_add);
+	fake_device_run_hook_once(&device.in_add);
 	pthread_mutex_lock(&device.lock);
 	device.asked++;
-	if (device_place(&rule->key) == device.count) {
+	if (fake_device_rule_index(&rule->key) == device.count) {
 		rc = device.refusal;
 		if (rc == 0 && device.count == DEVICE_RULES_MAX)
 			rc = -ENOSPC;
@@ -50,18 +50,18 @@ static int device_add(struct fake_nic *fake, const struct vma_flow_rule *rule)
 			device.rule[device.count++] = *rule;
 	}
 	pthread_mutex_unlock(&device.lock);
-	device_once(&device.after_add);
+	fake_device_run_hook_once(&device.after_add);
 	return rc;
 }
 
-static int device_del(struct fake_nic *fake, const struct vma_flow_key *key)
+static int fake_device_delete_rule(struct fake_nic *fake, const struct vma_flow_key *key)
 {
 	unsigned place;
 	int rc = -ENOENT;
 
 	(void)fake;
 	pthread_mutex_lock(&device.lock);
-	place = device_place(key);
+	place = fake_device_rule_index(key);
 	if (place < device.count) {
 		device.rule[place] = device.rule[--device.count];
 		rc = 0;
@@ -70,18 +70,18 @@ static int device_del(struct fake_nic *fake, const struct vma_flow_key *key)
 	return rc;
 }
 
-static inline void device_begin(struct fake_nic *fake)
+static inline void fake_device_reset_rules(struct fake_nic *fake)
 {
 	device.count = device.asked = 0;
 	device.refusal = 0;
 	device.in_add = device.after_add = NULL;
-	fake->in_flow_add = device_add;
-	fake->in_flow_del = device_del;
+	fake->in_flow_add = fake_device_add_rule;
+	fake->in_flow_del = fake_device_delete_rule;
 }
 
-static inline bool device_has(const struct vma_flow_key *key)
+static inline bool fake_device_has_rule(const struct vma_flow_key *key)
 {
-	return device_place(key) < device.count;
+	return fake_device_rule_index(key) < device.count;
 }
 
 #endif

@@ -75,7 +75,7 @@ static struct fake_nic *fake_of(const struct vma_nic_qp *qp)
 	return (struct fake_nic *)((char *)(uintptr_t)qp - offsetof(struct fake_nic, qp));
 }
 
-static struct vma_bufpool *fake_pool(struct fake_nic *fake, const char *name, uint32_t count)
+static struct vma_bufpool *fake_nic_create_pool(struct fake_nic *fake, const char *name, uint32_t count)
 {
 	struct vma_bufpool_attr attr = {.arena = fake->arena, .name = name};
 	struct vma_bufpool *pool;
@@ -95,8 +95,8 @@ static int fake_qp_create(struct vma_nic *nic, const struct vma_nic_qp_attr *att
 	fake->qp.ops = nic->ops;
 	fake->qp.nic = nic;
 	fake->qp.arena = fake->arena;
-	atomic_store(&fake->qp.rx_pool, fake_pool(fake, "rx", 512));
-	atomic_store(&fake->qp.tx_pool, fake_pool(fake, "tx", 512));
+	atomic_store(&fake->qp.rx_pool, fake_nic_create_pool(fake, "rx", 512));
+	atomic_store(&fake->qp.tx_pool, fake_nic_create_pool(fake, "tx", 512));
 	fake->qp.rx_depth = attr->rx_wre != 0 && attr->rx_wre < 256 ? attr->rx_wre : 256;
 	fake->qp.tx_depth = attr->tx_wre != 0 && attr->tx_wre < 256 ? attr->tx_wre : 256;
 	*out = &fake->qp;
@@ -134,8 +134,8 @@ static int fake_qp_rebind(struct vma_nic_qp *qp)
 	if (fake->rebind_result != 0)
 		return fake->rebind_result;
 	fake_qp_destroy(qp);
-	atomic_store(&qp->rx_pool, fake_pool(fake, "rx2", 512));
-	atomic_store(&qp->tx_pool, fake_pool(fake, "tx2", 512));
+	atomic_store(&qp->rx_pool, fake_nic_create_pool(fake, "rx2", 512));
+	atomic_store(&qp->tx_pool, fake_nic_create_pool(fake, "tx2", 512));
 	atomic_store(&qp->lost, false);
 	return 0;
 }
@@ -196,7 +196,7 @@ static unsigned fake_poll_rx(struct vma_nic_qp *qp, struct vma_buf **bufs, unsig
 	return n;
 }
 
-static bool fake_rx_is_quiet(const struct vma_nic_qp *qp)
+static bool fake_nic_rx_is_empty(const struct vma_nic_qp *qp)
 {
 	struct fake_nic *fake = fake_of(qp);
 	bool quiet;
@@ -333,7 +333,7 @@ static const struct vma_nic_ops fake_ops = {
         .unexempt = fake_unexempt,
         .post_rx = fake_post_rx,
         .poll_rx = fake_poll_rx,
-        .rx_is_empty = fake_rx_is_quiet,
+        .rx_is_empty = fake_nic_rx_is_empty,
         .tx = fake_tx,
         .kick = fake_kick,
         .reap_tx = fake_reap_tx,
@@ -371,7 +371,7 @@ static inline void fake_fini(struct fake_nic *fake)
 	pthread_mutex_destroy(&fake->lock);
 }
 
-static struct vma_ring *fake_ring(struct fake_nic *fake, enum vma_thread_mode mode)
+static struct vma_ring *fake_nic_create_ring(struct fake_nic *fake, enum vma_thread_mode mode)
 {
 	struct vma_ring_attr attr = {
 	        .nic = &fake->nic,
@@ -387,7 +387,7 @@ static struct vma_ring *fake_ring(struct fake_nic *fake, enum vma_thread_mode mo
 }
 
 /* A frame arrives, cut into pieces of at most `piece` bytes (0: whole). */
-static inline void fake_arrive_in_pieces(struct fake_nic *fake, const void *frame, uint32_t len, uint32_t piece)
+static inline void fake_nic_receive_in_pieces(struct fake_nic *fake, const void *frame, uint32_t len, uint32_t piece)
 {
 	const char *from = frame;
 	uint64_t one = 1;
@@ -413,9 +413,9 @@ static inline void fake_arrive_in_pieces(struct fake_nic *fake, const void *fram
 	assert_int_equal(write(fake->event_fd, &one, sizeof(one)), sizeof(one));
 }
 
-static inline void fake_arrive(struct fake_nic *fake, const void *frame, uint32_t len)
+static inline void fake_nic_receive_frame(struct fake_nic *fake, const void *frame, uint32_t len)
 {
-	fake_arrive_in_pieces(fake, frame, len, 0);
+	fake_nic_receive_in_pieces(fake, frame, len, 0);
 }
 
 #endif

@@ -44,7 +44,7 @@ static inline uint32_t udp_frame(uint8_t *out, uint16_t src_port, uint16_t dst_p
 	return udp_frame_to(out, frame_dst_ip, 0, src_port, dst_port, payload, len);
 }
 
-static inline void set16(uint8_t *p, uint16_t host)
+static inline void store_be16(uint8_t *p, uint16_t host)
 {
 	p[0] = (uint8_t)(host >> 8);
 	p[1] = (uint8_t)host;
@@ -52,8 +52,8 @@ static inline void set16(uint8_t *p, uint16_t host)
 
 static inline void fix_ip_checksum(uint8_t *ip)
 {
-	set16(ip + 10, 0);
-	set16(ip + 10, naive_checksum(ip, (ip[0] & 15) * 4u));
+	store_be16(ip + 10, 0);
+	store_be16(ip + 10, naive_checksum(ip, (ip[0] & 15) * 4u));
 }
 
 /* Over an untagged frame without IP options; the field lies at `field` in the L4 header. */
@@ -63,10 +63,10 @@ static inline void fix_l4_checksum(uint8_t *frame, uint32_t l4_len, uint32_t fie
 
 	memcpy(scratch, frame + 14 + 12, 8);
 	scratch[9] = frame[14 + 9];
-	set16(scratch + 10, (uint16_t)l4_len);
-	set16(frame + 34 + field, 0);
+	store_be16(scratch + 10, (uint16_t)l4_len);
+	store_be16(frame + 34 + field, 0);
 	memcpy(scratch + 12, frame + 34, l4_len);
-	set16(frame + 34 + field, naive_checksum(scratch, 12 + l4_len));
+	store_be16(frame + 34 + field, naive_checksum(scratch, 12 + l4_len));
 }
 
 static inline uint32_t tcp_frame(uint8_t *out, uint16_t src_port, uint16_t dst_port, uint8_t flags, const void *payload,
@@ -75,7 +75,7 @@ static inline uint32_t tcp_frame(uint8_t *out, uint16_t src_port, uint16_t dst_p
 	uint32_t l4_len = VMA_PKT_TCP_HLEN + payload_len;
 
 	udp_frame(out, src_port, dst_port, "", 0);
-	set16(out + 14 + 2, (uint16_t)(20 + l4_len));
+	store_be16(out + 14 + 2, (uint16_t)(20 + l4_len));
 	out[14 + 9] = IPPROTO_TCP;
 	fix_ip_checksum(out + 14);
 	memset(out + 34 + 4, 0, 16);

@@ -62,7 +62,7 @@ static bool fragments_look(struct vma_flow *flow, struct vma_buf *packet, const 
 static void fragments_start(void)
 {
 	fake_init(&fake, VMA_NIC_CAP_SG);
-	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	flows[0] = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, PORT, 0), .sink = fragments_look};
 	flows[1] = (struct vma_flow){.key = flow_key(IPPROTO_TCP, frame_dst_ip, PORT, 0), .sink = fragments_look};
 	assert_true(vma_ring_attach(ring, &flows[0]) == 0 && vma_ring_attach(ring, &flows[1]) == 0);
@@ -75,13 +75,13 @@ static uint32_t write_headers(uint8_t *frame, uint8_t how, uint8_t id, uint32_t 
 
 	memset(frame, 0, 14 + tag + header);
 	frame[0] = frame[6] = 2;
-	set16(frame + 12, tag != 0 ? 0x8100 : 0x0800);
+	store_be16(frame + 12, tag != 0 ? 0x8100 : 0x0800);
 	if (tag != 0)
-		set16(frame + 16, 0x0800);
+		store_be16(frame + 16, 0x0800);
 	ip[0] = (uint8_t)(0x40 | header / 4);
-	set16(ip + 2, (uint16_t)(header + len + (how & WRONG ? 8 : 0)));
-	set16(ip + 4, id & 7);
-	set16(ip + 6, (uint16_t)(offset / 8 | (how & LAST ? 0 : 0x2000)));
+	store_be16(ip + 2, (uint16_t)(header + len + (how & WRONG ? 8 : 0)));
+	store_be16(ip + 4, id & 7);
+	store_be16(ip + 6, (uint16_t)(offset / 8 | (how & LAST ? 0 : 0x2000)));
 	ip[8] = 64;
 	ip[9] = how & SEGMENT ? IPPROTO_TCP : IPPROTO_UDP;
 	memcpy(ip + 12, frame_src_ip, 4);
@@ -105,9 +105,9 @@ static void fragments_arrive(const uint8_t *about)
 	for (uint32_t i = headers; i < all; i++)
 		frame[i] = fragments_byte_at(offset + i - headers, how & SEGMENT ? IPPROTO_TCP : IPPROTO_UDP);
 	if (offset == 0 && len >= HEADER)
-		set16(frame + headers + 4, (uint16_t)(about[1] >> 3 == 0 ? len : about[1] * 8u));
+		store_be16(frame + headers + 4, (uint16_t)(about[1] >> 3 == 0 ? len : about[1] * 8u));
 	ended[id] = offset + len;
-	fake_arrive_in_pieces(&fake, frame, all, how & CUT ? 42u + about[4] : 0);
+	fake_nic_receive_in_pieces(&fake, frame, all, how & CUT ? 42u + about[4] : 0);
 	while (fake.arrived_count > 0)
 		assert_true(vma_ring_progress(ring) >= 0);
 	assert_true(ring->fragments.bufs <= ring->fragments.bufs_max);

@@ -46,7 +46,7 @@ static void frames_start(void)
 	};
 
 	fake_init(&fake, VMA_NIC_CAP_SG);
-	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	for (int i = 0; i < 5; i++) {
 		flows[i] = (struct vma_flow){.key = keys[i], .sink = frames_look};
 		assert_true(vma_ring_attach(ring, &flows[i]) == 0);
@@ -116,7 +116,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	drops = sum_of_drops();
 	delivered = vma_stats_read(&vma_ring_stats(ring)->rx.rx_delivered);
 	calls = sink_calls;
-	fake_arrive_in_pieces(&fake, frame, (uint32_t)(size - 3), piece);
+	fake_nic_receive_in_pieces(&fake, frame, (uint32_t)(size - 3), piece);
 	if (piece == 0)
 		fake.arrived[0]->flags |=
 		        data[1] & (VMA_BUF_RX_L3_CSUM_OK | VMA_BUF_RX_L4_CSUM_OK | VMA_BUF_RX_L4_CSUM_BAD);

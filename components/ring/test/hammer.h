@@ -24,7 +24,7 @@
 
 #include "frames.h"
 
-enum { WORKERS = 8, WINDOW = 28, ECHO_PORT = 7, STASH = 4096, IDLE_ROUNDS = 64 };
+enum { WORKERS = 8, WINDOW = 28, ECHO_PORT = 7, ECHO_BACKLOG_MAX = 4096, IDLE_ROUNDS = 64 };
 static const uint8_t a_ip[4] = {10, 0, 0, 1}, b_ip[4] = {10, 0, 0, 2};
 
 struct worker {
@@ -46,7 +46,7 @@ struct hammer {
 	struct worker workers[WORKERS];
 	struct vma_flow echo;
 	struct { /* answers that found no room; echo thread only */
-		struct vma_nic_seg segs[STASH];
+		struct vma_nic_seg segs[ECHO_BACKLOG_MAX];
 		uint64_t head, tail;
 	} stash;
 	_Atomic uint64_t echo_failed;
@@ -80,7 +80,7 @@ static bool hammer_echo(struct vma_flow *flow, struct vma_buf *packet, const str
 	char *out;
 
 	(void)flow;
-	if (buf == NULL || hammer.stash.tail - hammer.stash.head == STASH) {
+	if (buf == NULL || hammer.stash.tail - hammer.stash.head == ECHO_BACKLOG_MAX) {
 		atomic_fetch_add(&hammer.echo_failed, 1);
 		if (buf != NULL)
 			vma_buf_put(hammer.arena, buf);
@@ -89,7 +89,7 @@ static bool hammer_echo(struct vma_flow *flow, struct vma_buf *packet, const str
 	vma_pkt_udp_reply(&headers, frame, info);
 	out = vma_buf_data(hammer.arena, buf);
 	memcpy(out + headers.len, frame + packet->payload_off, packet->payload_len);
-	hammer.stash.segs[hammer.stash.tail++ % STASH] = (struct vma_nic_seg){
+	hammer.stash.segs[hammer.stash.tail++ % ECHO_BACKLOG_MAX] = (struct vma_nic_seg){
 	        .buf = buf,
 	        .off = buf->data_off,
 	        .len = vma_pkt_udp_write(&headers, out, packet->payload_len, VMA_PKT_CSUM_FULL),
@@ -97,15 +97,15 @@ static bool hammer_echo(struct vma_flow *flow, struct vma_buf *packet, const str
 	return false; /* the packet goes back at once */
 }
 
-static void send_stash(void)
+static void send_echo_backlog(void)
 {
 	while (hammer.stash.head != hammer.stash.tail) {
-		uint64_t at = hammer.stash.head % STASH, n = hammer.stash.tail - hammer.stash.head;
+		uint64_t at = hammer.stash.head % ECHO_BACKLOG_MAX, n = hammer.stash.tail - hammer.stash.head;
 
 		if (n > 32)
 			n = 32;
-		if (n > STASH - at)
-			n = STASH - at;
+		if (n > ECHO_BACKLOG_MAX - at)
+			n = ECHO_BACKLOG_MAX - at;
 		n = vma_ring_send(hammer.ring[1], &hammer.stash.segs[at], (unsigned)n, 0);
 		hammer.stash.head += n;
 		if (n == 0)
@@ -119,17 +119,17 @@ static void *echo_main(void *arg)
 	while (!atomic_load(&hammer.stop_echo)) {
 		if (vma_ring_progress(hammer.ring[1]) == 0 && hammer.stash.head == hammer.stash.tail)
 			vma_ring_wait(hammer.ring[1], 10000000);
-		send_stash();
+		send_echo_backlog();
 	}
 	while (hammer.stash.head != hammer.stash.tail)
-		vma_buf_put(hammer.arena, hammer.stash.segs[hammer.stash.head++ % STASH].buf);
+		vma_buf_put(hammer.arena, hammer.stash.segs[hammer.stash.head++ % ECHO_BACKLOG_MAX].buf);
 	vma_bufpool_flush_thread(hammer.arena);
 	return NULL;
 }
 
 /* ---- the workers ---- */
 
-static bool expect_next(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool worker_expect_next_number(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct worker *w = (struct worker *)flow;
 	uint64_t number, expected = atomic_load_explicit(&w->received, memory_order_relaxed);
@@ -165,7 +165,7 @@ static bool hammer_send_next(struct worker *w, struct vma_pkt_udp *headers)
 	return true;
 }
 
-static uint64_t on_their_way(const struct worker *w)
+static uint64_t worker_datagrams_in_flight(const struct worker *w)
 {
 	return w->sent - atomic_load(&w->received);
 }
@@ -185,7 +185,7 @@ static void *worker_main(void *arg)
 	while (!atomic_load(&hammer.stop)) {
 		int n;
 
-		while (on_their_way(w) < WINDOW && hammer_send_next(w, &headers))
+		while (worker_datagrams_in_flight(w) < WINDOW && hammer_send_next(w, &headers))
 			idle = 0;
 		n = vma_ring_progress(hammer.ring[0]);
 		if (n == -EBUSY) {
@@ -244,7 +244,7 @@ static void hammer_start(void)
 
 		w->port = (uint16_t)(1000 + i);
 		w->flow.key = flow_key(IPPROTO_UDP, a_ip, w->port, 0);
-		w->flow.sink = expect_next;
+		w->flow.sink = worker_expect_next_number;
 		assert_int_equal(vma_ring_attach(hammer.ring[0], &w->flow), 0);
 	}
 	for (int i = 0; i < WORKERS; i++)
@@ -266,11 +266,11 @@ static void assert_all_came_back(void)
 	const struct vma_stats_ring *stats = vma_ring_stats(hammer.ring[0]);
 
 	for (int i = 0; i < WORKERS; i++) {
-		while (on_their_way(&hammer.workers[i]) > 0 && hammer_now_ns() < deadline) {
+		while (worker_datagrams_in_flight(&hammer.workers[i]) > 0 && hammer_now_ns() < deadline) {
 			if (vma_ring_progress(hammer.ring[0]) == 0)
 				vma_ring_wait(hammer.ring[0], 1000000);
 		}
-		if (on_their_way(&hammer.workers[i]) != 0 || atomic_load(&hammer.workers[i].wrong) != 0)
+		if (worker_datagrams_in_flight(&hammer.workers[i]) != 0 || atomic_load(&hammer.workers[i].wrong) != 0)
 			fail_msg("worker %d: sent %lu, back %lu, out of turn %lu, echo failed %lu", i,
 			         (unsigned long)hammer.workers[i].sent,
 			         (unsigned long)atomic_load(&hammer.workers[i].received),
@@ -285,7 +285,7 @@ static void assert_all_came_back(void)
 	assert_int_equal(vma_stats_read(&stats->rx.rx_drop_sink), delivered);
 }
 
-static void hammer_halt(void)
+static void hammer_stop_workers(void)
 {
 	atomic_store(&hammer.stop, true);
 	for (int i = 0; i < WORKERS; i++)
@@ -310,7 +310,7 @@ static void hammer_end(void)
 
 static void hammer_stop(void)
 {
-	hammer_halt();
+	hammer_stop_workers();
 	assert_all_came_back();
 	hammer_end();
 }

@@ -34,7 +34,7 @@ static uint32_t random_next(uint32_t *seed)
 	return *seed >> 8;
 }
 
-static void linger(uint32_t loops)
+static void busy_loop(uint32_t loops)
 {
 	for (volatile uint32_t i = 0; i < loops; i++)
 		;
@@ -52,11 +52,11 @@ static void serve(uint32_t loops)
 	if (loops % 16 == 15)
 		sched_yield(); /* with one core, too, others meet a thread that holds */
 	else
-		linger(loops);
+		busy_loop(loops);
 	stress.in_use = 0;
 }
 
-static void release_and_look(uint32_t tid, uint32_t loops)
+static void release_and_serve_queue(uint32_t tid, uint32_t loops)
 {
 	drive_release(&stress.drive, tid);
 	while (command_queue_pending(&stress.queue) && drive_try(&stress.drive, tid)) {
@@ -76,24 +76,24 @@ static void post(ck_stack_entry_t *entry, uint32_t *seed)
 		return;
 	}
 	serve(random_next(seed) % 128);
-	release_and_look(tid, random_next(seed) % 32);
+	release_and_serve_queue(tid, random_next(seed) % 32);
 }
 
-static void take_once(uint32_t *seed)
+static void try_drive_flag_once(uint32_t *seed)
 {
 	const uint32_t tid = drive_tid();
 
 	if (drive_try(&stress.drive, tid)) {
 		serve(random_next(seed) % 64);
-		release_and_look(tid, 0);
+		release_and_serve_queue(tid, 0);
 	}
 }
 
-static void acquire_once(void)
+static void acquire_drive_flag_once(void)
 {
 	assert_true(drive_acquire(&stress.drive));
 	serve(0);
-	release_and_look(drive_tid(), 0);
+	release_and_serve_queue(drive_tid(), 0);
 	atomic_fetch_add_explicit(&stress.acquired, 1, memory_order_relaxed);
 }
 
@@ -133,17 +133,17 @@ static void work(uint32_t seed)
 		if (atomic_load(&stress.last_round))
 			return;
 		for (int i = 0; i < POSTS; i++) {
-			linger(random_next(&seed) % 512);
+			busy_loop(random_next(&seed) % 512);
 			if (stress.acquires && random_next(&seed) % 4 == 0)
-				acquire_once();
+				acquire_drive_flag_once();
 			else if (random_next(&seed) % 4 == 0)
-				take_once(&seed);
+				try_drive_flag_once(&seed);
 			post(&entries[i], &seed);
 		}
 	}
 }
 
-static void *other_main(void *arg)
+static void *other_thread_main(void *arg)
 {
 	if (stress.helpers)
 		vma_ring_thread_is_helper();
@@ -190,7 +190,7 @@ static void stress_run(void)
 	pthread_t threads[THREADS - 1], stopper;
 
 	for (int i = 0; i < THREADS - 1; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, other_main, (void *)(uintptr_t)(i + 1)), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, other_thread_main, (void *)(uintptr_t)(i + 1)), 0);
 	assert_int_equal(pthread_create(&stopper, NULL, stop_later, NULL), 0);
 	work(4711);
 	pthread_join(stopper, NULL);
@@ -247,7 +247,7 @@ static void *try_and_release(void *arg)
 	return NULL;
 }
 
-static bool another_thread_gets_it(void)
+static bool drive_flag_is_got_by_other_thread(void)
 {
 	bool taken = false;
 	pthread_t thread;
@@ -266,13 +266,13 @@ static void test_another_thread_gets_the_flag_only_while_its_owner_is_out(void *
 	assert_true(drive_is_held(&stress.drive));
 	assert_false(drive_try(&stress.drive, drive_tid())); /* a handler */
 	assert_false(drive_acquire(&stress.drive));          /* a sink */
-	assert_false(another_thread_gets_it());
+	assert_false(drive_flag_is_got_by_other_thread());
 	drive_release(&stress.drive, drive_tid());
 	assert_false(drive_is_held(&stress.drive));
 	for (int i = 0; i < 7; i++)
-		assert_true(another_thread_gets_it());
+		assert_true(drive_flag_is_got_by_other_thread());
 	assert_int_equal(atomic_load(&stress.drive.holder), DRIVE_BIASED);
-	assert_true(another_thread_gets_it()); /* that is enough */
+	assert_true(drive_flag_is_got_by_other_thread()); /* that is enough */
 	assert_int_equal(atomic_load(&stress.drive.holder), 0);
 	assert_true(drive_try(&stress.drive, drive_tid()));
 	assert_int_equal(atomic_load(&stress.drive.holder), drive_tid());

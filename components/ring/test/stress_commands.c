@@ -21,13 +21,13 @@ struct job {
 	unsigned ran;                    /* with the flag */
 };
 
-struct party {
+struct command_poster {
 	pthread_t thread;
 	struct job jobs[PER_ROUND];
 	struct vma_nic_seg segs[PER_ROUND];
 };
 
-static struct party parties[THREADS];
+static struct command_poster parties[THREADS];
 
 static void run_job(struct vma_ring_command *command)
 {
@@ -35,9 +35,9 @@ static void run_job(struct vma_ring_command *command)
 	atomic_fetch_add_explicit(&runs, 1, memory_order_relaxed);
 }
 
-static void *leave_and_rest(void *arg)
+static void *post_commands_and_wait_thread(void *arg)
 {
-	struct party *p = arg;
+	struct command_poster *p = arg;
 
 	for (;;) {
 		pthread_barrier_wait(&gate);
@@ -96,10 +96,11 @@ static void test_nothing_is_left_behind_when_all_have_returned(void **state)
 
 	(void)state;
 	fake_init(&fake, VMA_NIC_CAP_SG);
-	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	pthread_barrier_init(&gate, NULL, THREADS + 1);
 	for (int t = 0; t < THREADS; t++)
-		assert_int_equal(pthread_create(&parties[t].thread, NULL, leave_and_rest, &parties[t]), 0);
+		assert_int_equal(pthread_create(&parties[t].thread, NULL, post_commands_and_wait_thread, &parties[t]),
+		                 0);
 	for (; vma_test_goes_on((uint64_t)time(NULL) * 1000000000, (uint64_t)end * 1000000000, rounds > 10); rounds++) {
 		prepare_round();
 		pthread_barrier_wait(&gate);

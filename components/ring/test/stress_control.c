@@ -23,7 +23,7 @@ static time_t end_time(void)
 	return time(NULL) + 2 + (text != NULL ? (time_t)atof(text) : 0);
 }
 
-static void *poll_on(void *arg)
+static void *poll_ring_until_stop(void *arg)
 {
 	(void)arg;
 	while (!atomic_load(&stop)) {
@@ -76,7 +76,7 @@ static bool control_is_due(struct vma_ring_proto_ops *proto_ops)
 }
 
 /* Whether there is time left, or too little has happened: cores may be scarce. */
-static bool control_goes_on(time_t until, bool seen)
+static bool stress_has_time_or_too_few(time_t until, bool seen)
 {
 	return vma_test_goes_on((uint64_t)time(NULL) * 1000000000, (uint64_t)until * 1000000000, seen);
 }
@@ -101,13 +101,13 @@ static void test_a_protocol_runs_whenever_it_is_due_and_never_after_its_end(void
 	(void)state;
 	fake_init(&fake, 0);
 	fake.tells_quiet = true;
-	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	atomic_store(&stop, false);
 	for (int i = 0; i < 2; i++)
 		protocols[i] =
 		        (struct protocol){.proto_ops = {.run = control_run, .is_due = control_is_due}, .ended = true};
-	control_begin(pollers, POLLERS, poll_on);
-	for (; control_goes_on(until, rounds > 10); rounds++) {
+	control_begin(pollers, POLLERS, poll_ring_until_stop);
+	for (; stress_has_time_or_too_few(until, rounds > 10); rounds++) {
 		struct protocol *p = &protocols[rounds % 2], *before = &protocols[1 - rounds % 2];
 
 		atomic_store(&p->ended, false);
@@ -153,18 +153,18 @@ static void slow_down(void)
 	sched_yield();
 }
 
-static int slow_add(struct fake_nic *nic, const struct vma_flow_rule *rule)
+static int device_add_rule_slowly(struct fake_nic *nic, const struct vma_flow_rule *rule)
 {
 	int rc;
 
 	slow_down();
-	rc = device_add(nic, rule);
+	rc = fake_device_add_rule(nic, rule);
 	slow_down();
 	return rc;
 }
 
 /* Steers whatever is there, at any time; -EINVAL is the answer for what is not, or has gone meanwhile. */
-static void *steer_on(void *arg)
+static void *steer_conns_until_stop(void *arg)
 {
 	unsigned i = (unsigned)(uintptr_t)arg;
 
@@ -201,17 +201,17 @@ static void test_the_device_has_the_rules_of_what_is_steered_whatever_ends_meanw
 
 	(void)state;
 	fake_init(&fake, 0);
-	device_begin(&fake);
-	fake.in_flow_add = slow_add;
-	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	fake_device_reset_rules(&fake);
+	fake.in_flow_add = device_add_rule_slowly;
+	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	atomic_store(&stop, false);
 	for (unsigned i = 0; i < CONNS; i++)
 		conns[i] =
 		        (struct conn){.flow = {.key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, (uint16_t)(1000 + i / 2)),
 		                               .sink = control_take}};
-	control_begin(pollers, 1, poll_on);
-	control_begin(steerers, STEERERS, steer_on);
-	for (; control_goes_on(until, rounds > 10 && control_steered() > 0); rounds++) {
+	control_begin(pollers, 1, poll_ring_until_stop);
+	control_begin(steerers, STEERERS, steer_conns_until_stop);
+	for (; stress_has_time_or_too_few(until, rounds > 10 && control_steered() > 0); rounds++) {
 		struct conn *conn = &conns[rounds % CONNS];
 
 		if (conn->attached) {
@@ -233,7 +233,7 @@ static void test_the_device_has_the_rules_of_what_is_steered_whatever_ends_meanw
 		if (!conns[i].attached)
 			continue;
 		assert_int_equal(vma_ring_steer(ring, &conns[i].flow), 0);
-		assert_true(device_has(&conns[i].flow.key));
+		assert_true(fake_device_has_rule(&conns[i].flow.key));
 	}
 	for (unsigned i = 0; i < CONNS; i++)
 		vma_ring_detach(ring, &conns[i].flow);

@@ -28,7 +28,7 @@ static void nap_us(long us)
 	nanosleep(&(struct timespec){.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000}, NULL);
 }
 
-static void stop_one(void)
+static void tracer_stop_thread(void)
 {
 	pid_t tid = atomic_load(&tracer->tid);
 	int status;
@@ -45,13 +45,13 @@ static void stop_one(void)
 }
 
 /* The child. Dies with its parent, and then the kernel detaches what it traces. */
-static void held_trace(void)
+static void tracer_main(void)
 {
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	for (;;) {
 		switch (atomic_load(&tracer->state)) {
 		case TRACER_STOP:
-			stop_one();
+			tracer_stop_thread();
 			break;
 		case TRACER_RELEASE:
 			ptrace(PTRACE_DETACH, atomic_load(&tracer->tid), NULL, NULL);
@@ -73,7 +73,7 @@ static int start_tracer(void **state)
 		return -1;
 	tracer_pid = fork();
 	if (tracer_pid == 0)
-		held_trace();
+		tracer_main();
 	prctl(PR_SET_PTRACER, tracer_pid);
 	return tracer_pid < 0 ? -1 : 0;
 }
@@ -87,7 +87,7 @@ static int end_tracer(void **state)
 	return 0;
 }
 
-static void release(void)
+static void release_stopped_thread(void)
 {
 	atomic_store(&tracer->state, TRACER_RELEASE);
 	while (atomic_load(&tracer->state) != TRACER_IDLE)
@@ -122,7 +122,7 @@ static bool is_worker(uint32_t tid)
  * A thread that holds the flag now may not when the stop reaches it, so this takes some tries. Stopped with the flag
  * in hand it stays the holder. 0: this machine does not let us trace, which it has to say several times.
  */
-static uint32_t stop_the_holder(enum vma_ring_side side)
+static uint32_t stop_thread_holding_drive_flag(enum vma_ring_side side)
 {
 	uint64_t deadline = hammer_now_ns() + 20000000000;
 	unsigned refusals = 0;
@@ -141,7 +141,7 @@ static uint32_t stop_the_holder(enum vma_ring_side side)
 		}
 		if (vma_ring_drive_holder_tid(hammer.ring[0], side) == tid)
 			return tid;
-		release();
+		release_stopped_thread();
 	}
 	fail_msg("no holder was caught in 20 s");
 	return 0;
@@ -157,14 +157,14 @@ static uint64_t held_cpu_ns(const struct worker *w)
 	return (uint64_t)used.tv_sec * 1000000000 + (uint64_t)used.tv_nsec;
 }
 
-static void held_hold(enum vma_ring_side side)
+static void hold_drive_flag_and_measure(enum vma_ring_side side)
 {
 	uint64_t hold_ns = hammer_seconds(2) >= 10 ? 1000000000 : 500000000, before[WORKERS], start, elapsed;
 	uint32_t held;
 
 	hammer_start();
 	nap_us(100000);
-	held = stop_the_holder(side);
+	held = stop_thread_holding_drive_flag(side);
 	if (held == 0) {
 		hammer_stop();
 		vma_test_skip("no holder could be stopped");
@@ -183,7 +183,7 @@ static void held_hold(enum vma_ring_side side)
 			fail_msg("worker %d used %lu us of %lu us while the holder stood still", i,
 			         (unsigned long)(used / 1000), (unsigned long)(elapsed / 1000));
 	}
-	release();
+	release_stopped_thread();
 
 	/* Every one of them, the stopped one included, goes on. */
 	for (int i = 0; i < WORKERS; i++) {
@@ -202,13 +202,13 @@ static void held_hold(enum vma_ring_side side)
 static void test_others_rest_while_the_receive_driver_is_held_and_then_go_on(void **state)
 {
 	(void)state;
-	held_hold(VMA_RING_RX);
+	hold_drive_flag_and_measure(VMA_RING_RX);
 }
 
 static void test_others_rest_while_the_transmit_driver_is_held_and_then_go_on(void **state)
 {
 	(void)state;
-	held_hold(VMA_RING_TX);
+	hold_drive_flag_and_measure(VMA_RING_TX);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, start_tracer, end_tracer)

@@ -33,7 +33,7 @@ static struct vma_bufarena *arena;
 static struct vma_bufpool *spill;
 static struct vma_nic *nic[2];
 static struct vma_ring *rings[2], *peer;
-static struct stay stays[MOVES + 1];
+static struct stay ring_stays_of_flow[MOVES + 1];
 static _Atomic uint64_t received;
 static _Atomic bool stop;
 
@@ -94,8 +94,8 @@ static int setup(void **state)
 	peer = move_ring(1);
 	atomic_store(&received, 0);
 	atomic_store(&stop, false);
-	move_stay_init(&stays[0]);
-	assert_int_equal(vma_ring_attach(rings[0], &stays[0].flow), 0);
+	move_stay_init(&ring_stays_of_flow[0]);
+	assert_int_equal(vma_ring_attach(rings[0], &ring_stays_of_flow[0].flow), 0);
 	return 0;
 }
 
@@ -160,24 +160,25 @@ static void *move_send_all(void *arg)
 static void move_to_and_fro(void)
 {
 	for (unsigned i = 0; i < MOVES; i++) {
-		while (!atomic_load(&stays[i].begun))
+		while (!atomic_load(&ring_stays_of_flow[i].begun))
 			sched_yield();
-		move_stay_init(&stays[i + 1]);
-		assert_int_equal(
-		        vma_ring_move_flow(rings[i % 2], &stays[i].flow, rings[(i + 1) % 2], &stays[i + 1].flow), 0);
+		move_stay_init(&ring_stays_of_flow[i + 1]);
+		assert_int_equal(vma_ring_move_flow(rings[i % 2], &ring_stays_of_flow[i].flow, rings[(i + 1) % 2],
+		                                    &ring_stays_of_flow[i + 1].flow),
+		                 0);
 	}
 }
 
-static void check_stays(uint64_t sent)
+static void check_received_on_each_ring(uint64_t sent)
 {
 	uint64_t next = 0;
 
 	for (unsigned i = 0; i <= MOVES; i++) {
-		assert_false(atomic_load(&stays[i].wrong));
-		if (!atomic_load(&stays[i].begun))
+		assert_false(atomic_load(&ring_stays_of_flow[i].wrong));
+		if (!atomic_load(&ring_stays_of_flow[i].begun))
 			continue;
-		assert_int_equal(atomic_load(&stays[i].first), next);
-		next = atomic_load(&stays[i].next);
+		assert_int_equal(atomic_load(&ring_stays_of_flow[i].first), next);
+		next = atomic_load(&ring_stays_of_flow[i].next);
 	}
 	assert_int_equal(next, sent);
 }
@@ -197,8 +198,8 @@ static void move_round(void)
 		pthread_join(drivers[i], NULL);
 	while (vma_ring_progress(rings[0]) + vma_ring_progress(rings[1]) != 0)
 		;
-	vma_ring_detach(rings[MOVES % 2], &stays[MOVES].flow);
-	check_stays(atomic_load(&sent));
+	vma_ring_detach(rings[MOVES % 2], &ring_stays_of_flow[MOVES].flow);
+	check_received_on_each_ring(atomic_load(&sent));
 }
 
 static void test_a_flow_moves_a_hundred_times_and_no_datagram_is_lost_or_overtaken(void **state)
@@ -214,36 +215,36 @@ static void test_a_flow_moves_a_hundred_times_and_no_datagram_is_lost_or_overtak
 
 static void test_a_flow_stays_whose_key_has_another_member_or_no_rule(void **state)
 {
-	struct stay *other = &stays[1], *moved = &stays[2];
+	struct stay *other = &ring_stays_of_flow[1], *moved = &ring_stays_of_flow[2];
 
 	(void)state;
 	move_stay_init(other);
 	move_stay_init(moved);
 	assert_int_equal(vma_ring_attach(rings[0], &other->flow), 0);
-	assert_int_equal(vma_ring_move_flow(rings[0], &stays[0].flow, rings[1], &moved->flow), -EBUSY);
-	assert_int_equal(vma_ring_move_flow(rings[1], &stays[0].flow, rings[0], &moved->flow), -EBUSY);
+	assert_int_equal(vma_ring_move_flow(rings[0], &ring_stays_of_flow[0].flow, rings[1], &moved->flow), -EBUSY);
+	assert_int_equal(vma_ring_move_flow(rings[1], &ring_stays_of_flow[0].flow, rings[0], &moved->flow), -EBUSY);
 	assert_null(moved->flow.ring);
 	vma_ring_detach(rings[0], &other->flow);
 	move_send(1);
 	while (vma_ring_progress(rings[0]) <= 0)
 		;
-	assert_int_equal(atomic_load(&stays[0].next), 2);
-	vma_ring_detach(rings[0], &stays[0].flow);
+	assert_int_equal(atomic_load(&ring_stays_of_flow[0].next), 2);
+	vma_ring_detach(rings[0], &ring_stays_of_flow[0].flow);
 }
 
 static void test_a_flow_that_the_nic_does_not_move_stays(void **state)
 {
-	struct stay *moved = &stays[1];
+	struct stay *moved = &ring_stays_of_flow[1];
 
 	(void)state;
 	move_stay_init(moved);
-	assert_int_equal(vma_ring_move_flow(rings[0], &stays[0].flow, peer, &moved->flow), -EINVAL);
+	assert_int_equal(vma_ring_move_flow(rings[0], &ring_stays_of_flow[0].flow, peer, &moved->flow), -EINVAL);
 	assert_null(moved->flow.ring);
 	move_send(1);
 	while (vma_ring_progress(rings[0]) <= 0)
 		;
-	assert_int_equal(atomic_load(&stays[0].next), 2);
-	vma_ring_detach(rings[0], &stays[0].flow);
+	assert_int_equal(atomic_load(&ring_stays_of_flow[0].next), 2);
+	vma_ring_detach(rings[0], &ring_stays_of_flow[0].flow);
 }
 
 static void test_sends_are_drained_when_the_other_end_has_them(void **state)
@@ -255,7 +256,7 @@ static void test_sends_are_drained_when_the_other_end_has_them(void **state)
 	while (vma_ring_progress(rings[0]) <= 0)
 		;
 	assert_true(vma_ring_drain_sends(peer, 1000000));
-	vma_ring_detach(rings[0], &stays[0].flow);
+	vma_ring_detach(rings[0], &ring_stays_of_flow[0].flow);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -32,7 +32,7 @@ struct visitor {
 	_Atomic uint64_t calls, after_the_end;
 };
 
-static bool visit(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
+static bool visitor_count_packet(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
 	struct visitor *v = (struct visitor *)flow;
 
@@ -72,7 +72,7 @@ static void test_detach_returns_when_no_sink_runs_or_will_run(void **state)
 		calls += atomic_load(&v->calls);
 		memset(v, 0, sizeof(*v));
 		v->flow.key = flow_key(IPPROTO_UDP, a_ip, 5000, 0);
-		v->flow.sink = visit;
+		v->flow.sink = visitor_count_packet;
 		assert_int_equal(vma_ring_attach(hammer.ring[0], &v->flow), 0);
 		for (int i = 0; i < 4; i++)
 			send_to_visitor(5000);
@@ -86,7 +86,7 @@ static void test_detach_returns_when_no_sink_runs_or_will_run(void **state)
 		assert_int_equal(atomic_load(&visitors[i].after_the_end), 0);
 	print_message("%lu attachments, %lu visits\n", (unsigned long)runs, (unsigned long)calls);
 	assert_true(runs > 10);
-	hammer_halt();
+	hammer_stop_workers();
 	for (int i = 0; i < WORKERS; i++)
 		assert_int_equal(atomic_load(&hammer.workers[i].wrong), 0);
 	hammer_end(); /* without the count: the visitors' packets are in it */

@@ -7,7 +7,7 @@
 static const enum vma_ring_logic logics[] = {0, 1, 10, 11, 20, 30, 31};
 enum { LOGICS = sizeof(logics) / sizeof(logics[0]) };
 
-static bool same(struct vma_ring_key a, struct vma_ring_key b)
+static bool ring_keys_are_same(struct vma_ring_key a, struct vma_ring_key b)
 {
 	return memcmp(&a, &b, sizeof(a)) == 0;
 }
@@ -33,7 +33,8 @@ static void test_each_logic_looks_at_its_own_property_only(void **state)
 	(void)state;
 	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++) {
 		for (size_t l = 0; l < LOGICS; l++) {
-			bool share = same(vma_ring_key(logics[l], &table[i].a), vma_ring_key(logics[l], &table[i].b));
+			bool share = ring_keys_are_same(vma_ring_key(logics[l], &table[i].a),
+			                                vma_ring_key(logics[l], &table[i].b));
 
 			if (share != table[i].share[l])
 				fail_msg("logic %d, another %s: shared %d", logics[l], table[i].differ_in, share);
@@ -48,7 +49,8 @@ static void test_logics_never_share_with_each_other(void **state)
 	(void)state;
 	for (size_t a = 0; a < LOGICS; a++) {
 		for (size_t b = 0; b < a; b++)
-			assert_false(same(vma_ring_key(logics[a], &where), vma_ring_key(logics[b], &where)));
+			assert_false(
+			        ring_keys_are_same(vma_ring_key(logics[a], &where), vma_ring_key(logics[b], &where)));
 	}
 }
 

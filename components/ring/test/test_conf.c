@@ -35,7 +35,7 @@ static void test_defaults_are_those_of_the_field(void **state)
 	assert_int_equal(ring.cq.aim.interrupts_per_sec, 5000);
 }
 
-static enum vma_thread_mode mode_with(char *thread_mode, char *multilock)
+static enum vma_thread_mode thread_mode_of_conf(char *thread_mode, char *multilock)
 {
 	char *env[] = {thread_mode, multilock, NULL};
 	struct vma_ring_attr ring = {0};
@@ -49,12 +49,12 @@ static enum vma_thread_mode mode_with(char *thread_mode, char *multilock)
 static void test_kind_of_the_locks_decides_how_a_control_call_waits_that_would_spin(void **state)
 {
 	(void)state;
-	assert_int_equal(mode_with("VMA_MULTILOCK=0", NULL), VMA_THREAD_SPIN);
-	assert_int_equal(mode_with("VMA_MULTILOCK=1", NULL), VMA_THREAD_MUTEX);
-	assert_int_equal(mode_with("VMA_THREAD_MODE=1", "VMA_MULTILOCK=1"), VMA_THREAD_MUTEX);
-	assert_int_equal(mode_with("VMA_THREAD_MODE=2", "VMA_MULTILOCK=0"), VMA_THREAD_MUTEX);
-	assert_int_equal(mode_with("VMA_THREAD_MODE=3", "VMA_MULTILOCK=1"), VMA_THREAD_YIELD);
-	assert_int_equal(mode_with("VMA_THREAD_MODE=0", "VMA_MULTILOCK=1"), VMA_THREAD_SINGLE);
+	assert_int_equal(thread_mode_of_conf("VMA_MULTILOCK=0", NULL), VMA_THREAD_SPIN);
+	assert_int_equal(thread_mode_of_conf("VMA_MULTILOCK=1", NULL), VMA_THREAD_MUTEX);
+	assert_int_equal(thread_mode_of_conf("VMA_THREAD_MODE=1", "VMA_MULTILOCK=1"), VMA_THREAD_MUTEX);
+	assert_int_equal(thread_mode_of_conf("VMA_THREAD_MODE=2", "VMA_MULTILOCK=0"), VMA_THREAD_MUTEX);
+	assert_int_equal(thread_mode_of_conf("VMA_THREAD_MODE=3", "VMA_MULTILOCK=1"), VMA_THREAD_YIELD);
+	assert_int_equal(thread_mode_of_conf("VMA_THREAD_MODE=0", "VMA_MULTILOCK=1"), VMA_THREAD_SINGLE);
 }
 
 /* Whether it moderates, count and period of a packet after silence, and the interval of adaptation. */

@@ -64,7 +64,7 @@ static void dispatch_listen_on(struct listener *l, struct vma_flow_key key, uint
 	assert_int_equal(vma_ring_attach(ring, &l->flow), 0);
 }
 
-static void dispatch_let_go(struct listener *l)
+static void dispatch_release_kept_packets(struct listener *l)
 {
 	for (unsigned i = 0; i < l->kept_count; i++)
 		vma_buf_put_chain(fake.arena, l->kept[i]);
@@ -77,7 +77,7 @@ static int setup(void **state)
 {
 	(void)state;
 	fake_init(&fake, 0);
-	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	return 0;
 }
 
@@ -89,24 +89,24 @@ static int teardown(void **state)
 	return 0;
 }
 
-static uint64_t dispatch_rx(size_t offset)
+static uint64_t dispatch_rx_counter(size_t offset)
 {
 	return vma_stats_read((_Atomic uint64_t *)((char *)&vma_ring_stats(ring)->rx + offset));
 }
-#define COUNT(name) dispatch_rx(offsetof(struct vma_stats_ring_rx, name))
+#define COUNT(name) dispatch_rx_counter(offsetof(struct vma_stats_ring_rx, name))
 
 static void arrive_udp(const uint8_t dst_ip[4], uint16_t src_port, uint16_t dst_port)
 {
 	uint8_t frame[128];
 
-	fake_arrive(&fake, frame, udp_frame_to(frame, dst_ip, 0, src_port, dst_port, "data", 4));
+	fake_nic_receive_frame(&fake, frame, udp_frame_to(frame, dst_ip, 0, src_port, dst_port, "data", 4));
 }
 
 static void arrive_tcp(uint8_t flags)
 {
 	uint8_t frame[128];
 
-	fake_arrive(&fake, frame, tcp_frame(frame, 1000, 80, flags, "", 0));
+	fake_nic_receive_frame(&fake, frame, tcp_frame(frame, 1000, 80, flags, "", 0));
 }
 
 static void test_datagram_reaches_its_flow_with_bytes_and_addresses(void **state)
@@ -125,7 +125,7 @@ static void test_datagram_reaches_its_flow_with_bytes_and_addresses(void **state
 	assert_int_equal(COUNT(rx_packets), 1);
 	assert_int_equal(COUNT(rx_bytes), 46);
 	assert_int_equal(COUNT(rx_delivered), 1);
-	dispatch_let_go(&l);
+	dispatch_release_kept_packets(&l);
 }
 
 static void test_five_tuple_wins_over_three_tuple(void **state)
@@ -141,11 +141,11 @@ static void test_five_tuple_wins_over_three_tuple(void **state)
 	assert_int_equal(one.calls, 1);
 	assert_int_equal(any.calls, 1);
 	assert_int_equal(any.info.src_port_be, htons(1001));
-	dispatch_let_go(&one);
+	dispatch_release_kept_packets(&one);
 	arrive_udp(frame_dst_ip, 1000, 53);
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(any.calls, 2);
-	dispatch_let_go(&any);
+	dispatch_release_kept_packets(&any);
 }
 
 static void test_protocol_port_address_and_vlan_all_count(void **state)
@@ -159,11 +159,11 @@ static void test_protocol_port_address_and_vlan_all_count(void **state)
 	arrive_udp(frame_dst_ip, 1000, 81);
 	arrive_udp(other_ip, 1000, 80);
 	arrive_tcp(TH_SYN);
-	fake_arrive(&fake, frame, udp_frame_to(frame, frame_dst_ip, 5, 1000, 80, "x", 1));
+	fake_nic_receive_frame(&fake, frame, udp_frame_to(frame, frame_dst_ip, 5, 1000, 80, "x", 1));
 	assert_int_equal(vma_ring_progress(ring), 4);
 	assert_int_equal(l.calls, 0);
 	assert_int_equal(COUNT(rx_drop_no_flow), 4);
-	dispatch_let_go(&l);
+	dispatch_release_kept_packets(&l);
 }
 
 static void test_unicast_goes_to_the_first_attached_only(void **state)
@@ -177,11 +177,11 @@ static void test_unicast_goes_to_the_first_attached_only(void **state)
 	vma_ring_progress(ring);
 	assert_int_equal(a.calls, 1);
 	assert_int_equal(b.calls, 0);
-	dispatch_let_go(&a);
+	dispatch_release_kept_packets(&a);
 	arrive_udp(frame_dst_ip, 1, 53);
 	vma_ring_progress(ring);
 	assert_int_equal(b.calls, 1);
-	dispatch_let_go(&b);
+	dispatch_release_kept_packets(&b);
 }
 
 static void test_the_nic_learns_the_shadow_of_every_member(void **state)
@@ -199,7 +199,7 @@ static void test_the_nic_learns_the_shadow_of_every_member(void **state)
 	fake.flow_result = -EADDRINUSE; /* its socket brings the flow down: it does not get it */
 	assert_int_equal(vma_ring_attach(ring, &b.flow), -EADDRINUSE);
 	fake.flow_result = 0;
-	dispatch_let_go(&a);
+	dispatch_release_kept_packets(&a);
 }
 
 static void test_a_drained_detach_delivers_what_had_come_and_nothing_later(void **state)
@@ -223,8 +223,8 @@ static void test_a_drained_detach_delivers_what_had_come_and_nothing_later(void 
 	vma_ring_detach_drained(ring, &b.flow);
 	assert_int_equal(b.calls, 21);
 	assert_null(b.flow.ring);
-	dispatch_let_go(&a);
-	dispatch_let_go(&b);
+	dispatch_release_kept_packets(&a);
+	dispatch_release_kept_packets(&b);
 }
 
 static void test_multicast_goes_to_all_members_one_reference_each(void **state)
@@ -244,7 +244,7 @@ static void test_multicast_goes_to_all_members_one_reference_each(void **state)
 	assert_int_equal(COUNT(rx_drop_sink), 1);
 	assert_int_equal(atomic_load(&l[0].kept[0]->refs), 3);
 	for (int i = 0; i < 4; i++)
-		dispatch_let_go(&l[i]);
+		dispatch_release_kept_packets(&l[i]);
 	arrive_udp(group_ip, 1000, 53);
 	vma_ring_progress(ring);
 	assert_int_equal(COUNT(rx_drop_no_flow), 1);
@@ -258,12 +258,13 @@ static void test_multicast_in_pieces_is_shared_whole(void **state)
 	(void)state;
 	for (int i = 0; i < 2; i++)
 		dispatch_listen_on(&l[i], flow_key(IPPROTO_UDP, group_ip, 53, 0), 0);
-	fake_arrive_in_pieces(&fake, frame, udp_frame_to(frame, group_ip, 0, 1, 53, payload, sizeof(payload)), 301);
+	fake_nic_receive_in_pieces(&fake, frame, udp_frame_to(frame, group_ip, 0, 1, 53, payload, sizeof(payload)),
+	                           301);
 	assert_int_equal(vma_ring_progress(ring), 1);
 	for (const struct vma_buf *buf = l[0].kept[0]; buf != NULL; buf = buf->next)
 		assert_int_equal(atomic_load(&buf->refs), 2);
-	dispatch_let_go(&l[0]);
-	dispatch_let_go(&l[1]);
+	dispatch_release_kept_packets(&l[0]);
+	dispatch_release_kept_packets(&l[1]);
 }
 
 static void test_refused_packet_is_given_back_and_counted(void **state)
@@ -278,7 +279,7 @@ static void test_refused_packet_is_given_back_and_counted(void **state)
 		assert_int_equal(vma_ring_progress(ring), 1);
 	}
 	assert_int_equal(COUNT(rx_drop_sink), 2000);
-	dispatch_let_go(&l);
+	dispatch_release_kept_packets(&l);
 }
 
 static void test_dropped_packets_are_given_back(void **state)
@@ -289,7 +290,7 @@ static void test_dropped_packets_are_given_back(void **state)
 	(void)state;
 	frame[24] ^= 1;
 	for (int i = 0; i < 2000; i++) {
-		fake_arrive(&fake, frame, len);
+		fake_nic_receive_frame(&fake, frame, len);
 		assert_int_equal(vma_ring_progress(ring), 1);
 	}
 	assert_int_equal(COUNT(rx_drop_ip_checksum), 2000);
@@ -315,11 +316,11 @@ static void test_listener_gets_what_no_connection_takes(void **state)
 	vma_ring_progress(ring);
 	assert_int_equal(established.calls, 2);
 	assert_int_equal(l.calls, 4);
-	dispatch_let_go(&established);
+	dispatch_release_kept_packets(&established);
 	arrive_tcp(TH_ACK);
 	vma_ring_progress(ring);
 	assert_int_equal(l.calls, 5);
-	dispatch_let_go(&l);
+	dispatch_release_kept_packets(&l);
 }
 
 static void test_nic_steers_once_per_key(void **state)
@@ -332,12 +333,12 @@ static void test_nic_steers_once_per_key(void **state)
 	assert_int_equal(fake.flows_added, 1);
 	dispatch_listen_on(&c, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 9), 0);
 	assert_int_equal(fake.flows_added, 2);
-	dispatch_let_go(&a);
+	dispatch_release_kept_packets(&a);
 	assert_int_equal(fake.flows_deleted, 0);
-	dispatch_let_go(&b);
+	dispatch_release_kept_packets(&b);
 	assert_int_equal(fake.flows_deleted, 1);
 	assert_memory_equal(&fake.last_deleted, &a.flow.key, sizeof(a.flow.key));
-	dispatch_let_go(&c);
+	dispatch_release_kept_packets(&c);
 	assert_int_equal(fake.flows_deleted, 2);
 }
 
@@ -349,7 +350,7 @@ static void test_attach_refuses_what_cannot_be_and_leaves_no_trace(void **state)
 	(void)state;
 	dispatch_listen_on(&l, flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), 0);
 	assert_int_equal(vma_ring_attach(ring, &l.flow), -EEXIST);
-	dispatch_let_go(&l);
+	dispatch_release_kept_packets(&l);
 	bad.key.family = AF_INET6;
 	assert_int_equal(vma_ring_attach(ring, &bad), -EAFNOSUPPORT);
 	bad.key.family = AF_INET;
@@ -386,7 +387,7 @@ static void test_sink_may_detach_itself_and_others(void **state)
 	assert_int_equal(l[2].calls, 2);
 	assert_int_equal(l[3].calls, 2);
 	for (int i = 0; i < 4; i++)
-		dispatch_let_go(&l[i]);
+		dispatch_release_kept_packets(&l[i]);
 }
 
 static void test_sink_may_attach_the_flow_of_the_next_packet(void **state)
@@ -402,8 +403,8 @@ static void test_sink_may_attach_the_flow_of_the_next_packet(void **state)
 	assert_int_equal(vma_ring_progress(ring), 2);
 	assert_int_equal(l.calls, 1);
 	assert_int_equal(child.calls, 1);
-	dispatch_let_go(&child);
-	dispatch_let_go(&l);
+	dispatch_release_kept_packets(&child);
+	dispatch_release_kept_packets(&l);
 }
 
 static bool ask_for_progress(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -437,8 +438,8 @@ static void test_a_train_of_packets_follows_every_attach_and_detach(void **state
 	vma_ring_progress(ring);
 	assert_int_equal(peer.calls, 3);
 	assert_int_equal(any.calls, 4);
-	dispatch_let_go(&peer);
-	dispatch_let_go(&any);
+	dispatch_release_kept_packets(&peer);
+	dispatch_release_kept_packets(&any);
 	arrive_udp(frame_dst_ip, 1000, 53);
 	arrive_udp(frame_dst_ip, 1000, 53); /* nobody's, twice */
 	vma_ring_progress(ring);
@@ -447,14 +448,15 @@ static void test_a_train_of_packets_follows_every_attach_and_detach(void **state
 	arrive_udp(frame_dst_ip, 1000, 53);
 	vma_ring_progress(ring);
 	assert_int_equal(any.calls, 1);
-	dispatch_let_go(&any);
+	dispatch_release_kept_packets(&any);
 }
 
 static void arrive_number(uint16_t src_port, uint8_t number)
 {
 	uint8_t frame[128], payload[40] = {number};
 
-	fake_arrive(&fake, frame, udp_frame_to(frame, frame_dst_ip, 0, src_port, 53, payload, 1 + number % 3 * 16u));
+	fake_nic_receive_frame(&fake, frame,
+	                       udp_frame_to(frame, frame_dst_ip, 0, src_port, 53, payload, 1 + number % 3 * 16u));
 }
 
 static void expect_numbers(const struct listener *l, uint8_t first, unsigned n)
@@ -493,7 +495,7 @@ static void test_a_train_is_taken_as_a_whole_in_order(void **state)
 	assert_int_equal(vma_ring_progress(ring), 1); /* one alone is none */
 	assert_int_equal(l.calls, 2);
 	expect_numbers(&l, 0, 11);
-	dispatch_let_go(&l);
+	dispatch_release_kept_packets(&l);
 }
 
 static void test_what_a_train_leaves_goes_to_the_sink(void **state)
@@ -516,7 +518,7 @@ static void test_what_a_train_leaves_goes_to_the_sink(void **state)
 	expect_numbers(&l, 0, 12);
 	assert_int_equal(COUNT(rx_delivered), 12);
 	assert_int_equal(COUNT(rx_drop_no_flow), 4);
-	dispatch_let_go(&l);
+	dispatch_release_kept_packets(&l);
 }
 
 /* Whatever comes in between: what waits is taken first, so that the order stays. */
@@ -535,7 +537,7 @@ static void test_a_train_ends_where_another_packet_comes(void **state)
 	arrive_number(1000, 7);
 	udp_frame(frame, 1000, 53, "damaged", 7);
 	frame[44] ^= 1;
-	fake_arrive(&fake, frame, 49);
+	fake_nic_receive_frame(&fake, frame, 49);
 	arrive_tcp(TH_SYN);
 	arrive_number(1000, 8);
 	arrive_number(1000, 9);
@@ -546,10 +548,10 @@ static void test_a_train_ends_where_another_packet_comes(void **state)
 	assert_int_equal(COUNT(rx_delivered), 10);
 	assert_int_equal(COUNT(rx_drop_l4_checksum), 1);
 	assert_int_equal(COUNT(rx_drop_no_flow), 1);
-	dispatch_let_go(&l);
+	dispatch_release_kept_packets(&l);
 }
 
-static void note_run(struct vma_ring_command *command)
+static void command_note_that_it_ran(struct vma_ring_command *command)
 {
 	*(bool *)(command + 1) = true;
 }
@@ -565,7 +567,7 @@ static void test_a_quiet_queue_is_polled_only_when_there_is_something_to_do(void
 	struct {
 		struct vma_ring_command command;
 		bool ran;
-	} order = {.command = {.run = note_run}};
+	} order = {.command = {.run = command_note_that_it_ran}};
 	struct listener l;
 	unsigned polls;
 
@@ -591,7 +593,7 @@ static void test_a_quiet_queue_is_polled_only_when_there_is_something_to_do(void
 	polls = fake.polls;
 	assert_int_equal(vma_ring_progress(ring), 0);
 	assert_int_equal(fake.polls, polls);
-	dispatch_let_go(&l);
+	dispatch_release_kept_packets(&l);
 }
 
 static void test_progress_is_busy_within_a_sink(void **state)
@@ -625,7 +627,7 @@ struct note {
 	unsigned order, *counter, again;
 };
 
-static void run_note(struct vma_ring_command *command)
+static void note_order_of_command(struct vma_ring_command *command)
 {
 	struct note *note = (struct note *)command;
 
@@ -654,7 +656,7 @@ static void test_posted_commands_run_once_in_order_with_the_flag_held(void **sta
 
 	(void)state;
 	for (int i = 0; i < 3; i++)
-		notes[i] = (struct note){.command = {.run = run_note}, .counter = &counter};
+		notes[i] = (struct note){.command = {.run = note_order_of_command}, .counter = &counter};
 	assert_int_equal(vma_ring_attach(ring, &flow), 0);
 	arrive_udp(frame_dst_ip, 1, 53);
 	assert_int_equal(vma_ring_progress(ring), 1);

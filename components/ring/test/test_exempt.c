@@ -53,7 +53,7 @@ static bool listener_take(struct vma_flow *flow, struct vma_buf *packet, const s
 static int setup_with(uint32_t caps)
 {
 	fake_init(&fake, caps);
-	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	listener = (struct vma_flow){
 	        .key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, 0), .flags = VMA_FLOW_LISTENER, .sink = listener_take};
 	assert_int_equal(vma_ring_attach(ring, &listener), 0);
@@ -90,17 +90,17 @@ static struct vma_flow_key connection_key(uint16_t peer_port)
 	return key;
 }
 
-static void kernel_has(uint16_t peer_port)
+static void kernel_add_connection(uint16_t peer_port)
 {
 	kernel.keys[kernel.n++] = connection_key(peer_port);
 }
 
-static void segment_comes(uint16_t peer_port)
+static void receive_segment_from_peer(uint16_t peer_port)
 {
 	uint8_t frame[256];
 	const uint32_t len = tcp_frame(frame, peer_port, 80, 0x10, "abc", 3);
 
-	fake_arrive(&fake, frame, len);
+	fake_nic_receive_frame(&fake, frame, len);
 	while (vma_ring_progress(ring) > 0)
 		;
 }
@@ -110,14 +110,14 @@ static void segment_comes(uint16_t peer_port)
 static void test_connections_that_the_kernel_has_when_the_rule_is_in_are_its_own(void **state)
 {
 	(void)state;
-	kernel_has(1000);
-	kernel_has(1001);
+	kernel_add_connection(1000);
+	kernel_add_connection(1001);
 	assert_true(vma_ring_exempt(ring, &listener.key));
-	segment_comes(1000);
-	segment_comes(1001);
+	receive_segment_from_peer(1000);
+	receive_segment_from_peer(1001);
 	assert_int_equal(fake.to_kernel, 2);
 	assert_int_equal(heard, 0);
-	segment_comes(1002);
+	receive_segment_from_peer(1002);
 	assert_int_equal(heard, 1);
 	assert_int_equal(fake.flows_added, 1); /* no rule */
 }
@@ -125,19 +125,19 @@ static void test_connections_that_the_kernel_has_when_the_rule_is_in_are_its_own
 static void test_a_connection_that_the_kernel_has_no_more_is_the_listeners_again(void **state)
 {
 	(void)state;
-	kernel_has(1000);
-	kernel_has(1001);
+	kernel_add_connection(1000);
+	kernel_add_connection(1001);
 	vma_ring_exempt(ring, &listener.key);
 	kernel.keys[0] = connection_key(1001);
 	kernel.n = 1;
 	assert_true(vma_ring_exempt_sweep(ring));
-	segment_comes(1000);
+	receive_segment_from_peer(1000);
 	assert_int_equal(heard, 1);
-	segment_comes(1001);
+	receive_segment_from_peer(1001);
 	assert_int_equal(fake.to_kernel, 1);
 	kernel.n = 0;
 	assert_false(vma_ring_exempt_sweep(ring));
-	segment_comes(1001);
+	receive_segment_from_peer(1001);
 	assert_int_equal(heard, 2);
 }
 
@@ -147,12 +147,12 @@ static void test_a_kernel_that_does_not_say_changes_nothing(void **state)
 	kernel.rc = -ETIMEDOUT;
 	assert_false(vma_ring_exempt(ring, &listener.key));
 	kernel.rc = 0;
-	kernel_has(1000);
+	kernel_add_connection(1000);
 	vma_ring_exempt(ring, &listener.key);
 	kernel.rc = -ETIMEDOUT;
 	kernel.n = 0;
 	assert_true(vma_ring_exempt_sweep(ring));
-	segment_comes(1000);
+	receive_segment_from_peer(1000);
 	assert_int_equal(fake.to_kernel, 1);
 }
 
@@ -161,17 +161,17 @@ static void test_one_connection_is_exempt_by_name_while_a_listener_covers_it(voi
 	const struct vma_flow_key key = connection_key(1000);
 
 	(void)state;
-	kernel_has(1000);
+	kernel_add_connection(1000);
 	assert_true(vma_ring_exempt(ring, &key));
 	assert_true(vma_ring_exempt(ring, &key)); /* once is enough */
-	segment_comes(1000);
+	receive_segment_from_peer(1000);
 	assert_int_equal(fake.to_kernel, 1);
 	vma_ring_detach(ring, &listener);
 	assert_false(vma_ring_exempt_sweep(ring));
 	vma_ring_exempt(ring, &key); /* the NIC leaves it to the kernel */
 	assert_false(vma_ring_exempt_sweep(ring));
 	assert_int_equal(vma_ring_attach(ring, &listener), 0);
-	segment_comes(1000);
+	receive_segment_from_peer(1000);
 	assert_int_equal(heard, 1);
 }
 
@@ -181,9 +181,9 @@ static void test_a_connection_of_ours_is_not_exempt(void **state)
 
 	(void)state;
 	assert_int_equal(vma_ring_attach(ring, &ours), 0);
-	kernel_has(1000);
+	kernel_add_connection(1000);
 	vma_ring_exempt(ring, &listener.key);
-	segment_comes(1000);
+	receive_segment_from_peer(1000);
 	assert_int_equal(heard, 1);
 	assert_int_equal(fake.to_kernel, 0);
 	vma_ring_detach(ring, &ours);
@@ -193,27 +193,27 @@ static void test_there_are_so_many_at_most(void **state)
 {
 	(void)state;
 	for (unsigned i = 0; i < RING_EXEMPTS_MAX + 10; i++)
-		kernel_has((uint16_t)(1000 + i));
+		kernel_add_connection((uint16_t)(1000 + i));
 	vma_ring_exempt(ring, &listener.key);
-	segment_comes(999 + RING_EXEMPTS_MAX);
+	receive_segment_from_peer(999 + RING_EXEMPTS_MAX);
 	assert_int_equal(fake.to_kernel, 1);
-	segment_comes(1000 + RING_EXEMPTS_MAX);
+	receive_segment_from_peer(1000 + RING_EXEMPTS_MAX);
 	assert_int_equal(heard, 1);
 	vma_ring_exempt(ring, &kernel.keys[RING_EXEMPTS_MAX]);
-	segment_comes(1000 + RING_EXEMPTS_MAX);
+	receive_segment_from_peer(1000 + RING_EXEMPTS_MAX);
 	assert_int_equal(heard, 2);
 }
 
 static void test_what_the_kernel_refuses_for_its_addresses_is_counted_as_that(void **state)
 {
 	(void)state;
-	kernel_has(1000);
+	kernel_add_connection(1000);
 	vma_ring_exempt(ring, &listener.key);
 	fake.to_kernel_result = -EADDRNOTAVAIL;
-	segment_comes(1000);
+	receive_segment_from_peer(1000);
 	assert_int_equal(vma_stats_read(&ring->stats->rx.rx_drop_martian), 1);
 	fake.to_kernel_result = -ENOBUFS;
-	segment_comes(1000);
+	receive_segment_from_peer(1000);
 	assert_int_equal(vma_stats_read(&ring->stats->rx.rx_drop_martian), 1);
 	assert_int_equal(vma_stats_read(&ring->stats->rx.rx_drop_sink), 1);
 	assert_int_equal(vma_stats_read(&ring->stats->rx.rx_to_kernel), 0);
@@ -223,13 +223,13 @@ static void test_what_the_kernel_refuses_for_its_addresses_is_counted_as_that(vo
 /* ---- what waits while the sweep ends them ---- */
 
 static struct vma_ring_command waiting;
-static unsigned left_when_run;
+static unsigned exempts_left_at_command_run;
 static _Atomic bool is_posted;
 
 static void waiting_run(struct vma_ring_command *command)
 {
 	(void)command;
-	left_when_run = ring->exempts_count;
+	exempts_left_at_command_run = ring->exempts_count;
 }
 
 static int post_from_the_first_end(struct fake_nic *nic, const struct vma_flow_key *key)
@@ -252,7 +252,7 @@ static void test_a_sweep_of_many_lets_the_ring_go_on_in_between(void **state)
 	assert_int_equal(vma_ring_steer(ring, &ours), 0);
 	assert_true(vma_ring_detach_later(ring, &ours));
 	for (unsigned i = 0; i < RING_EXEMPTS_MAX; i++)
-		kernel_has((uint16_t)(1000 + i));
+		kernel_add_connection((uint16_t)(1000 + i));
 	assert_true(vma_ring_exempt(ring, &listener.key));
 	kernel.n = 0;
 	atomic_store(&is_posted, false);
@@ -260,7 +260,7 @@ static void test_a_sweep_of_many_lets_the_ring_go_on_in_between(void **state)
 	assert_false(vma_ring_exempt_sweep(ring));
 	fake.in_flow_del = NULL;
 	assert_true(atomic_load(&is_posted));
-	assert_in_range(left_when_run, RING_EXEMPTS_MAX - 64, RING_EXEMPTS_MAX - 1);
+	assert_in_range(exempts_left_at_command_run, RING_EXEMPTS_MAX - 64, RING_EXEMPTS_MAX - 1);
 }
 
 /* A connection of this process that has the key of one that the kernel had. */
@@ -269,7 +269,7 @@ static void test_the_end_of_an_exemption_leaves_a_connection_of_the_same_key(voi
 	struct vma_flow ours = {.key = connection_key(1000), .flags = VMA_FLOW_RING_ONLY, .sink = listener_take};
 
 	(void)state;
-	kernel_has(1000);
+	kernel_add_connection(1000);
 	assert_true(vma_ring_exempt(ring, &ours.key));
 	assert_int_equal(vma_ring_attach(ring, &ours), 0);
 	kernel.n = 0;
@@ -297,13 +297,13 @@ static void test_the_nic_is_asked_once_for_each_and_told_of_their_end(void **sta
 {
 	(void)state;
 	fake.in_exempt = exempt_without_flag;
-	kernel_has(1000);
-	kernel_has(1001);
+	kernel_add_connection(1000);
+	kernel_add_connection(1001);
 	vma_ring_exempt(ring, &listener.key);
 	vma_ring_exempt(ring, &listener.key);
 	vma_ring_exempt(ring, &kernel.keys[0]);
 	assert_int_equal(fake.exempts, 2);
-	segment_comes(1000); /* that came before */
+	receive_segment_from_peer(1000); /* that came before */
 	assert_int_equal(fake.to_kernel, 1);
 	kernel.n = 1;
 	assert_true(vma_ring_exempt_sweep(ring));
@@ -317,11 +317,11 @@ static void test_a_nic_without_room_leaves_the_rest_to_the_table(void **state)
 {
 	(void)state;
 	fake.in_exempt = exempt_one;
-	kernel_has(1000);
-	kernel_has(1001);
+	kernel_add_connection(1000);
+	kernel_add_connection(1001);
 	vma_ring_exempt(ring, &listener.key);
 	assert_int_equal(fake.exempts, 1);
-	segment_comes(1001);
+	receive_segment_from_peer(1001);
 	assert_int_equal(fake.to_kernel, 1);
 	kernel.n = 0;
 	assert_false(vma_ring_exempt_sweep(ring));
@@ -332,13 +332,13 @@ static void test_the_rings_end_tells_the_nic(void **state)
 {
 	(void)state;
 	fake.in_exempt = exempt_without_flag;
-	kernel_has(1000);
+	kernel_add_connection(1000);
 	vma_ring_exempt(ring, &listener.key);
 	assert_int_equal(fake.exempts, 1);
 	vma_ring_detach(ring, &listener);
 	vma_ring_destroy(ring);
 	assert_int_equal(fake.exempts, 0);
-	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	assert_int_equal(vma_ring_attach(ring, &listener), 0);
 }
 
@@ -354,9 +354,9 @@ static void test_a_ring_without_the_listener_refuses(void **state)
 static void test_a_nic_that_asks_the_kernel_itself_has_none(void **state)
 {
 	(void)state;
-	kernel_has(1000);
+	kernel_add_connection(1000);
 	assert_false(vma_ring_exempt(ring, &listener.key));
-	segment_comes(1000);
+	receive_segment_from_peer(1000);
 	assert_int_equal(heard, 1);
 }
 

@@ -40,7 +40,7 @@ static bool fragments_take(struct vma_flow *to, struct vma_buf *packet, const st
 static int setup_with(uint32_t caps)
 {
 	fake_init(&fake, caps);
-	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	flow = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0), .sink = fragments_take};
 	assert_int_equal(vma_ring_attach(ring, &flow), 0);
 	calls = 0;
@@ -69,11 +69,11 @@ static int teardown(void **state)
 	return 0;
 }
 
-static uint64_t fragments_rx(size_t offset)
+static uint64_t fragments_rx_counter(size_t offset)
 {
 	return vma_stats_read((_Atomic uint64_t *)((char *)&vma_ring_stats(ring)->rx + offset));
 }
-#define COUNT(name) fragments_rx(offsetof(struct vma_stats_ring_rx, name))
+#define COUNT(name) fragments_rx_counter(offsetof(struct vma_stats_ring_rx, name))
 
 /* A datagram of len bytes for the flow, its checksum over all of it. */
 static void make_datagram(uint32_t len, unsigned seed)
@@ -82,20 +82,20 @@ static void make_datagram(uint32_t len, unsigned seed)
 	uint16_t sum;
 
 	datagram_len = 8 + len;
-	set16(datagram, 1000);
-	set16(datagram + 2, 53);
-	set16(datagram + 4, (uint16_t)datagram_len);
-	set16(datagram + 6, 0);
+	store_be16(datagram, 1000);
+	store_be16(datagram + 2, 53);
+	store_be16(datagram + 4, (uint16_t)datagram_len);
+	store_be16(datagram + 6, 0);
 	for (uint32_t i = 0; i < len; i++)
 		datagram[8 + i] = (uint8_t)(i * 7 + (i >> 8) + seed);
 	memcpy(pseudo, frame_src_ip, 4);
 	memcpy(pseudo + 4, frame_dst_ip, 4);
 	pseudo[8] = 0;
 	pseudo[9] = IPPROTO_UDP;
-	set16(pseudo + 10, (uint16_t)datagram_len);
+	store_be16(pseudo + 10, (uint16_t)datagram_len);
 	memcpy(pseudo + 12, datagram, datagram_len);
 	sum = naive_checksum(pseudo, 12 + datagram_len);
-	set16(datagram + 6, sum != 0 ? sum : 0xffff);
+	store_be16(datagram + 6, sum != 0 ? sum : 0xffff);
 }
 
 /* Bytes [off, off + len) of the datagram as a fragment, with so many bytes of padding behind it. */
@@ -104,13 +104,13 @@ static void ring_fragments_arrive(uint16_t id, uint32_t off, uint32_t len, bool 
 	uint8_t frame[FAKE_FRAME] = {0}, *ip = frame + 14;
 
 	udp_frame(frame, 1, 1, "", 0);
-	set16(ip + 2, (uint16_t)(20 + len));
-	set16(ip + 4, id);
+	store_be16(ip + 2, (uint16_t)(20 + len));
+	store_be16(ip + 4, id);
 	ip[9] = proto;
-	set16(ip + 6, (uint16_t)(off / 8 | (more ? 0x2000 : 0)));
+	store_be16(ip + 6, (uint16_t)(off / 8 | (more ? 0x2000 : 0)));
 	fix_ip_checksum(ip);
 	memcpy(ip + 20, datagram + off, len);
-	fake_arrive(&fake, frame, 34 + len + padding);
+	fake_nic_receive_frame(&fake, frame, 34 + len + padding);
 	while (vma_ring_progress(ring) > 0)
 		;
 }
@@ -127,7 +127,7 @@ static void assert_got(unsigned times)
 	assert_memory_equal(got, datagram + 8, got_len);
 }
 
-enum { STEP = 1480 };
+enum { FRAGMENT_BYTES = 1480 };
 
 static void test_fragments_in_order_become_the_datagram(void **state)
 {
@@ -136,9 +136,10 @@ static void test_fragments_in_order_become_the_datagram(void **state)
 	(void)state;
 	for (unsigned n = 0; n < 6; n++) {
 		make_datagram(lens[n], n);
-		for (uint32_t off = 0; off < datagram_len; off += STEP) {
+		for (uint32_t off = 0; off < datagram_len; off += FRAGMENT_BYTES) {
 			assert_int_equal(calls, n);
-			arrive_part((uint16_t)n, off, datagram_len - off < STEP ? datagram_len - off : STEP);
+			arrive_part((uint16_t)n, off,
+			            datagram_len - off < FRAGMENT_BYTES ? datagram_len - off : FRAGMENT_BYTES);
 		}
 		assert_got(n + 1);
 	}
@@ -152,12 +153,13 @@ static void test_any_order_and_any_padding_do(void **state)
 
 	(void)state;
 	for (unsigned n = 0; n < 5; n++) {
-		make_datagram(3 * STEP + 1, n);
+		make_datagram(3 * FRAGMENT_BYTES + 1, n);
 		for (unsigned i = 0; i < 4; i++) {
-			const uint32_t off = orders[n][i] * STEP;
+			const uint32_t off = orders[n][i] * FRAGMENT_BYTES;
 
-			ring_fragments_arrive((uint16_t)n, off, off == 3 * STEP ? datagram_len - off : STEP,
-			                      off != 3 * STEP, 6);
+			ring_fragments_arrive((uint16_t)n, off,
+			                      off == 3 * FRAGMENT_BYTES ? datagram_len - off : FRAGMENT_BYTES,
+			                      off != 3 * FRAGMENT_BYTES, 6);
 		}
 		assert_got(n + 1);
 	}
@@ -167,29 +169,29 @@ static void test_datagrams_that_are_mixed_up_are_told_apart(void **state)
 {
 	(void)state;
 	make_datagram(3000, 1);
-	arrive_part(1, 0, STEP);
+	arrive_part(1, 0, FRAGMENT_BYTES);
 	make_datagram(3000, 2);
-	arrive_part(2, 0, STEP);
-	arrive_part(2, STEP, STEP);
+	arrive_part(2, 0, FRAGMENT_BYTES);
+	arrive_part(2, FRAGMENT_BYTES, FRAGMENT_BYTES);
 	make_datagram(3000, 1);
-	arrive_part(1, 2 * STEP, datagram_len - 2 * STEP);
-	arrive_part(1, STEP, STEP);
+	arrive_part(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
+	arrive_part(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
 	assert_got(1);
 	make_datagram(3000, 2);
-	arrive_part(2, 2 * STEP, datagram_len - 2 * STEP);
+	arrive_part(2, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
 	assert_got(2);
 }
 
 static void test_fragments_of_another_protocol_are_of_another_datagram(void **state)
 {
 	(void)state;
-	make_datagram(2 * STEP - 8, 1);
-	arrive_part(1, 0, STEP);
+	make_datagram(2 * FRAGMENT_BYTES - 8, 1);
+	arrive_part(1, 0, FRAGMENT_BYTES);
 	proto = IPPROTO_TCP;
-	arrive_part(1, STEP, STEP);
+	arrive_part(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
 	assert_int_equal(calls, 0);
 	proto = IPPROTO_UDP;
-	arrive_part(1, STEP, STEP);
+	arrive_part(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
 	assert_got(1);
 }
 
@@ -199,8 +201,8 @@ static void test_what_comes_after_a_lost_fragment_is_not_held_up(void **state)
 
 	(void)state;
 	make_datagram(3000, 1);
-	arrive_part(1, 0, STEP);
-	fake_arrive(&fake, frame, udp_frame(frame, 1000, 53, "data", 4));
+	arrive_part(1, 0, FRAGMENT_BYTES);
+	fake_nic_receive_frame(&fake, frame, udp_frame(frame, 1000, 53, "data", 4));
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(calls, 1);
 	assert_memory_equal(got, "data", 4);
@@ -210,12 +212,12 @@ static void test_fragment_that_comes_twice_counts_once(void **state)
 {
 	(void)state;
 	make_datagram(3000, 1);
-	arrive_part(1, 0, STEP);
-	arrive_part(1, 0, STEP);
+	arrive_part(1, 0, FRAGMENT_BYTES);
+	arrive_part(1, 0, FRAGMENT_BYTES);
 	arrive_part(1, 8, 16);
-	arrive_part(1, 2 * STEP, datagram_len - 2 * STEP);
-	arrive_part(1, 2 * STEP, datagram_len - 2 * STEP);
-	arrive_part(1, STEP, STEP);
+	arrive_part(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
+	arrive_part(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
+	arrive_part(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
 	assert_got(1);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 3);
 }
@@ -224,21 +226,21 @@ static void test_overlap_ends_the_datagram(void **state)
 {
 	(void)state;
 	make_datagram(3000, 1);
-	arrive_part(1, 0, STEP);
-	arrive_part(1, STEP - 8, 16);
+	arrive_part(1, 0, FRAGMENT_BYTES);
+	arrive_part(1, FRAGMENT_BYTES - 8, 16);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 2);
-	arrive_part(1, STEP, STEP);
-	arrive_part(1, 2 * STEP, datagram_len - 2 * STEP);
+	arrive_part(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
+	arrive_part(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
 	assert_int_equal(calls, 0);
 	/* The same from behind; and what goes beyond the last. */
-	arrive_part(2, STEP, STEP);
-	arrive_part(2, STEP - 8, 16);
+	arrive_part(2, FRAGMENT_BYTES, FRAGMENT_BYTES);
+	arrive_part(2, FRAGMENT_BYTES - 8, 16);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 4);
-	ring_fragments_arrive(3, STEP, STEP, false, 0);
-	ring_fragments_arrive(3, 2 * STEP, 8, true, 0);
+	ring_fragments_arrive(3, FRAGMENT_BYTES, FRAGMENT_BYTES, false, 0);
+	ring_fragments_arrive(3, 2 * FRAGMENT_BYTES, 8, true, 0);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 6);
-	ring_fragments_arrive(4, 2 * STEP, 8, true, 0);
-	ring_fragments_arrive(4, STEP, STEP, false, 0);
+	ring_fragments_arrive(4, 2 * FRAGMENT_BYTES, 8, true, 0);
+	ring_fragments_arrive(4, FRAGMENT_BYTES, FRAGMENT_BYTES, false, 0);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 8);
 	assert_int_equal(calls, 0);
 }
@@ -247,10 +249,10 @@ static void test_wrong_sum_of_the_whole_is_found(void **state)
 {
 	(void)state;
 	make_datagram(3000, 1);
-	arrive_part(1, 0, STEP);
-	arrive_part(1, STEP, STEP);
+	arrive_part(1, 0, FRAGMENT_BYTES);
+	arrive_part(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
 	datagram[2999] ^= 1;
-	arrive_part(1, 2 * STEP, datagram_len - 2 * STEP);
+	arrive_part(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
 	assert_int_equal(calls, 0);
 	assert_int_equal(COUNT(rx_drop_l4_checksum), 1);
 }
@@ -263,10 +265,10 @@ static void test_lengths_that_cannot_be_are_dropped(void **state)
 	ring_fragments_arrive(1, 65528, 1000, false, 0);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 2);
 	/* A header that says more than the fragments bring. */
-	set16(datagram + 4, 5000);
-	arrive_part(2, 0, STEP);
-	arrive_part(2, STEP, STEP);
-	arrive_part(2, 2 * STEP, datagram_len - 2 * STEP);
+	store_be16(datagram + 4, 5000);
+	arrive_part(2, 0, FRAGMENT_BYTES);
+	arrive_part(2, FRAGMENT_BYTES, FRAGMENT_BYTES);
+	arrive_part(2, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
 	assert_int_equal(COUNT(rx_drop_l4_length), 1);
 	assert_int_equal(calls, 0);
 }
@@ -276,10 +278,10 @@ static void test_too_many_at_a_time_make_the_oldest_give_up(void **state)
 	(void)state;
 	make_datagram(3000, 1);
 	for (uint16_t id = 0; id <= RING_DATAGRAMS; id++)
-		arrive_part(id, 0, STEP);
+		arrive_part(id, 0, FRAGMENT_BYTES);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 1);
-	arrive_part(RING_DATAGRAMS, STEP, STEP);
-	arrive_part(RING_DATAGRAMS, 2 * STEP, datagram_len - 2 * STEP);
+	arrive_part(RING_DATAGRAMS, FRAGMENT_BYTES, FRAGMENT_BYTES);
+	arrive_part(RING_DATAGRAMS, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
 	assert_got(1);
 }
 
@@ -295,8 +297,8 @@ static void test_fragments_without_a_rest_leave_buffers_to_everything_else(void 
 	assert_true(ring->fragments.bufs <= 128);
 	assert_true(COUNT(rx_drop_ip_fragment) >= 8 * 39 - 128);
 	make_datagram(65507, 2);
-	for (uint32_t off = 0; off < datagram_len; off += STEP)
-		arrive_part(100, off, datagram_len - off < STEP ? datagram_len - off : STEP);
+	for (uint32_t off = 0; off < datagram_len; off += FRAGMENT_BYTES)
+		arrive_part(100, off, datagram_len - off < FRAGMENT_BYTES ? datagram_len - off : FRAGMENT_BYTES);
 	assert_got(1);
 }
 
@@ -304,13 +306,13 @@ static void test_late_rest_is_not_put_together(void **state)
 {
 	(void)state;
 	make_datagram(3000, 1);
-	arrive_part(1, 0, STEP);
+	arrive_part(1, 0, FRAGMENT_BYTES);
 	usleep(1100000);
-	arrive_part(1, STEP, STEP);
+	arrive_part(1, FRAGMENT_BYTES, FRAGMENT_BYTES);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 1);
-	arrive_part(1, 2 * STEP, datagram_len - 2 * STEP);
+	arrive_part(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
 	assert_int_equal(calls, 0);
-	arrive_part(1, 0, STEP);
+	arrive_part(1, 0, FRAGMENT_BYTES);
 	assert_got(1);
 }
 
@@ -335,15 +337,15 @@ static void test_a_capture_is_told_of_each_fragment_that_is_dropped(void **state
 	(void)state;
 	test_capture_start(&capture, 0);
 	make_datagram(3000, 1);
-	arrive_part(1, 0, STEP);
+	arrive_part(1, 0, FRAGMENT_BYTES);
 	first = captured_id(&capture, VMA_CAPTURE_IN);
-	arrive_part(1, 0, STEP); /* once more: it alone */
+	arrive_part(1, 0, FRAGMENT_BYTES); /* once more: it alone */
 	second = captured_id(&capture, VMA_CAPTURE_IN);
 	assert_int_equal(captured_id(&capture, VMA_CAPTURE_DROP), second);
 	test_capture_nothing_more(&capture);
-	arrive_part(1, 2 * STEP, datagram_len - 2 * STEP);
+	arrive_part(1, 2 * FRAGMENT_BYTES, datagram_len - 2 * FRAGMENT_BYTES);
 	second = captured_id(&capture, VMA_CAPTURE_IN);
-	arrive_part(1, STEP - 8, 16); /* an overlap: all of the datagram */
+	arrive_part(1, FRAGMENT_BYTES - 8, 16); /* an overlap: all of the datagram */
 	overlap = captured_id(&capture, VMA_CAPTURE_IN);
 	assert_int_equal(captured_id(&capture, VMA_CAPTURE_DROP), overlap);
 	assert_int_equal(captured_id(&capture, VMA_CAPTURE_DROP), first);
@@ -373,14 +375,14 @@ static void test_random_fragments_do_no_harm(void **state)
 static void test_the_kernel_puts_together_what_a_nic_takes_that_does_not_see_all(void **state)
 {
 	(void)state;
-	make_datagram(3 * STEP, 1);
-	for (uint32_t off = 0; off < 3 * STEP; off += STEP)
-		arrive_part(1, off, STEP);
+	make_datagram(3 * FRAGMENT_BYTES, 1);
+	for (uint32_t off = 0; off < 3 * FRAGMENT_BYTES; off += FRAGMENT_BYTES)
+		arrive_part(1, off, FRAGMENT_BYTES);
 	assert_int_equal(calls, 0);
 	assert_int_equal(fake.to_kernel, 3);
 	assert_int_equal(COUNT(rx_to_kernel), 3);
 	fake.to_kernel_result = -ENOBUFS;
-	arrive_part(1, 3 * STEP, 8);
+	arrive_part(1, 3 * FRAGMENT_BYTES, 8);
 	assert_int_equal(COUNT(rx_to_kernel), 3);
 	assert_int_equal(COUNT(rx_drop_ip_fragment), 1);
 }

@@ -18,8 +18,8 @@ struct taker {
 static struct fake_nic fake;
 static struct vma_ring *ring;
 static struct taker conn, other, listener;
-static _Atomic bool asking; /* the NIC is */
-static _Atomic bool silent; /* it does not answer until this ends */
+static _Atomic bool nic_is_being_asked;  /* the NIC is */
+static _Atomic bool nic_does_not_answer; /* it does not answer until this ends */
 
 static bool leave_take(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
 {
@@ -40,7 +40,7 @@ static void attach_steered(struct taker *taker, uint16_t peer_port)
 {
 	assert_int_equal(leave_attach(taker, peer_port, VMA_FLOW_RING_ONLY), 0);
 	assert_int_equal(vma_ring_steer(ring, &taker->flow), 0);
-	assert_true(device_has(&taker->flow.key));
+	assert_true(fake_device_has_rule(&taker->flow.key));
 }
 
 static void leave_detach(struct taker *taker)
@@ -53,15 +53,15 @@ static void leave_arrive(uint16_t peer_port)
 {
 	uint8_t frame[128];
 
-	fake_arrive(&fake, frame, tcp_frame(frame, peer_port, 80, TH_ACK, "", 0));
+	fake_nic_receive_frame(&fake, frame, tcp_frame(frame, peer_port, 80, TH_ACK, "", 0));
 }
 
 static int setup_with(uint32_t caps)
 {
-	atomic_store(&silent, false);
+	atomic_store(&nic_does_not_answer, false);
 	fake_init(&fake, caps);
-	device_begin(&fake);
-	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	fake_device_reset_rules(&fake);
+	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	return 0;
 }
 
@@ -94,7 +94,7 @@ static void test_a_flow_leaves_without_a_word_to_the_nic_and_its_rule_is_deleted
 	attach_steered(&conn, 1000);
 	key = conn.flow.key;
 	leave_detach(&conn);
-	assert_true(device_has(&key));
+	assert_true(fake_device_has_rule(&key));
 	assert_null(vma_ring_flow(ring, &key));
 	assert_false(vma_ring_prune(ring, 1, UINT64_MAX, NULL));
 	assert_int_equal(device.count, 0);
@@ -115,7 +115,7 @@ static void test_the_oldest_rules_go_first_and_as_many_as_wanted(void **state)
 	for (uint16_t i = 30; i < 40; i++) {
 		struct vma_flow_key key = flow_key(IPPROTO_TCP, frame_dst_ip, 80, (uint16_t)(1000 + i));
 
-		assert_true(device_has(&key));
+		assert_true(fake_device_has_rule(&key));
 	}
 	assert_false(vma_ring_prune(ring, UINT32_MAX, UINT64_MAX, NULL));
 }
@@ -142,7 +142,7 @@ static void test_each_rule_stays_its_own_time_where_what_comes_late_would_be_the
 	leave_detach(&other);
 	assert_true(vma_ring_prune(ring, 8, between_ns, NULL));
 	assert_int_equal(device.count, 1);
-	assert_true(device_has(&second));
+	assert_true(fake_device_has_rule(&second));
 	assert_true(vma_ring_prune(ring, 8, between_ns, NULL));
 	assert_false(vma_ring_prune(ring, 8, leave_test_now_ns(), NULL));
 	assert_int_equal(device.count, 0);
@@ -173,7 +173,7 @@ static void test_a_successor_inherits_the_rule_and_leaves_it_as_its_own(void **s
 	asked = device.asked;
 	assert_int_equal(leave_attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
 	assert_false(vma_ring_prune(ring, 8, UINT64_MAX, NULL));
-	assert_true(device_has(&other.flow.key));
+	assert_true(fake_device_has_rule(&other.flow.key));
 	assert_int_equal(vma_ring_steer(ring, &other.flow), 0);
 	assert_int_equal(device.asked, asked); /* it has no shadow that the NIC would have to know */
 	leave_arrive(1000);
@@ -237,7 +237,7 @@ static void test_a_rule_that_the_nic_takes_back_meanwhile_is_forgotten(void **st
 	attach_steered(&conn, 1000);
 	key = conn.flow.key;
 	leave_detach(&conn);
-	device_del(&fake, &key);
+	fake_device_delete_rule(&fake, &key);
 	fake.attr.event(&fake.qp, VMA_NIC_EVENT_FLOW_REVOKED, &key, fake.attr.event_arg);
 	attach_steered(&conn, 1000); /* and may be had again */
 	leave_detach(&conn);
@@ -256,7 +256,7 @@ static void test_a_ring_ends_with_rules_that_wait(void **state)
 
 static unsigned asked_to_delete, asked_with_flag;
 
-static bool flag_is_mine(void)
+static bool drive_flag_is_held_by_this_thread(void)
 {
 	const bool acquired = vma_ring_acquire(ring);
 
@@ -268,8 +268,8 @@ static bool flag_is_mine(void)
 static int watched_del(struct fake_nic *nic, const struct vma_flow_key *key)
 {
 	asked_to_delete++;
-	asked_with_flag += flag_is_mine();
-	return device_del(nic, key);
+	asked_with_flag += drive_flag_is_held_by_this_thread();
+	return fake_device_delete_rule(nic, key);
 }
 
 static void watch_deletes(void)
@@ -312,16 +312,16 @@ static void test_a_rule_that_comes_too_late_stays_for_a_flow_that_has_it_now(voi
 	device.after_add = attach_other_to_the_rule;
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
 	assert_int_equal(asked_to_delete, 0);
-	assert_true(device_has(&other.flow.key));
+	assert_true(fake_device_has_rule(&other.flow.key));
 	vma_ring_detach(ring, &other.flow);
 	assert_int_equal(asked_with_flag, 0);
 }
 
 static void note_detached(void *arg)
 {
-	assert_true(flag_is_mine());
+	assert_true(drive_flag_is_held_by_this_thread());
 	assert_null(vma_ring_flow(ring, arg));
-	assert_true(device_has(arg));
+	assert_true(fake_device_has_rule(arg));
 	asked_with_flag += 100;
 }
 
@@ -341,14 +341,14 @@ static void test_what_is_done_with_a_detach_is_done_with_the_flag_and_the_nic_is
 
 /* ---- a NIC that takes its time ---- */
 
-static int slow_del(struct fake_nic *nic, const struct vma_flow_key *key)
+static int device_delete_rule_slowly(struct fake_nic *nic, const struct vma_flow_key *key)
 {
-	atomic_store(&asking, true);
+	atomic_store(&nic_is_being_asked, true);
 	do
 		usleep(SLOW_MS * 1000);
-	while (atomic_load(&silent));
-	atomic_store(&asking, false);
-	return device_del(nic, key);
+	while (atomic_load(&nic_does_not_answer));
+	atomic_store(&nic_is_being_asked, false);
+	return fake_device_delete_rule(nic, key);
 }
 
 static void *leave_prune(void *arg)
@@ -362,10 +362,10 @@ static pthread_t begin_slow_prune(void)
 {
 	pthread_t thread;
 
-	fake.in_flow_del = slow_del;
-	atomic_store(&asking, false);
+	fake.in_flow_del = device_delete_rule_slowly;
+	atomic_store(&nic_is_being_asked, false);
 	pthread_create(&thread, NULL, leave_prune, NULL);
-	while (!atomic_load(&asking))
+	while (!atomic_load(&nic_is_being_asked))
 		usleep(100);
 	return thread;
 }
@@ -378,15 +378,15 @@ static void test_packets_are_delivered_while_a_slow_nic_deletes_a_rule(void **st
 	attach_steered(&conn, 1000);
 	attach_steered(&other, 1001);
 	leave_detach(&conn);
-	atomic_store(&silent, true);
+	atomic_store(&nic_does_not_answer, true);
 	thread = begin_slow_prune();
 	leave_arrive(1001);
 	assert_int_equal(vma_ring_progress(ring), 1); /* -EBUSY if the flag were held */
 	assert_int_equal(other.calls, 1);
 	assert_true(vma_ring_prune(ring, 1, UINT64_MAX, NULL)); /* another thread is at it */
-	assert_true(atomic_load(&asking));                      /* the NIC has not answered yet */
+	assert_true(atomic_load(&nic_is_being_asked));          /* the NIC has not answered yet */
 	leave_detach(&other);
-	atomic_store(&silent, false);
+	atomic_store(&nic_does_not_answer, false);
 	pthread_join(thread, NULL);
 	assert_false(vma_ring_prune(ring, 8, UINT64_MAX, NULL));
 }
@@ -397,16 +397,16 @@ static void test_a_rule_that_is_being_deleted_is_added_again_only_after_that(voi
 
 	(void)state;
 	for (int at_once = 0; at_once < 2; at_once++) {
-		fake.in_flow_del = device_del;
+		fake.in_flow_del = fake_device_delete_rule;
 		attach_steered(&conn, 1000);
 		leave_detach(&conn);
 		thread = begin_slow_prune();
 		assert_int_equal(leave_attach(&other, 1000, at_once ? 0 : VMA_FLOW_RING_ONLY), 0);
 		assert_int_equal(vma_ring_steer(ring, &other.flow), 0);
-		assert_true(device_has(&other.flow.key));
+		assert_true(fake_device_has_rule(&other.flow.key));
 		pthread_join(thread, NULL);
-		assert_true(device_has(&other.flow.key));
-		fake.in_flow_del = device_del;
+		assert_true(fake_device_has_rule(&other.flow.key));
+		fake.in_flow_del = fake_device_delete_rule;
 		vma_ring_detach(ring, &other.flow);
 	}
 }

@@ -22,7 +22,7 @@ static void arrive(void)
 {
 	uint8_t frame[128];
 
-	fake_arrive(&fake, frame, udp_frame(frame, 1, 2, "x", 1)); /* nobody's */
+	fake_nic_receive_frame(&fake, frame, udp_frame(frame, 1, 2, "x", 1)); /* nobody's */
 }
 
 static int setup(void **state)
@@ -30,7 +30,7 @@ static int setup(void **state)
 	(void)state;
 	heard = 0;
 	fake_init(&fake, 0);
-	ring = fake_ring(&fake, VMA_THREAD_SPIN);
+	ring = fake_nic_create_ring(&fake, VMA_THREAD_SPIN);
 	return 0;
 }
 

@@ -47,7 +47,7 @@ static unsigned ring_packet_check(const uint8_t *frame, uint32_t len)
 }
 
 /* The same bytes in up to four buffers, cut at the given places. */
-static unsigned check_cut(const uint8_t *frame, uint32_t len, const uint32_t *cuts, unsigned n)
+static unsigned check_frame_in_pieces(const uint8_t *frame, uint32_t len, const uint32_t *cuts, unsigned n)
 {
 	uint32_t at = 0;
 
@@ -130,7 +130,7 @@ static void test_udp_shorter_than_its_ip_packet_is_trimmed(void **state)
 	uint32_t len = udp_frame(frame, 1, 2, "abcdef", 6);
 
 	(void)state;
-	set16(frame + 34 + 4, 8 + 3);
+	store_be16(frame + 34 + 4, 8 + 3);
 	fix_l4_checksum(frame, 8 + 3, 6);
 	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
 	assert_int_equal(bufs[0].payload_len, 3);
@@ -145,7 +145,7 @@ static void test_ip_options_are_skipped(void **state)
 	memmove(frame + 38, frame + 34, len - 34);
 	memset(frame + 34, 1, 4);
 	frame[14] = 0x46;
-	set16(frame + 16, (uint16_t)(len - 14 + 4));
+	store_be16(frame + 16, (uint16_t)(len - 14 + 4));
 	fix_ip_checksum(frame + 14);
 	assert_int_equal(ring_packet_check(frame, len + 4), PACKET_PASS);
 	assert_int_equal(bufs[0].l4_off, 38);
@@ -169,7 +169,7 @@ static void test_source_routes_and_fragments_are_the_kernels_where_the_nic_takes
 	(void)state;
 	memmove(frame + 38, frame + 34, len - 34);
 	frame[14] = 0x46;
-	set16(frame + 16, (uint16_t)(len - 14 + 4));
+	store_be16(frame + 16, (uint16_t)(len - 14 + 4));
 	for (int i = 0; i < 2; i++) {
 		const unsigned kernels = i == 0 ? PACKET_PASS : PACKET_TO_KERNEL;
 
@@ -184,7 +184,7 @@ static void test_source_routes_and_fragments_are_the_kernels_where_the_nic_takes
 		assert_int_equal(check_with_option(frame, len, 0, 131), PACKET_PASS);
 	}
 	check_with_option(frame, len, 148, 4);
-	set16(frame + 20, 0x2000);
+	store_be16(frame + 20, 0x2000);
 	fix_ip_checksum(frame + 14);
 	assert_int_equal(ring_packet_check(frame, len + 4), PACKET_TO_KERNEL);
 	rules.to_kernel = false;
@@ -217,7 +217,7 @@ static void test_udp_without_checksum_passes(void **state)
 	uint32_t len = udp_frame(frame, 1, 2, "abc", 3);
 
 	(void)state;
-	set16(frame + 40, 0);
+	store_be16(frame + 40, 0);
 	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
 }
 
@@ -339,10 +339,10 @@ static void test_chain_is_summed_across_odd_cuts(void **state)
 	for (uint32_t a = 42; a < 60; a++) {
 		const uint32_t cuts[3] = {a, a + 33, a + 100};
 
-		assert_int_equal(check_cut(frame, len, cuts, 3), PACKET_PASS);
+		assert_int_equal(check_frame_in_pieces(frame, len, cuts, 3), PACKET_PASS);
 		assert_int_equal(bufs[0].payload_len, sizeof(payload));
 		frame[a + 50] ^= 4;
-		assert_int_equal(check_cut(frame, len, cuts, 3), PACKET_DROP(l4_checksum));
+		assert_int_equal(check_frame_in_pieces(frame, len, cuts, 3), PACKET_DROP(l4_checksum));
 		frame[a + 50] ^= 4;
 	}
 }
@@ -354,10 +354,10 @@ static void test_broken_chains_are_dropped(void **state)
 	const uint32_t in_ip[1] = {30}, in_udp[1] = {40}, in_ethernet[1] = {10}, in_payload[1] = {45};
 
 	(void)state;
-	assert_int_equal(check_cut(frame, len, in_ethernet, 1), PACKET_DROP(chain));
-	assert_int_equal(check_cut(frame, len, in_ip, 1), PACKET_DROP(chain));
-	assert_int_equal(check_cut(frame, len, in_udp, 1), PACKET_DROP(chain));
-	assert_int_equal(check_cut(frame, len, in_payload, 1), PACKET_PASS);
+	assert_int_equal(check_frame_in_pieces(frame, len, in_ethernet, 1), PACKET_DROP(chain));
+	assert_int_equal(check_frame_in_pieces(frame, len, in_ip, 1), PACKET_DROP(chain));
+	assert_int_equal(check_frame_in_pieces(frame, len, in_udp, 1), PACKET_DROP(chain));
+	assert_int_equal(check_frame_in_pieces(frame, len, in_payload, 1), PACKET_PASS);
 	bufs[0].packet_len++; /* the parts do not add up */
 	assert_int_equal(check_first_buffer(), PACKET_DROP(chain));
 }
@@ -365,7 +365,8 @@ static void test_broken_chains_are_dropped(void **state)
 /* ---- trains ---- */
 
 /* Where the train's check says yes, packet_check says yes as well, and the same of the packet; true: it said so. */
-static bool train_agrees(struct train *train, const uint8_t *frame, uint32_t len, const struct vma_rx_info *of_train)
+static bool train_check_agrees_with_packet_check(struct train *train, const uint8_t *frame, uint32_t len,
+                                                 const struct vma_rx_info *of_train)
 {
 	struct vma_buf followed;
 
@@ -406,14 +407,14 @@ static void test_train_takes_every_length_with_its_checksum(void **state)
 	for (uint32_t len = 0; len <= sizeof(payload); len++) {
 		const uint32_t frame_len = udp_frame(frame, 1111, 2222, payload, len);
 
-		assert_true(train_agrees(&train, frame, frame_len, &first));
+		assert_true(train_check_agrees_with_packet_check(&train, frame, frame_len, &first));
 		assert_int_equal(bufs[0].payload_len, len);
 		if (len == 0)
 			continue;
 		frame[frame_len - 1] ^= 0x10;
-		assert_false(train_agrees(&train, frame, frame_len, &first));
-		set16(frame + 40, 0); /* its sender has computed none */
-		assert_true(train_agrees(&train, frame, frame_len, &first));
+		assert_false(train_check_agrees_with_packet_check(&train, frame, frame_len, &first));
+		store_be16(frame + 40, 0); /* its sender has computed none */
+		assert_true(train_check_agrees_with_packet_check(&train, frame, frame_len, &first));
 	}
 }
 
@@ -435,16 +436,16 @@ static void test_train_ends_with_any_header_that_differs(void **state)
 			fix_ip_checksum(other + 14);
 		if (other[14] == 0x45)
 			fix_l4_checksum(other, 15, 6);
-		assert_false(train_agrees(&train, other, len, &first));
+		assert_false(train_check_agrees_with_packet_check(&train, other, len, &first));
 	}
 	memcpy(other, frame, len);
-	set16(other + 18, 4711); /* the id is nobody's */
-	other[20] ^= 0x40;       /* as is whether it may be fragmented */
+	store_be16(other + 18, 4711); /* the id is nobody's */
+	other[20] ^= 0x40;            /* as is whether it may be fragmented */
 	fix_ip_checksum(other + 14);
-	assert_true(train_agrees(&train, other, len, &first));
+	assert_true(train_check_agrees_with_packet_check(&train, other, len, &first));
 	other[24] ^= 1;
-	assert_false(train_agrees(&train, other, len, &first));
-	assert_false(train_agrees(&train, frame, 41, &first));
+	assert_false(train_check_agrees_with_packet_check(&train, other, len, &first));
+	assert_false(train_check_agrees_with_packet_check(&train, frame, 41, &first));
 }
 
 static void test_what_is_not_plain_begins_no_train(void **state)
@@ -461,7 +462,7 @@ static void test_what_is_not_plain_begins_no_train(void **state)
 	assert_int_equal(ring_packet_check(frame, len), PACKET_PASS);
 	assert_false(train_may_begin(&bufs[0], &info));
 	len = udp_frame(frame, 1, 2, "in two buffers", 14);
-	assert_int_equal(check_cut(frame, len, &cut, 1), PACKET_PASS);
+	assert_int_equal(check_frame_in_pieces(frame, len, &cut, 1), PACKET_PASS);
 	assert_false(train_may_begin(&bufs[0], &info));
 }
 
@@ -497,7 +498,7 @@ static void test_train_never_says_more_than_the_checks(void **state)
 		        (uint16_t)random() & (VMA_BUF_RX_L3_CSUM_OK | VMA_BUF_RX_L4_CSUM_OK | VMA_BUF_RX_L4_CSUM_BAD);
 		if (bufs[0].flags & VMA_BUF_RX_L4_CSUM_BAD)
 			bufs[0].flags &= (uint16_t)~VMA_BUF_RX_L4_CSUM_OK;
-		agreed += train_agrees(&train, other, cut, &first);
+		agreed += train_check_agrees_with_packet_check(&train, other, cut, &first);
 	}
 	assert_true(agreed > 20000 && agreed < 190000);
 }

@@ -55,7 +55,7 @@ static void assert_frame_is_right(const uint8_t *frame, uint32_t len)
 	assert_int_equal(frame[38] << 8 | frame[39], len - 34);
 	memcpy(scratch, ip + 12, 8);
 	scratch[9] = IPPROTO_UDP;
-	set16(scratch + 10, (uint16_t)(len - 34));
+	store_be16(scratch + 10, (uint16_t)(len - 34));
 	memcpy(scratch + 12, frame + 34, len - 34);
 	assert_int_equal(naive_checksum(scratch, 12 + len - 34), 0);
 }

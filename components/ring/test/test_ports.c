@@ -10,13 +10,13 @@ static struct fake_nic fake;
 static struct vma_nic_ops ops;
 static struct vma_ring *ring;
 static struct vma_ring_proto_ops proto_ops;
-static uint16_t named; /* the port that a rule of somebody's names */
+static uint16_t port_with_own_rule; /* the port that a rule of somebody's names */
 static unsigned unmatched_seen;
 
 static bool ports_is_named(const struct vma_nic_qp *qp, uint16_t local_port_be)
 {
 	(void)qp;
-	return ntohs(local_port_be) == named;
+	return ntohs(local_port_be) == port_with_own_rule;
 }
 
 static bool ports_run(struct vma_ring_proto_ops *of, bool last)
@@ -45,16 +45,16 @@ static int setup(void **state)
 {
 	(void)state;
 	fake_init(&fake, 0);
-	device_begin(&fake);
+	fake_device_reset_rules(&fake);
 	device.refusal = 0;
 	device.asked = 0;
 	ops = fake_ops;
 	ops.port_is_named = ports_is_named;
 	fake.nic.ops = &ops;
-	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	proto_ops = (struct vma_ring_proto_ops){.run = ports_run, .is_due = ports_is_due, .unmatched = ports_unmatched};
 	vma_ring_attach_proto(ring, &proto_ops);
-	named = 0;
+	port_with_own_rule = 0;
 	unmatched_seen = 0;
 	return 0;
 }
@@ -86,7 +86,7 @@ static void ports_arrive(uint16_t local_port)
 {
 	uint8_t frame[128];
 
-	fake_arrive(&fake, frame, tcp_frame(frame, 80, local_port, TH_ACK, "", 0));
+	fake_nic_receive_frame(&fake, frame, tcp_frame(frame, 80, local_port, TH_ACK, "", 0));
 	vma_ring_progress(ring);
 }
 
@@ -107,7 +107,7 @@ static void test_a_block_is_asked_for_once(void **state)
 static void test_a_port_that_a_rule_names_needs_one_too(void **state)
 {
 	(void)state;
-	named = 40001;
+	port_with_own_rule = 40001;
 	assert_int_equal(ports(40000), 1);
 	assert_int_equal(ports(40001), 0);
 }
@@ -153,7 +153,7 @@ static void test_a_nic_without_blocks_wants_rules(void **state)
 }
 
 /* How many blocks the ring can get. */
-static unsigned blocks_had(unsigned first_port, unsigned last_port)
+static unsigned port_blocks_obtained(unsigned first_port, unsigned last_port)
 {
 	unsigned had = 0;
 
@@ -167,7 +167,7 @@ static unsigned blocks_had(unsigned first_port, unsigned last_port)
 static void test_a_ring_alone_may_have_all_ports_that_linux_gives_to_connections(void **state)
 {
 	(void)state;
-	assert_int_equal(blocks_had(32768, 60999), 111);
+	assert_int_equal(port_blocks_obtained(32768, 60999), 111);
 }
 
 static void test_a_ring_leaves_blocks_to_others(void **state)
@@ -178,12 +178,12 @@ static void test_a_ring_leaves_blocks_to_others(void **state)
 	(void)state;
 	fake_init(&other_fake, 0);
 	other_fake.nic.ops = &ops;
-	other = fake_ring(&other_fake, VMA_THREAD_YIELD);
+	other = fake_nic_create_ring(&other_fake, VMA_THREAD_YIELD);
 	assert_int_equal(ports_of(other, 65000), 1);
-	assert_int_equal(blocks_had(VMA_FLOW_PORTS, 64000), 64);
+	assert_int_equal(port_blocks_obtained(VMA_FLOW_PORTS, 64000), 64);
 	vma_ring_destroy(other);
 	fake_fini(&other_fake);
-	assert_int_equal(blocks_had(VMA_FLOW_PORTS, 64000), 128);
+	assert_int_equal(port_blocks_obtained(VMA_FLOW_PORTS, 64000), 128);
 }
 
 static void test_what_nobody_takes_is_the_protocols_in_a_block_only(void **state)
@@ -211,7 +211,7 @@ static void test_a_block_that_is_taken_back_is_asked_for_anew(void **state)
 	assert_int_equal(device.asked, 2);
 }
 
-static bool unused(void *arg)
+static bool block_is_unused(void *arg)
 {
 	return *(const bool *)arg;
 }
@@ -224,9 +224,9 @@ static void test_blocks_are_given_back_when_nobody_relies_on_them(void **state)
 	assert_false(vma_ring_has_ports(ring));
 	assert_int_equal(ports(40000), 1);
 	assert_int_equal(ports(50000), 1);
-	vma_ring_ports_release(ring, unused, &no);
+	vma_ring_ports_release(ring, block_is_unused, &no);
 	assert_int_equal(device.count, 2);
-	vma_ring_ports_release(ring, unused, &yes);
+	vma_ring_ports_release(ring, block_is_unused, &yes);
 	assert_int_equal(device.count, 0);
 	assert_false(vma_ring_has_ports(ring));
 	ports_arrive(40000);

@@ -65,7 +65,7 @@ static int setup(void **state)
 	(void)state;
 	fake_init(&fake, 0);
 	fake.tells_quiet = true;
-	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	while (vma_cq_needs_refill(ring->cq)) /* the first fill is work, too */
 		vma_ring_progress(ring);
 	packets = commands = 0;
@@ -92,7 +92,7 @@ static void proto_arrive(unsigned n)
 	uint8_t frame[128];
 
 	while (n-- > 0)
-		fake_arrive(&fake, frame, udp_frame(frame, 1000, 53, "data", 4));
+		fake_nic_receive_frame(&fake, frame, udp_frame(frame, 1000, 53, "data", 4));
 }
 
 static void test_a_burst_is_followed_by_one_run_with_the_flag(void **state)
@@ -192,11 +192,11 @@ static void test_what_is_due_runs_at_the_next_look(void **state)
 	assert_int_equal(p.runs, 1);
 }
 
-static struct vma_ring_command again = {.run = proto_on_command};
+static struct vma_ring_command command_posted_again = {.run = proto_on_command};
 
 static void post_again(void)
 {
-	vma_ring_post(ring, &again);
+	vma_ring_post(ring, &command_posted_again);
 	assert_int_equal(commands, 0); /* not within the run */
 }
 

@@ -15,7 +15,7 @@ static int rebind_start(enum vma_thread_mode wanted)
 {
 	mode = wanted;
 	fake_init(&fake, VMA_NIC_CAP_SG);
-	ring = fake_ring(&fake, mode);
+	ring = fake_nic_create_ring(&fake, mode);
 	return 0;
 }
 
@@ -56,7 +56,7 @@ struct event {
 	struct vma_flow_key key;
 };
 
-static void *rebind_tell(void *arg)
+static void *report_nic_event_thread(void *arg)
 {
 	struct event *event = arg;
 
@@ -64,19 +64,19 @@ static void *rebind_tell(void *arg)
 	return NULL;
 }
 
-static void say_lost(void)
+static void report_qp_lost_event(void)
 {
 	struct event event = {.what = VMA_NIC_EVENT_LOST};
 	pthread_t thread;
 
-	assert_int_equal(pthread_create(&thread, NULL, rebind_tell, &event), 0);
+	assert_int_equal(pthread_create(&thread, NULL, report_nic_event_thread, &event), 0);
 	pthread_join(thread, NULL);
 }
 
-static void rebind_lose(void)
+static void lose_queue_pair(void)
 {
 	atomic_store(&fake.qp.lost, true);
-	say_lost();
+	report_qp_lost_event();
 }
 
 static bool rebind_keep(struct vma_flow *flow, struct vma_buf *packet, const struct vma_rx_info *info)
@@ -106,17 +106,17 @@ static void test_lost_queue_pair_is_bound_again_and_works(void **state)
 
 	(void)state;
 	assert_int_equal(vma_ring_attach(ring, &flow), 0);
-	fake_arrive(&fake, frame, len);
+	fake_nic_receive_frame(&fake, frame, len);
 	assert_int_equal(vma_ring_progress(ring), 1);
 	old = kept;
 	assert_non_null(old);
 	rebind_send_numbered(1);
-	rebind_lose();
+	lose_queue_pair();
 	assert_int_equal(fake.rebinds, 1);
 	assert_false(vma_nic_qp_lost(&fake.qp));
 	assert_memory_equal(vma_buf_data(fake.arena, old) + old->payload_off, "x", 1); /* still readable */
 	vma_buf_put(fake.arena, old);
-	fake_arrive(&fake, frame, len);
+	fake_nic_receive_frame(&fake, frame, len);
 	assert_int_equal(vma_ring_progress(ring), 1);
 	rebind_send_numbered(2);
 	assert_int_equal(fake.sent_count, 2);
@@ -140,11 +140,11 @@ static void test_old_pools_have_their_buffers_when_they_end(void **state)
 	uint8_t frame[128];
 
 	(void)state;
-	fake_arrive(&fake, frame, udp_frame(frame, 1, 53, "x", 1));
+	fake_nic_receive_frame(&fake, frame, udp_frame(frame, 1, 53, "x", 1));
 	assert_int_equal(vma_ring_progress(ring), 1);
 	assert_int_equal(vma_ring_arm(ring), 0); /* pays its debt, and takes spare buffers for it */
 	fake.in_destroy = count_rx_bufs;         /* of the old binding: see fake_qp_rebind */
-	rebind_lose();
+	lose_queue_pair();
 	assert_int_equal(fake.rebinds, 1);
 	assert_int_equal(rx_bufs_at_home, 512);
 	fake.in_destroy = NULL;
@@ -153,10 +153,10 @@ static void test_old_pools_have_their_buffers_when_they_end(void **state)
 static void test_event_that_comes_after_the_rebind_changes_nothing(void **state)
 {
 	(void)state;
-	rebind_lose();
+	lose_queue_pair();
 	vma_ring_progress(ring);
 	assert_int_equal(fake.rebinds, 1);
-	say_lost();
+	report_qp_lost_event();
 	vma_ring_progress(ring);
 	assert_int_equal(fake.rebinds, 1);
 }
@@ -165,13 +165,13 @@ static void test_rebind_waits_for_the_next_event_while_there_is_no_owner(void **
 {
 	(void)state;
 	fake.rebind_result = -EAGAIN;
-	rebind_lose();
+	lose_queue_pair();
 	for (int i = 0; i < 3; i++)
 		vma_ring_progress(ring);
 	assert_int_equal(fake.rebinds, 1);
 	assert_true(vma_nic_qp_lost(&fake.qp));
 	fake.rebind_result = 0;
-	rebind_lose();
+	lose_queue_pair();
 	vma_ring_progress(ring);
 	assert_int_equal(fake.rebinds, 2);
 	assert_false(vma_nic_qp_lost(&fake.qp));
@@ -207,11 +207,11 @@ static void test_the_protocol_is_told_when_the_queue_pair_is_there_again(void **
 	atomic_store(&rebounds, 0);
 	vma_ring_attach_proto(ring, &proto_ops);
 	fake.rebind_result = -EAGAIN;
-	rebind_lose();
+	lose_queue_pair();
 	vma_ring_progress(ring);
 	assert_int_equal(atomic_load(&rebounds), 0);
 	fake.rebind_result = 0;
-	rebind_lose();
+	lose_queue_pair();
 	vma_ring_progress(ring);
 	assert_int_equal(atomic_load(&rebounds), 1);
 	vma_ring_attach_proto(ring, NULL);
@@ -236,7 +236,7 @@ static void test_event_gets_the_flags_from_a_polling_thread(void **state)
 	atomic_store(&stop, false);
 	assert_int_equal(pthread_create(&poller, NULL, poll_without_a_break, NULL), 0);
 	for (unsigned i = 1; i <= 20; i++) {
-		rebind_lose();
+		lose_queue_pair();
 		assert_int_equal(fake.rebinds, i);
 	}
 	atomic_store(&stop, true);
@@ -251,14 +251,14 @@ static void count_revocation(struct vma_flow *flow)
 	revocations++;
 	assert_int_equal(vma_ring_progress(ring), -EBUSY); /* called as a sink is */
 }
-static const struct vma_flow_ops counting = {.revoked = count_revocation};
+static const struct vma_flow_ops flow_ops_counting_revocations = {.revoked = count_revocation};
 
 static void revoke_from_a_thread(const struct vma_flow_key *key)
 {
 	struct event event = {.what = VMA_NIC_EVENT_FLOW_REVOKED, .key = *key};
 	pthread_t thread;
 
-	assert_int_equal(pthread_create(&thread, NULL, rebind_tell, &event), 0);
+	assert_int_equal(pthread_create(&thread, NULL, report_nic_event_thread, &event), 0);
 	pthread_join(thread, NULL);
 }
 
@@ -274,7 +274,7 @@ static void test_revoked_flow_tells_all_its_members_once(void **state)
 		flow[i] = (struct vma_flow){.key = flow_key(IPPROTO_UDP, frame_dst_ip, 53, 0),
 		                            .sink = rebind_keep,
 		                            .owner = &kept,
-		                            .ops = i < 2 ? &counting : NULL};
+		                            .ops = i < 2 ? &flow_ops_counting_revocations : NULL};
 		if (i < 2)
 			assert_int_equal(vma_ring_attach(ring, &flow[i]), 0);
 	}
@@ -298,7 +298,7 @@ static void tell_in_destroy(struct fake_nic *nic)
 {
 	(void)nic;
 	told_in_destroy++;
-	rebind_lose();
+	lose_queue_pair();
 	revoke_from_a_thread(&(struct vma_flow_key){.family = AF_INET, .local_port_be = 1});
 }
 
@@ -314,7 +314,7 @@ static void test_events_before_and_during_destroy_end_without_a_rebind(void **st
 	assert_int_equal(told_in_destroy, 1);
 	assert_int_equal(fake.rebinds, 0);
 	atomic_store(&fake.qp.lost, false);
-	ring = fake_ring(&fake, mode);
+	ring = fake_nic_create_ring(&fake, mode);
 }
 
 struct holder {
@@ -362,17 +362,17 @@ static uint64_t clock_ns(clockid_t id)
 
 /* ---- a ring that cannot be created while an event is at work ---- */
 
-static pthread_t teller;
+static pthread_t event_thread;
 static _Atomic bool telling;
-static bool fail_next_allocation;
+static bool aligned_alloc_fails_next;
 
 /* What the rings' parts are made of; the executable's own is taken before libc's. */
 void *aligned_alloc(size_t alignment, size_t size)
 {
 	void *memory = NULL;
-	bool fails = fail_next_allocation;
+	bool fails = aligned_alloc_fails_next;
 
-	fail_next_allocation = false;
+	aligned_alloc_fails_next = false;
 	return fails || posix_memalign(&memory, alignment, size) != 0 ? NULL : memory;
 }
 
@@ -385,13 +385,13 @@ static void *tell_lost(void *arg)
 	return NULL;
 }
 
-static void tell_and_fail(struct fake_nic *nic)
+static void report_lost_and_fail_rebind(struct fake_nic *nic)
 {
-	assert_int_equal(pthread_create(&teller, NULL, tell_lost, nic), 0);
+	assert_int_equal(pthread_create(&event_thread, NULL, tell_lost, nic), 0);
 	while (!telling)
 		sched_yield();
 	nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL); /* it is in the event by now, and waits */
-	fail_next_allocation = true;
+	aligned_alloc_fails_next = true;
 }
 
 /* As a NIC does: no event runs after this. */
@@ -402,7 +402,7 @@ static void wait_for_event(struct fake_nic *nic)
 	(void)nic;
 	clock_gettime(CLOCK_REALTIME, &end);
 	end.tv_sec += 3;
-	assert_int_equal(pthread_timedjoin_np(teller, NULL, &end), 0);
+	assert_int_equal(pthread_timedjoin_np(event_thread, NULL, &end), 0);
 }
 
 static void test_event_during_a_create_that_fails_is_no_deadlock(void **state)
@@ -412,12 +412,12 @@ static void test_event_during_a_create_that_fails_is_no_deadlock(void **state)
 
 	(void)state;
 	vma_ring_destroy(ring);
-	fake.in_create = tell_and_fail;
+	fake.in_create = report_lost_and_fail_rebind;
 	fake.in_destroy = wait_for_event;
 	assert_int_equal(vma_ring_create(&attr, &none), -ENOMEM);
 	assert_int_equal(fake.rebinds, 0);
 	fake.in_create = fake.in_destroy = NULL;
-	ring = fake_ring(&fake, mode);
+	ring = fake_nic_create_ring(&fake, mode);
 }
 
 /* A waiter that does not poll sleeps through the hold of a thread that does not release, and wakes when it does. */
@@ -453,30 +453,30 @@ static void test_idle_and_wait_give_up_when_their_time_is_over(void **state)
 	holder_end(&holder);
 }
 
-#define IN_MODE(test, how)                                                                                             \
+#define THREAD_MODE_CASE(test, how)                                                                                    \
 	{                                                                                                              \
 #test " " #how, test, setup_##how, teardown, NULL                                                      \
 	}
 static const struct CMUnitTest tests[] = {
-        IN_MODE(test_lost_queue_pair_is_bound_again_and_works, single),
-        IN_MODE(test_lost_queue_pair_is_bound_again_and_works, spin),
-        IN_MODE(test_lost_queue_pair_is_bound_again_and_works, mutex),
-        IN_MODE(test_lost_queue_pair_is_bound_again_and_works, yield),
-        IN_MODE(test_old_pools_have_their_buffers_when_they_end, yield),
-        IN_MODE(test_event_that_comes_after_the_rebind_changes_nothing, single),
-        IN_MODE(test_event_that_comes_after_the_rebind_changes_nothing, yield),
-        IN_MODE(test_rebind_waits_for_the_next_event_while_there_is_no_owner, single),
-        IN_MODE(test_rebind_waits_for_the_next_event_while_there_is_no_owner, mutex),
-        IN_MODE(test_the_protocol_is_told_when_the_queue_pair_is_there_again, single),
-        IN_MODE(test_the_protocol_is_told_when_the_queue_pair_is_there_again, yield),
-        IN_MODE(test_event_gets_the_flags_from_a_polling_thread, spin),
-        IN_MODE(test_event_gets_the_flags_from_a_polling_thread, mutex),
-        IN_MODE(test_event_gets_the_flags_from_a_polling_thread, yield),
-        IN_MODE(test_revoked_flow_tells_all_its_members_once, single),
-        IN_MODE(test_revoked_flow_tells_all_its_members_once, yield),
-        IN_MODE(test_events_before_and_during_destroy_end_without_a_rebind, single),
-        IN_MODE(test_event_during_a_create_that_fails_is_no_deadlock, yield),
-        IN_MODE(test_idle_sleeps_through_a_long_hold_and_wakes_at_its_end, mutex),
-        IN_MODE(test_idle_and_wait_give_up_when_their_time_is_over, mutex),
+        THREAD_MODE_CASE(test_lost_queue_pair_is_bound_again_and_works, single),
+        THREAD_MODE_CASE(test_lost_queue_pair_is_bound_again_and_works, spin),
+        THREAD_MODE_CASE(test_lost_queue_pair_is_bound_again_and_works, mutex),
+        THREAD_MODE_CASE(test_lost_queue_pair_is_bound_again_and_works, yield),
+        THREAD_MODE_CASE(test_old_pools_have_their_buffers_when_they_end, yield),
+        THREAD_MODE_CASE(test_event_that_comes_after_the_rebind_changes_nothing, single),
+        THREAD_MODE_CASE(test_event_that_comes_after_the_rebind_changes_nothing, yield),
+        THREAD_MODE_CASE(test_rebind_waits_for_the_next_event_while_there_is_no_owner, single),
+        THREAD_MODE_CASE(test_rebind_waits_for_the_next_event_while_there_is_no_owner, mutex),
+        THREAD_MODE_CASE(test_the_protocol_is_told_when_the_queue_pair_is_there_again, single),
+        THREAD_MODE_CASE(test_the_protocol_is_told_when_the_queue_pair_is_there_again, yield),
+        THREAD_MODE_CASE(test_event_gets_the_flags_from_a_polling_thread, spin),
+        THREAD_MODE_CASE(test_event_gets_the_flags_from_a_polling_thread, mutex),
+        THREAD_MODE_CASE(test_event_gets_the_flags_from_a_polling_thread, yield),
+        THREAD_MODE_CASE(test_revoked_flow_tells_all_its_members_once, single),
+        THREAD_MODE_CASE(test_revoked_flow_tells_all_its_members_once, yield),
+        THREAD_MODE_CASE(test_events_before_and_during_destroy_end_without_a_rebind, single),
+        THREAD_MODE_CASE(test_event_during_a_create_that_fails_is_no_deadlock, yield),
+        THREAD_MODE_CASE(test_idle_sleeps_through_a_long_hold_and_wakes_at_its_end, mutex),
+        THREAD_MODE_CASE(test_idle_and_wait_give_up_when_their_time_is_over, mutex),
 };
 VMA_TEST_MAIN(tests)

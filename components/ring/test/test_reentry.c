@@ -41,7 +41,7 @@ static int reentry_start(enum vma_thread_mode mode)
 	struct sigaction action = {.sa_handler = reentry_send_from_handler, .sa_flags = SA_RESTART};
 
 	fake_init(&fake, VMA_NIC_CAP_SG);
-	ring = fake_ring(&fake, mode);
+	ring = fake_nic_create_ring(&fake, mode);
 	sigaction(SIGUSR1, &action, NULL);
 	sigaction(SIGALRM, &action, NULL);
 	next_prepared = handler_runs = 0;
@@ -51,7 +51,7 @@ static int reentry_start(enum vma_thread_mode mode)
 		assert_non_null(buf);
 		prepared[i] = (struct vma_nic_seg){.buf = buf, .off = buf->data_off, .len = 60};
 		memset(vma_buf_frame(fake.arena, buf) + buf->data_off, 0, 60);
-		set16((uint8_t *)vma_buf_frame(fake.arena, buf) + buf->data_off, (uint16_t)(0x8000 | i));
+		store_be16((uint8_t *)vma_buf_frame(fake.arena, buf) + buf->data_off, (uint16_t)(0x8000 | i));
 	}
 	return 0;
 }
@@ -88,7 +88,7 @@ static void send_number(uint16_t number)
 	assert_non_null(buf);
 	seg = (struct vma_nic_seg){.buf = buf, .off = buf->data_off, .len = 60};
 	memset(vma_buf_frame(fake.arena, buf) + seg.off, 0, 60);
-	set16((uint8_t *)vma_buf_frame(fake.arena, buf) + seg.off, number);
+	store_be16((uint8_t *)vma_buf_frame(fake.arena, buf) + seg.off, number);
 	assert_int_equal(vma_ring_send(ring, &seg, 1, 0), 1);
 }
 

@@ -11,7 +11,7 @@ static struct vma_ring *ring;
 static int send_start(uint32_t caps)
 {
 	fake_init(&fake, caps);
-	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	return 0;
 }
 
@@ -254,7 +254,7 @@ static int setup_tso(void **state)
 	(void)state;
 	fake_init(&fake, VMA_NIC_CAP_SG | VMA_NIC_CAP_TX_CSUM | VMA_NIC_CAP_TSO);
 	fake.nic.info.tso_max_bytes = 5000;
-	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	return 0;
 }
 
@@ -351,7 +351,7 @@ static void test_more_segments_than_the_nic_takes_are_gathered(void **state)
 	send_packet_of(given[0]);
 	send_packet_of(given[1]);
 	vma_ring_destroy(ring);
-	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	send_packet_of(given[2]);
 	send_packet_of(given[3]);
 	assert_int_equal(fake.sent_count, 4);
@@ -403,7 +403,7 @@ static void test_tx_buf_reaps_when_the_pool_is_empty(void **state)
 
 /* ---- behind another driver: tx is entered again in the middle, as by another thread or a signal handler ---- */
 
-struct inner {
+struct send_within_send {
 	unsigned sends, accepted;
 	uint32_t len;
 	unsigned segs;
@@ -411,39 +411,39 @@ struct inner {
 
 static void send_inside(void *arg)
 {
-	struct inner *inner = arg;
+	struct send_within_send *send_within_send = arg;
 
 	fake.in_tx = NULL; /* once */
-	for (unsigned i = 0; i < inner->sends; i++) {
+	for (unsigned i = 0; i < send_within_send->sends; i++) {
 		struct vma_nic_seg segs[40];
 
-		for (unsigned j = 0; j < inner->segs; j++) {
-			segs[j] = frame_seg(inner->len, (uint8_t)i);
-			segs[j].flags = j + 1 < inner->segs ? VMA_NIC_SEG_MORE : 0;
+		for (unsigned j = 0; j < send_within_send->segs; j++) {
+			segs[j] = frame_seg(send_within_send->len, (uint8_t)i);
+			segs[j].flags = j + 1 < send_within_send->segs ? VMA_NIC_SEG_MORE : 0;
 		}
-		if (vma_ring_send(ring, segs, inner->segs, 0) == inner->segs)
-			inner->accepted++;
+		if (vma_ring_send(ring, segs, send_within_send->segs, 0) == send_within_send->segs)
+			send_within_send->accepted++;
 		else
-			for (unsigned j = 0; j < inner->segs; j++)
+			for (unsigned j = 0; j < send_within_send->segs; j++)
 				vma_buf_put(fake.arena, segs[j].buf);
 	}
 	assert_int_equal(fake.sent_count, 0);
 }
 
-static void drive_with(struct inner *inner)
+static void send_with_sends_inside(struct send_within_send *send_within_send)
 {
 	fake.in_tx = send_inside;
-	fake.in_arg = inner;
+	fake.in_arg = send_within_send;
 	assert_int_equal(send_one_frame(60, 0xff, 0), 1);
 }
 
 static void test_frames_queued_behind_a_driver_leave_at_its_release_in_order(void **state)
 {
-	struct inner inner = {.sends = 100, .len = 60, .segs = 1};
+	struct send_within_send send_within_send = {.sends = 100, .len = 60, .segs = 1};
 
 	(void)state;
-	drive_with(&inner);
-	assert_int_equal(inner.accepted, 100);
+	send_with_sends_inside(&send_within_send);
+	assert_int_equal(send_within_send.accepted, 100);
 	assert_int_equal(fake.sent_count, 101);
 	for (int i = 0; i < 100; i++)
 		assert_int_equal(fake.sent[1 + i].bytes[0], i);
@@ -453,22 +453,22 @@ static void test_frames_queued_behind_a_driver_leave_at_its_release_in_order(voi
 
 static void test_command_queue_is_bounded_and_says_so(void **state)
 {
-	struct inner inner = {.sends = 300, .len = 60, .segs = 1};
+	struct send_within_send send_within_send = {.sends = 300, .len = 60, .segs = 1};
 
 	(void)state;
-	drive_with(&inner);
-	assert_int_equal(inner.accepted, 256);
+	send_with_sends_inside(&send_within_send);
+	assert_int_equal(send_within_send.accepted, 256);
 	assert_int_equal(fake.sent_count, 257);
 	assert_int_equal(COUNT(tx_drop_queue), 44);
 }
 
 static void test_queued_packets_keep_their_segments(void **state)
 {
-	struct inner inner = {.sends = 10, .len = 40, .segs = 17};
+	struct send_within_send send_within_send = {.sends = 10, .len = 40, .segs = 17};
 
 	(void)state;
-	drive_with(&inner);
-	assert_int_equal(inner.accepted, 10);
+	send_with_sends_inside(&send_within_send);
+	assert_int_equal(send_within_send.accepted, 10);
 	assert_int_equal(fake.sent_count, 11);
 	for (int i = 1; i <= 10; i++) {
 		assert_int_equal(fake.sent[i].segs, 17);
@@ -478,12 +478,12 @@ static void test_queued_packets_keep_their_segments(void **state)
 
 static void test_queued_segments_are_gathered_too(void **state)
 {
-	struct inner inner = {.sends = 10, .len = 40, .segs = 17};
+	struct send_within_send send_within_send = {.sends = 10, .len = 40, .segs = 17};
 
 	(void)state;
 	/* Outside the flag they are gathered before they are queued; 17 and one buffers each are within the pool. */
-	drive_with(&inner);
-	assert_int_equal(inner.accepted, 10);
+	send_with_sends_inside(&send_within_send);
+	assert_int_equal(send_within_send.accepted, 10);
 	assert_int_equal(fake.sent_count, 11);
 	for (int i = 1; i <= 10; i++) {
 		assert_int_equal(fake.sent[i].segs, 1);
@@ -494,14 +494,14 @@ static void test_queued_segments_are_gathered_too(void **state)
 static void test_queued_segments_beyond_what_the_nic_takes_are_gathered_too(void **state)
 {
 	struct vma_ring_attr attr = {.nic = &fake.nic, .thread_mode = VMA_THREAD_YIELD};
-	struct inner inner = {.sends = 10, .len = 40, .segs = 17};
+	struct send_within_send send_within_send = {.sends = 10, .len = 40, .segs = 17};
 
 	(void)state;
 	vma_ring_destroy(ring);
 	fake.nic.info.tx_segs_max = 16;
 	assert_int_equal(vma_ring_create(&attr, &ring), 0);
-	drive_with(&inner);
-	assert_int_equal(inner.accepted, 10);
+	send_with_sends_inside(&send_within_send);
+	assert_int_equal(send_within_send.accepted, 10);
 	assert_int_equal(fake.sent_count, 11);
 	for (int i = 1; i <= 10; i++)
 		assert_int_equal(fake.sent[i].len, 17 * 40);
@@ -516,11 +516,11 @@ static void send_fill_up(void *arg)
 
 static void test_backlog_leaves_before_what_is_sent_later(void **state)
 {
-	struct inner inner = {.sends = 50, .len = 60, .segs = 1};
+	struct send_within_send send_within_send = {.sends = 50, .len = 60, .segs = 1};
 
 	(void)state;
 	fake.in_tx = send_fill_up;
-	fake.in_arg = &inner;
+	fake.in_arg = &send_within_send;
 	assert_int_equal(send_one_frame(60, 0xff, 0), 1); /* has the only room; the fifty wait */
 	assert_int_equal(fake.sent_count, 1);
 	assert_int_equal(send_one_frame(60, 0xee, 0), 0); /* not before them */
@@ -538,15 +538,15 @@ static void test_backlog_leaves_before_what_is_sent_later(void **state)
 
 static void test_destroy_gives_back_what_was_queued(void **state)
 {
-	struct inner inner = {.sends = 50, .len = 60, .segs = 1};
+	struct send_within_send send_within_send = {.sends = 50, .len = 60, .segs = 1};
 
 	(void)state;
 	fake.in_tx = send_fill_up;
-	fake.in_arg = &inner;
+	fake.in_arg = &send_within_send;
 	assert_int_equal(send_one_frame(60, 0xff, 0), 1);
 	assert_int_equal(fake.sent_count, 1);
 	vma_ring_destroy(ring); /* the debug build names buffers that would be missing */
-	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 }
 
 /* ---- what was queued meets a device that can do less ---- */
@@ -565,7 +565,7 @@ static void cut_packet(struct vma_nic_seg segs[3])
 	uint8_t header[CUT_HEADERS];
 
 	tcp_frame(header, 1000, 80, 0x80 | 0x10 | 0x08 | 0x01, "", 0);
-	set16(header + 18, 0xfffe);
+	store_be16(header + 18, 0xfffe);
 	vma_pkt_put32(header + 38, 0xfffffff0);
 	for (uint32_t i = 0, at = 0; i < 3; i++) {
 		segs[i] = frame_seg(0, 0);

@@ -40,7 +40,7 @@ static void steer_arrive(uint16_t peer_port)
 {
 	uint8_t frame[128];
 
-	fake_arrive(&fake, frame, tcp_frame(frame, peer_port, 80, TH_ACK, "", 0));
+	fake_nic_receive_frame(&fake, frame, tcp_frame(frame, peer_port, 80, TH_ACK, "", 0));
 }
 
 static void detach(struct taker *taker)
@@ -52,8 +52,8 @@ static int setup(void **state)
 {
 	(void)state;
 	fake_init(&fake, 0);
-	device_begin(&fake);
-	ring = fake_ring(&fake, VMA_THREAD_YIELD);
+	fake_device_reset_rules(&fake);
+	ring = fake_nic_create_ring(&fake, VMA_THREAD_YIELD);
 	return 0;
 }
 
@@ -99,7 +99,7 @@ static void test_steering_gives_it_a_rule_once_which_goes_with_it(void **state)
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
 	assert_int_equal(device.asked, 1);
-	assert_true(device_has(&conn.flow.key));
+	assert_true(fake_device_has_rule(&conn.flow.key));
 	assert_int_equal(device.rule[0].flags, 0);
 	assert_int_equal(device.rule[0].shadow_cookie, 77);
 	steer_arrive(1000);
@@ -156,7 +156,7 @@ static void test_a_sink_cannot_steer(void **state)
 
 static int progress_meanwhile;
 
-static void packet_meanwhile(void)
+static void receive_while_rule_is_asked(void)
 {
 	steer_arrive(1000);
 	progress_meanwhile = vma_ring_progress(ring);
@@ -166,14 +166,14 @@ static void test_packets_go_on_while_the_nic_is_asked(void **state)
 {
 	(void)state;
 	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
-	device.in_add = packet_meanwhile;
+	device.in_add = receive_while_rule_is_asked;
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
 	assert_int_equal(progress_meanwhile, 1);
 	assert_int_equal(conn.calls, 1);
 	detach(&conn);
 }
 
-static void end_meanwhile(void)
+static void detach_while_rule_is_asked(void)
 {
 	detach(&conn);
 	memset(&conn, 0xff, sizeof(conn)); /* its memory is somebody else's now */
@@ -184,7 +184,7 @@ static void test_packets_go_on_while_a_flow_comes_with_its_rule(void **state)
 {
 	(void)state;
 	assert_int_equal(steer_attach(&conn, 1000, 0), 0);
-	device.in_add = packet_meanwhile;
+	device.in_add = receive_while_rule_is_asked;
 	assert_int_equal(steer_attach(&other, 1001, 0), 0);
 	assert_int_equal(progress_meanwhile, 1); /* -EBUSY if the flag were held */
 	assert_int_equal(conn.calls, 1);
@@ -197,7 +197,7 @@ static void test_a_flow_that_ends_while_it_comes_leaves_no_rule(void **state)
 {
 	(void)state;
 	for (int after = 0; after < 2; after++) {
-		*(after ? &device.after_add : &device.in_add) = end_meanwhile;
+		*(after ? &device.after_add : &device.in_add) = detach_while_rule_is_asked;
 		assert_int_equal(steer_attach(&conn, 1000, 0), -EINVAL);
 		assert_int_equal(device.count, 0);
 	}
@@ -217,11 +217,11 @@ static void test_a_refused_flow_is_not_attached(void **state)
 	detach(&conn);
 }
 
-static int del_meanwhile(struct fake_nic *nic, const struct vma_flow_key *key)
+static int delete_rule_with_packets_between(struct fake_nic *nic, const struct vma_flow_key *key)
 {
-	packet_meanwhile();
-	assert_int_equal(device_del(nic, key), 0);
-	packet_meanwhile();
+	receive_while_rule_is_asked();
+	assert_int_equal(fake_device_delete_rule(nic, key), 0);
+	receive_while_rule_is_asked();
 	return 0;
 }
 
@@ -234,13 +234,13 @@ static void test_packets_go_on_while_a_rule_goes(void **state)
 		assert_int_equal(steer_attach(&other, 1000 + (drained == 0), drained ? VMA_FLOW_RING_ONLY : 0), 0);
 		if (drained)
 			detach(&other);
-		fake.in_flow_del = del_meanwhile;
+		fake.in_flow_del = delete_rule_with_packets_between;
 		progress_meanwhile = 0;
 		if (drained)
 			vma_ring_detach_drained(ring, &conn.flow);
 		else
 			detach(&other);
-		fake.in_flow_del = device_del;
+		fake.in_flow_del = fake_device_delete_rule;
 		assert_int_equal(progress_meanwhile, 1);
 		assert_int_equal(conn.calls, 2);
 		assert_int_equal(device.count, !drained);
@@ -253,18 +253,18 @@ static void test_a_flow_that_ends_meanwhile_leaves_no_rule(void **state)
 {
 	(void)state;
 	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
-	device.in_add = end_meanwhile;
+	device.in_add = detach_while_rule_is_asked;
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
 	assert_int_equal(device.count, 0);
 	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
-	device.after_add = end_meanwhile;
+	device.after_add = detach_while_rule_is_asked;
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EINVAL);
 	assert_int_equal(device.count, 0);
 }
 
 static void refused_and_ended_meanwhile(void)
 {
-	end_meanwhile();
+	detach_while_rule_is_asked();
 	device.refusal = -ENOSPC;
 }
 
@@ -278,7 +278,7 @@ static void test_a_flow_that_ends_meanwhile_is_told_so_and_not_the_refusal(void 
 
 static void replace_by_one_of_the_ring_only(void)
 {
-	end_meanwhile();
+	detach_while_rule_is_asked();
 	assert_int_equal(steer_attach(&other, 1000, VMA_FLOW_RING_ONLY), 0);
 }
 
@@ -296,7 +296,7 @@ static void test_a_successor_that_did_not_ask_gets_no_rule(void **state)
 
 static void replace_by_one_with_a_rule(void)
 {
-	end_meanwhile();
+	detach_while_rule_is_asked();
 	assert_int_equal(steer_attach(&other, 1000, 0), 0);
 }
 
@@ -349,10 +349,10 @@ static void test_a_successor_that_has_gone_too_leaves_no_rule(void **state)
 	}
 }
 
-static void the_nic_gives_it_back(void)
+static void revoke_flow_by_nic_event(void)
 {
 	fake.attr.event(&fake.qp, VMA_NIC_EVENT_FLOW_REVOKED, &conn.flow.key, fake.attr.event_arg);
-	device_del(&fake, &conn.flow.key);
+	fake_device_delete_rule(&fake, &conn.flow.key);
 }
 
 static void test_a_revoked_flow_is_not_steered_again(void **state)
@@ -360,7 +360,7 @@ static void test_a_revoked_flow_is_not_steered_again(void **state)
 	(void)state;
 	assert_int_equal(steer_attach(&conn, 1000, VMA_FLOW_RING_ONLY), 0);
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), 0);
-	the_nic_gives_it_back();
+	revoke_flow_by_nic_event();
 	assert_int_equal(vma_ring_steer(ring, &conn.flow), -EADDRINUSE);
 	detach(&conn);
 }

@@ -19,7 +19,7 @@ static void rules_check(bool holds)
 		abort();
 }
 
-static void hear(void *arg, const struct vma_rules_message *message)
+static void check_rules_message(void *arg, const struct vma_rules_message *message)
 {
 	struct heard *heard = arg;
 
@@ -58,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct heard heard = {0};
 	const struct vma_rules_attr attr = {
-	        .file = "fuzz.conf", .program = "program", .id = "B1", .tell = hear, .arg = &heard};
+	        .file = "fuzz.conf", .program = "program", .id = "B1", .tell = check_rules_message, .arg = &heard};
 	struct vma_rules *rules;
 	const int rc = vma_rules_parse(&attr, (const char *)data, size, &rules);
 

@@ -28,7 +28,7 @@ static struct vma_rules_name name_of(unsigned last_byte, uint16_t port)
 }
 
 /* The line of the rule; 0: none. */
-static uint32_t line_for(enum vma_rules_role role, unsigned last_byte, uint16_t port)
+static uint32_t line_of_matching_rule(enum vma_rules_role role, unsigned last_byte, uint16_t port)
 {
 	const struct vma_rules_name name = name_of(last_byte, port), other = name_of(200, 9);
 	const struct vma_rule *rule = vma_rules_match(rules, role, &name, &other);
@@ -40,21 +40,21 @@ static void test_first_match_of_overlapping_ranges_wins(void **state)
 {
 	(void)state;
 	parse("use vma tcp_server 10.9.0.1:80\nuse os tcp_server *:80-90\nuse vma tcp_server *:85\n");
-	assert_int_equal(line_for(VMA_RULES_TCP_SERVER, 1, 80), 1);
-	assert_int_equal(line_for(VMA_RULES_TCP_SERVER, 2, 80), 2);
-	assert_int_equal(line_for(VMA_RULES_TCP_SERVER, 1, 85), 2);
-	assert_int_equal(line_for(VMA_RULES_TCP_SERVER, 1, 90), 2);
-	assert_int_equal(line_for(VMA_RULES_TCP_SERVER, 1, 91), 0);
-	assert_int_equal(line_for(VMA_RULES_TCP_SERVER, 1, 79), 0);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_SERVER, 1, 80), 1);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_SERVER, 2, 80), 2);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_SERVER, 1, 85), 2);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_SERVER, 1, 90), 2);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_SERVER, 1, 91), 0);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_SERVER, 1, 79), 0);
 }
 
 static void test_a_role_does_not_match_another(void **state)
 {
 	(void)state;
 	parse("use os udp_receiver *:*\n");
-	assert_int_equal(line_for(VMA_RULES_UDP_RECEIVER, 1, 1), 1);
-	assert_int_equal(line_for(VMA_RULES_UDP_SENDER, 1, 1), 0);
-	assert_int_equal(line_for(VMA_RULES_TCP_SERVER, 1, 1), 0);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_UDP_RECEIVER, 1, 1), 1);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_UDP_SENDER, 1, 1), 0);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_SERVER, 1, 1), 0);
 	assert_true(vma_rules_may_leave_to_os(rules, VMA_RULES_UDP_RECEIVER));
 	assert_false(vma_rules_may_leave_to_os(rules, VMA_RULES_UDP_SENDER));
 	assert_false(vma_rules_may_leave_to_os(NULL, VMA_RULES_UDP_RECEIVER));
@@ -64,11 +64,11 @@ static void test_prefixes_leave_out_the_bits_of_the_host(void **state)
 {
 	(void)state;
 	parse("use os tcp_client 10.9.0.77/25:*\nuse os udp_sender 10.9.0.77/32:*\nuse os udp_connect 1.2.3.4/0:*\n");
-	assert_int_equal(line_for(VMA_RULES_TCP_CLIENT, 127, 1), 1);
-	assert_int_equal(line_for(VMA_RULES_TCP_CLIENT, 128, 1), 0);
-	assert_int_equal(line_for(VMA_RULES_UDP_SENDER, 77, 1), 2);
-	assert_int_equal(line_for(VMA_RULES_UDP_SENDER, 76, 1), 0);
-	assert_int_equal(line_for(VMA_RULES_UDP_CONNECT, 1, 1), 3);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_CLIENT, 127, 1), 1);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_CLIENT, 128, 1), 0);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_UDP_SENDER, 77, 1), 2);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_UDP_SENDER, 76, 1), 0);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_UDP_CONNECT, 1, 1), 3);
 }
 
 static void test_second_name_counts_where_the_role_has_one(void **state)
@@ -76,22 +76,22 @@ static void test_second_name_counts_where_the_role_has_one(void **state)
 	(void)state;
 	parse("use os tcp_client *:80:10.9.0.1:*\nuse vma tcp_client *:80:10.9.0.200:9\nuse os udp_connect "
 	      "*:80:*:10\n");
-	assert_int_equal(line_for(VMA_RULES_TCP_CLIENT, 1, 80), 2);
-	assert_int_equal(line_for(VMA_RULES_UDP_CONNECT, 1, 80), 0);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_CLIENT, 1, 80), 2);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_UDP_CONNECT, 1, 80), 0);
 }
 
 static void test_ports_have_no_hole_at_their_ends(void **state)
 {
 	(void)state;
 	parse("use os tcp_server *:0\nuse os tcp_server *:65535-65536\nuse os udp_sender *:65536\n");
-	assert_int_equal(line_for(VMA_RULES_TCP_SERVER, 1, 0), 1);
-	assert_int_equal(line_for(VMA_RULES_TCP_SERVER, 1, 1), 0);
-	assert_int_equal(line_for(VMA_RULES_TCP_SERVER, 1, 65534), 0);
-	assert_int_equal(line_for(VMA_RULES_TCP_SERVER, 1, 65535), 2);
-	assert_int_equal(line_for(VMA_RULES_UDP_SENDER, 1, 65535), 0);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_SERVER, 1, 0), 1);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_SERVER, 1, 1), 0);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_SERVER, 1, 65534), 0);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_TCP_SERVER, 1, 65535), 2);
+	assert_int_equal(line_of_matching_rule(VMA_RULES_UDP_SENDER, 1, 65535), 0);
 }
 
-static bool stands_for(const char *pattern, const char *name)
+static bool wildcard_matches_name(const char *pattern, const char *name)
 {
 	return rules_wildcard_match(pattern, strlen(pattern), name);
 }
@@ -99,19 +99,19 @@ static bool stands_for(const char *pattern, const char *name)
 static void test_wildcards_of_programs(void **state)
 {
 	(void)state;
-	assert_true(stands_for("db2*", "db2"));
-	assert_true(stands_for("db2*", "db2sysc"));
-	assert_false(stands_for("db2*", "adb2"));
-	assert_true(stands_for("t?cp", "ttcp"));
-	assert_false(stands_for("t?cp", "tcp"));
-	assert_true(stands_for("*", ""));
-	assert_false(stands_for("?", ""));
-	assert_false(stands_for("", "x"));
-	assert_true(stands_for("*-*-c", "a-b-c-c"));
-	assert_false(stands_for("*-*-c", "a-b-c-d"));
-	assert_true(stands_for("**?", "x"));
-	assert_false(stands_for("[a]", "a"));
-	assert_false(stands_for("DB2", "db2"));
+	assert_true(wildcard_matches_name("db2*", "db2"));
+	assert_true(wildcard_matches_name("db2*", "db2sysc"));
+	assert_false(wildcard_matches_name("db2*", "adb2"));
+	assert_true(wildcard_matches_name("t?cp", "ttcp"));
+	assert_false(wildcard_matches_name("t?cp", "tcp"));
+	assert_true(wildcard_matches_name("*", ""));
+	assert_false(wildcard_matches_name("?", ""));
+	assert_false(wildcard_matches_name("", "x"));
+	assert_true(wildcard_matches_name("*-*-c", "a-b-c-c"));
+	assert_false(wildcard_matches_name("*-*-c", "a-b-c-d"));
+	assert_true(wildcard_matches_name("**?", "x"));
+	assert_false(wildcard_matches_name("[a]", "a"));
+	assert_false(wildcard_matches_name("DB2", "db2"));
 }
 
 static void test_many_stars_cost_no_more_than_the_product_of_both_lengths(void **state)
@@ -124,9 +124,9 @@ static void test_many_stars_cost_no_more_than_the_product_of_both_lengths(void *
 	memcpy(pattern + 1998, "*b", 3);
 	memset(name, 'a', 2000);
 	name[2000] = '\0';
-	assert_false(stands_for(pattern, name)); /* a search of all ways would not end */
+	assert_false(wildcard_matches_name(pattern, name)); /* a search of all ways would not end */
 	name[1999] = 'b';
-	assert_true(stands_for(pattern, name));
+	assert_true(wildcard_matches_name(pattern, name));
 }
 
 static const struct CMUnitTest tests[] = {

@@ -60,7 +60,7 @@ static void log_machine(void)
  * A tree of processes says it once. A forked child knows by its memory; a program that was started, by the statistics
  * file of its parent, of which nothing but its owner is looked at. (Another shell in between is not seen.)
  */
-static bool banner_claim(const struct vma_conf *conf)
+static bool banner_claim_first_print(const struct vma_conf *conf)
 {
 	static bool said;
 	char path[PATH_MAX];
@@ -80,7 +80,7 @@ void engine_banner(const struct vma_conf *conf)
 {
 	char line[512];
 
-	if (!vma_log_on(VMA_LOG_INFO) || (banner_claim(conf) && !vma_log_on(VMA_LOG_DETAILS)))
+	if (!vma_log_on(VMA_LOG_INFO) || (banner_claim_first_print(conf) && !vma_log_on(VMA_LOG_DETAILS)))
 		return;
 	command_line(line, sizeof(line));
 	vma_log_info(RULE);

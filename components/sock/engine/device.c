@@ -28,7 +28,7 @@ static bool
 /* ---- what can be offloaded ---- */
 
 /* Said once per interface and reason. A reason of the interface itself ends with it: net tells of changes. */
-static int check_link(const struct vma_conf *conf, const struct vma_net_link *link)
+static int device_check_link_usable(const struct vma_conf *conf, const struct vma_net_link *link)
 {
 	const char *why;
 	int rc = vma_device_check_link(conf, link, &why);
@@ -104,7 +104,7 @@ static int open_device(struct vma_device *device)
 	int rc = vma_net_link(engine->net, device->ifindex, &link);
 
 	if (rc == 0)
-		rc = check_link(&engine->conf, &link);
+		rc = device_check_link_usable(&engine->conf, &link);
 	if (rc == 0)
 		rc = device_open_nic(engine, &link, &device->nic);
 	if (rc < 0)
@@ -184,7 +184,7 @@ static int device_get(struct vma_engine *engine, uint32_t ifindex, struct vma_de
 		return device->priv->refused;
 	if (before < 0)
 		notify_files(); /* others were refused it, too */
-	taken_serve();
+	taken_open_server();
 	*out = device;
 	return 0;
 }

@@ -146,7 +146,7 @@ static const struct step {
         {"thread", internal_start},      {"requests", stats_requests_start},
 };
 
-static void engine_unguard(struct vma_engine *engine)
+static void engine_unguard_fds(struct vma_engine *engine)
 {
 	int fds[FDS_MAX];
 	unsigned n = engine->net != NULL ? vma_net_fds(engine->net, fds, FDS_MAX) : 0;
@@ -158,9 +158,9 @@ static void engine_unguard(struct vma_engine *engine)
 }
 
 /* What a failed start leaves. It is not tried again in this process. */
-static void engine_give_up(struct vma_engine *engine)
+static void engine_free_failed_start(struct vma_engine *engine)
 {
-	engine_unguard(engine);
+	engine_unguard_fds(engine);
 	vma_net_destroy(engine->net);
 	if (engine->arena != NULL)
 		vma_bufarena_destroy(engine->arena);
@@ -191,7 +191,7 @@ static struct vma_engine *engine_start(void)
 	if (engine != NULL && engine->conf.exception_handling == VMA_EXCEPTION_EXIT)
 		exit(EXIT_FAILURE);
 	if (engine != NULL)
-		engine_give_up(engine);
+		engine_free_failed_start(engine);
 	return NULL;
 }
 
@@ -325,7 +325,7 @@ static bool is_tcp_listener(int fd)
 	return syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) == 0 && listens != 0;
 }
 
-struct wants {
+struct engine_needs {
 	bool engine, devices;
 };
 
@@ -333,15 +333,16 @@ struct wants {
  * A connection that a forked child uses becomes the kernel's; its other sockets are offloaded. A listener that came
  * through exec is the kernel's, but the engine watches for what waits with the process that made it.
  */
-static void collect_wants(struct vma_file *file, void *arg)
+static void collect_engine_needs_of_file(struct vma_file *file, void *arg)
 {
-	struct wants *wants = arg;
+	struct engine_needs *engine_needs = arg;
 	const int fd = atomic_load_explicit(&file->fd, memory_order_relaxed);
 
-	if (!wants->devices && file->from_parent && !atomic_load(&file->os_only))
-		wants->devices = file->kind == VMA_FILE_UDP || (file->kind == VMA_FILE_TCP && is_tcp_listener(fd));
-	if (wants->devices || (!wants->engine && file->kind == VMA_FILE_EXEC && is_tcp_listener(fd)))
-		wants->engine = true;
+	if (!engine_needs->devices && file->from_parent && !atomic_load(&file->os_only))
+		engine_needs->devices =
+		        file->kind == VMA_FILE_UDP || (file->kind == VMA_FILE_TCP && is_tcp_listener(fd));
+	if (engine_needs->devices || (!engine_needs->engine && file->kind == VMA_FILE_EXEC && is_tcp_listener(fd)))
+		engine_needs->engine = true;
 }
 
 void vma_engine_start_early(void)
@@ -349,15 +350,15 @@ void vma_engine_start_early(void)
 	const int saved = errno;
 	struct vma_engine *engine = NULL;
 	struct vma_thread *self;
-	struct wants wants = {0};
+	struct engine_needs engine_needs = {0};
 
 	if (atomic_load_explicit(&vma_engine_now, memory_order_acquire) != NULL)
 		return;
 	self = vma_enter();
-	vma_file_each(collect_wants, &wants);
-	if (wants.engine)
+	vma_file_each(collect_engine_needs_of_file, &engine_needs);
+	if (engine_needs.engine)
 		engine = vma_engine_start();
-	if (engine != NULL && wants.devices)
+	if (engine != NULL && engine_needs.devices)
 		device_open_inherited(engine);
 	vma_leave(self);
 	errno = saved;

@@ -80,7 +80,7 @@ uint64_t internal_sleeps_until(void);
 void internal_fork_child(void);
 
 /* taken.c: other processes may ask for sockets that they have taken (pidfd_getfd). Again: nothing. */
-void taken_serve(void);
+void taken_open_server(void);
 void taken_fork_child(void);
 /* Of /proc's text about a pidfd: the process's pid here, and in its own namespace; 0: it has none. */
 int taken_pid(const char *fdinfo);

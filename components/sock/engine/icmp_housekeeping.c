@@ -85,7 +85,7 @@ struct message {
 	uint16_t vlan;
 };
 
-static void icmp_to_stack(struct vma_ring_ctx *ring_ctx, void *arg)
+static void icmp_deliver_to_stack(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	struct vma_tcp *tcp = atomic_load_explicit(&ring_ctx->tcp, memory_order_acquire);
 	const struct message *m = arg;
@@ -113,7 +113,7 @@ void icmp_housekeeping_take(struct vma_engine *engine)
 		if ((size_t)n <= header)
 			continue;
 		m = (struct message){.icmp = bytes + header, .len = (size_t)n - header, .vlan = vlan_of(engine, &msg)};
-		ring_ctxs_each(icmp_to_stack, &m);
+		ring_ctxs_each(icmp_deliver_to_stack, &m);
 	}
 }
 

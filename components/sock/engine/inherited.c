@@ -390,11 +390,11 @@ static uint64_t inherited_no_rings(struct vma_file *file)
 }
 
 /* The ops say which calls use the socket, and are never called, as it is os_only. */
-static void inherited_never(void)
+static void inherited_op_placeholder(void)
 {
 }
 
-#define USES(op) .op = (__typeof__(((struct vma_file_ops *)NULL)->op))inherited_never
+#define USES(op) .op = (__typeof__(((struct vma_file_ops *)NULL)->op))inherited_op_placeholder
 #define USE                                                                                                            \
 	.name = "inherited", USES(bind), USES(connect), USES(listen), USES(accept4), USES(shutdown), USES(ioctl),      \
 	USES(recvmsg), USES(sendmsg), .poll = inherited_poll_nothing, .rings = inherited_no_rings,                     \

@@ -293,7 +293,7 @@ static uint64_t publish_sleep_time(uint64_t deadline)
 	deadline = internal_timer_end(deadline);
 	sleep_time_publish(&internal.sleeps, deadline);
 	self = vma_enter();
-	again = earlier_ns(ring_housekeeping_again(), earlier_ns(tcp_housekeeping_again(), tasks_due()));
+	again = earlier_ns(ring_housekeeping_next_due_ns(), earlier_ns(tcp_housekeeping_next_due_ns(), tasks_due()));
 	vma_leave(self);
 	return earlier_ns(deadline, internal_timer_end(again));
 }

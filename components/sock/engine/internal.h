@@ -42,7 +42,7 @@ uint64_t ring_housekeeping_run_ending(uint64_t now); /* after retired memory was
  * When the next turn is to be, for what was sent LATER since the last one, or for a thread that has begun to busy-poll;
  * after internal_wake_by knows that.
  */
-uint64_t ring_housekeeping_again(void);
+uint64_t ring_housekeeping_next_due_ns(void);
 void ring_housekeeping_take_event(struct vma_engine *engine, uint64_t number);
 /*
  * The thread sleeps on the ring context's descriptor from now on. False: it does not, there is something, or another
@@ -66,18 +66,18 @@ void ring_housekeeping_on_sends(struct vma_ring_ctx *ring_ctx);
 /* tcp_housekeeping.c: ring contexts with a stack, connections to be steered, connections that have ended. */
 uint64_t tcp_housekeeping_run(const struct vma_conf *conf, uint64_t now);
 /* When the next turn is to be, for what has come since the last one; after internal_wake_by knows when that will be. */
-uint64_t tcp_housekeeping_again(void);
+uint64_t tcp_housekeeping_next_due_ns(void);
 bool tcp_housekeeping_take_event(struct vma_ring_ctx *ring_ctx,
                                  const struct vma_conf *conf); /* false: it has no stack */
-void tcp_housekeeping_abandoned(void);
+void tcp_housekeeping_on_abandoned(void);
 struct vma_conf;
 /* With VMA_TCP_3T_RULES or VMA_TCP_2T_RULES: every connection without a rule of its own gets one. Control path. */
 void tcp_housekeeping_steer_covered(const struct vma_conf *conf);
-void tcp_housekeeping_begin(void);         /* there is a stack */
-void tcp_housekeeping_due(void *ring_ctx); /* struct vma_tcp_host_ops's */
+void tcp_housekeeping_begin(void);                      /* there is a stack */
+void tcp_housekeeping_on_earlier_timer(void *ring_ctx); /* struct vma_tcp_host_ops's */
 void tcp_housekeeping_retire(struct vma_tcp_conn *conn, void *ring_ctx);
 void tcp_housekeeping_prune(void *ring_ctx);
-void tcp_housekeeping_idle(void *ring_ctx);
+void tcp_housekeeping_on_stack_idle(void *ring_ctx);
 void tcp_housekeeping_control(void *ring_ctx);
 /* Before the tasks: a shadow that gives its port back does so when the NIC has forgotten the connection. */
 void tcp_housekeeping_run_pruning(void);

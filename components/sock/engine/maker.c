@@ -62,7 +62,7 @@ static bool file_uses_ring_logic(const struct vma_conf *conf, const struct vma_f
 	       (vma_file_has_ring_request(file) && requests_logic(file, logic));
 }
 
-static uint32_t core_of_maker(const struct vma_conf *conf, const struct vma_file *file, struct vma_thread *self)
+static uint32_t core_of_socket_maker(const struct vma_conf *conf, const struct vma_file *file, struct vma_thread *self)
 {
 	if (file_uses_ring_logic(conf, file, VMA_RING_LOGIC_PER_CORE_ATTACH_THREADS))
 		return vma_thread_bind_core(self);
@@ -77,7 +77,7 @@ void vma_file_record_maker(struct vma_file *file)
 	if (engine == NULL || self->is_internal)
 		return;
 	file->maker_thread = atomic_load_explicit(&self->tid, memory_order_relaxed);
-	file->maker_core = core_of_maker(&engine->conf, file, self);
+	file->maker_core = core_of_socket_maker(&engine->conf, file, self);
 }
 
 void vma_file_record_ring_move(struct vma_file *file, const struct vma_ring_requester *where)

@@ -286,7 +286,7 @@ void vma_ring_ctx_put(struct vma_ring_ctx *ring_ctx)
 		abandoned = !atomic_exchange(&ring_ctx->abandoned, true);
 	pthread_mutex_unlock(&ring_ctxs_lock);
 	if (abandoned)
-		tcp_housekeeping_abandoned();
+		tcp_housekeeping_on_abandoned();
 	else
 		ring_ctx_put_last(ring_ctx);
 }

@@ -70,7 +70,7 @@ static uint32_t sysctl_read_limit(const char *name)
 }
 
 /* auto: as the interface says that it cuts what the kernel sends (ethtool -K IF tso). */
-static bool wants_tso(const struct vma_conf *conf, const struct vma_nic_info *info)
+static bool stack_is_to_use_tso(const struct vma_conf *conf, const struct vma_nic_info *info)
 {
 	struct ethtool_value value = {.cmd = ETHTOOL_GTSO};
 	struct ifreq request = {.ifr_data = (void *)&value};
@@ -89,7 +89,7 @@ static bool wants_tso(const struct vma_conf *conf, const struct vma_nic_info *in
 	return is_on;
 }
 
-static bool wants_timestamps(const struct vma_conf *conf)
+static bool stack_is_to_use_timestamps(const struct vma_conf *conf)
 {
 	return conf->tcp_timestamp_option == TIMESTAMPS_ON ||
 	       (conf->tcp_timestamp_option == TIMESTAMPS_AS_OS && sysctl_is_on("tcp_timestamps"));
@@ -143,14 +143,14 @@ static int ring_ctx_tcp_create(struct vma_ring_ctx *ring_ctx, struct vma_tcp **o
 	                 .alloc = vma_alloc,
 	                 .alloc_bytes = vma_alloc_bytes,
 	                 .free = vma_free,
-	                 .due = tcp_housekeeping_due,
+	                 .due = tcp_housekeeping_on_earlier_timer,
 	                 .retire = tcp_housekeeping_retire,
 	                 .prune = tcp_housekeeping_prune,
-	                 .idle = tcp_housekeeping_idle,
+	                 .idle = tcp_housekeeping_on_stack_idle,
 	                 .control = engine->conf.tcp_ctl_thread != 0 ? tcp_housekeeping_control : NULL,
 	                 .arg = ring_ctx},
-	        .no_tso = !wants_tso(&engine->conf, vma_nic_info(ring_ctx->device->nic)),
-	        .no_timestamps = !wants_timestamps(&engine->conf),
+	        .no_tso = !stack_is_to_use_tso(&engine->conf, vma_nic_info(ring_ctx->device->nic)),
+	        .no_timestamps = !stack_is_to_use_timestamps(&engine->conf),
 	        .no_sack = !sysctl_is_on("tcp_sack"),
 	        .no_window_scaling = !sysctl_is_on("tcp_window_scaling"),
 	        .no_idle_restart = !sysctl_is_on("tcp_slow_start_after_idle"),

@@ -72,7 +72,7 @@ static void ring_file_wake(struct vma_file *file, uint32_t events)
 		vma_file_wake_watchers(file, watchers, events);
 }
 
-static void ring_file_heard(struct vma_ring_listener *listener)
+static void ring_file_on_ring_activity(struct vma_ring_listener *listener)
 {
 	struct ring_file *ring_file = (struct ring_file *)((char *)listener - offsetof(struct ring_file, listener));
 
@@ -133,7 +133,7 @@ static ssize_t ring_file_sendmsg(struct vma_file *file, int fd, const struct msg
  * With the lock; the ring context lives, as its `file` is emptied here before it ends. A thread inside may still call
  * the listener: the file is retired later.
  */
-static void ring_file_part(struct ring_file *ring_file, struct vma_ring_ctx *ring_ctx)
+static void ring_file_detach_ring(struct ring_file *ring_file, struct vma_ring_ctx *ring_ctx)
 {
 	ring_ctx->file = NULL;
 	atomic_fetch_sub_explicit(&vma_ring_files, 1, memory_order_relaxed);
@@ -152,7 +152,7 @@ static void ring_file_close(struct vma_file *file)
 	ring_ctx = vma_ring_file_ctx(file);
 	parts = ring_ctx != NULL && ring_ctx->file == ring_file;
 	if (parts)
-		ring_file_part(ring_file, ring_ctx);
+		ring_file_detach_ring(ring_file, ring_ctx);
 	pthread_mutex_unlock(&ring_files_lock);
 	if (parts)
 		vma_file_put(file);
@@ -196,7 +196,7 @@ void ring_file_ring_ended(struct vma_ring_ctx *ring_ctx)
 	pthread_mutex_lock(&ring_files_lock);
 	ring_file = ring_ctx->file;
 	if (ring_file != NULL)
-		ring_file_part(ring_file, ring_ctx);
+		ring_file_detach_ring(ring_file, ring_ctx);
 	pthread_mutex_unlock(&ring_files_lock);
 	if (ring_file != NULL)
 		vma_engine_post(&ring_file->close_task);
@@ -210,7 +210,7 @@ static struct ring_file *ring_file_create(void)
 		return NULL;
 	vma_file_init(&ring_file->file, VMA_FILE_RING, &ring_file_ops);
 	atomic_store(&ring_file->file.own_poll, true);
-	ring_file->listener.heard = ring_file_heard;
+	ring_file->listener.heard = ring_file_on_ring_activity;
 	ring_file->close_task.run = ring_file_close_number;
 	vma_file_get(&ring_file->file); /* the caller's: once it has a number, any thread may close it */
 	return ring_file;
@@ -249,7 +249,7 @@ static int ring_file_number(const struct vma_ring_ctx *ring_ctx)
  * it does not know) stays without a ring: ring_file_close comes after the mark, and takes the lock. One that has lost
  * its last number, and whose close is on its way, is parted here.
  */
-static int ring_file_join(struct ring_file *ring_file, int fd, struct vma_ring_ctx *ring_ctx)
+static int ring_file_attach_ring(struct ring_file *ring_file, int fd, struct vma_ring_ctx *ring_ctx)
 {
 	struct ring_file *ended = NULL;
 	int there;
@@ -261,7 +261,7 @@ static int ring_file_join(struct ring_file *ring_file, int fd, struct vma_ring_c
 	} else if (there < 0) {
 		ended = ring_ctx->file;
 		if (ended != NULL)
-			ring_file_part(ended, ring_ctx);
+			ring_file_detach_ring(ended, ring_ctx);
 		vma_file_get(&ring_file->file);
 		atomic_store_explicit(&ring_file->ring_ctx, ring_ctx, memory_order_release);
 		atomic_store_explicit(&ring_ctx->busy_mask, 0, memory_order_relaxed);
@@ -283,7 +283,7 @@ static int ring_file_open_for(struct vma_ring_ctx *ring_ctx)
 
 	if (fd < 0)
 		return fd;
-	joined = ring_file_join(ring_file, fd, ring_ctx);
+	joined = ring_file_attach_ring(ring_file, fd, ring_ctx);
 	if (vma_ring_acquire(ring_ctx->ring))
 		vma_ring_release(ring_ctx->ring);
 	if (joined != fd)

@@ -49,9 +49,9 @@ static struct {
  * the transmit flag, whose release is sequentially consistent, as are the look at the bit (B) and the exchange by which
  * the thread takes the bits (C), after which it looks for frames (D). Does B find the bit, then C comes after B, and so
  * D after A: the thread sees the frame. Does it not, then the bit is set here, and another C comes: the thread wakes no
- * later than in a millisecond (ring_housekeeping_again looks at the bits, see sleep_time.h), and is woken only if it
- * would sleep longer. The owner of a biased flag (VMA_THREAD_MODE=0) releases it by a plain store. So between C and D
- * stands a barrier in all threads: after it the thread sees A, or the owner's B comes after C and does not find the
+ * later than in a millisecond (ring_housekeeping_next_due_ns looks at the bits, see sleep_time.h), and is woken only if
+ * it would sleep longer. The owner of a biased flag (VMA_THREAD_MODE=0) releases it by a plain store. So between C and
+ * D stands a barrier in all threads: after it the thread sees A, or the owner's B comes after C and does not find the
  * bit. So a busy sender, for whom the thread looks at its ring context once a millisecond anyway, wakes
  * nobody.
  */
@@ -103,7 +103,7 @@ static uint64_t housekeeping_send_later(uint64_t now)
 	return NO_DEADLINE;
 }
 
-uint64_t ring_housekeeping_again(void)
+uint64_t ring_housekeeping_next_due_ns(void)
 {
 	uint64_t later = atomic_load(&housekeeping.later) != 0 ? later_frames_due_ns(SEND_LATER_NS) : NO_DEADLINE;
 	uint64_t busy_polled = atomic_load(&housekeeping.busy_polled) ? vma_now_ns() + BUSY_POLL_NS : NO_DEADLINE;
@@ -271,26 +271,26 @@ void ring_housekeeping_on_busy_poller(void)
 		internal_wake_by(vma_now_ns() + BUSY_POLL_NS);
 }
 
-static void find_busy_poller(struct vma_ring_ctx *ring_ctx, void *arg)
+static void find_ring_with_busy_poller(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	*(bool *)arg |= busy_poller_exists(ring_ctx->id % 64);
 }
 
-static uint64_t interval_of(const struct vma_conf *conf)
+static uint64_t housekeeping_interval_ns(const struct vma_conf *conf)
 {
 	const uint64_t interval =
 	        conf->internal_thread_arm_cq ? ARM_RETRY_NS : (uint64_t)conf->progress_engine_interval * MS;
 	bool busy_polled = atomic_load(&housekeeping.busy_polled) && atomic_exchange(&housekeeping.busy_polled, false);
 
 	if (!busy_polled)
-		ring_ctxs_each(find_busy_poller, &busy_polled);
+		ring_ctxs_each(find_ring_with_busy_poller, &busy_polled);
 	return busy_polled && interval > BUSY_POLL_NS ? BUSY_POLL_NS : interval;
 }
 
 static void housekeeping_drive_rings(const struct vma_conf *conf, uint64_t now)
 {
 	int64_t max = conf->progress_engine_wce_max;
-	const uint64_t interval = interval_of(conf);
+	const uint64_t interval = housekeeping_interval_ns(conf);
 	unsigned awake = 0;
 
 	if (!conf_has_housekeeping(conf)) {

@@ -18,7 +18,7 @@
 enum { REQUESTS_AT_ONCE = 16 };
 
 static struct vma_engine *requests_engine;
-static struct vma_internal_task requests_task, requests_rest, requests_capture;
+static struct vma_internal_task requests_read_task, requests_remaining_task, requests_capture_task;
 static struct vma_stats_request capture_request; /* the last one for a capture */
 
 static void dump_socket_if_requested(struct vma_file *file, void *arg)
@@ -88,7 +88,7 @@ static void serve_request(struct vma_engine *engine, struct vma_stats_request *r
 		break;
 	case VMA_STATS_REQUEST_CAPTURE:
 		capture_request = *request;
-		serve_capture(&requests_capture);
+		serve_capture(&requests_capture_task);
 		break;
 	case VMA_STATS_REQUEST_COUNT:
 		break;
@@ -106,7 +106,7 @@ static void serve_requests(struct vma_internal_task *task)
 			return;
 		serve_request(requests_engine, &request);
 	}
-	vma_engine_post_lazily(&requests_rest);
+	vma_engine_post_lazily(&requests_remaining_task);
 }
 
 /* Without a thread nobody reads them: the counters are seen all the same. */
@@ -115,9 +115,9 @@ int stats_requests_start(struct vma_engine *engine)
 	int fds[VMA_STATS_FDS];
 
 	requests_engine = engine;
-	requests_task = requests_rest = (struct vma_internal_task){.run = serve_requests};
-	requests_capture = (struct vma_internal_task){.run = serve_capture};
+	requests_read_task = requests_remaining_task = (struct vma_internal_task){.run = serve_requests};
+	requests_capture_task = (struct vma_internal_task){.run = serve_capture};
 	if (vma_stats_fds(engine->stats, fds) == VMA_STATS_FDS)
-		vma_engine_watch(fds[VMA_STATS_FDS - 1], EPOLLIN | EPOLLET, &requests_task);
+		vma_engine_watch(fds[VMA_STATS_FDS - 1], EPOLLIN | EPOLLET, &requests_read_task);
 	return 0;
 }

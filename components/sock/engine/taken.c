@@ -25,7 +25,7 @@
  * So many messages in a millisecond are looked at, then the thread goes on with its work. Senders wait in the kernel
  * meanwhile: the queue of a socket is short.
  *
- * Threads: taken_serve under the devices' lock; the internal thread answers; any thread asks.
+ * Threads: taken_open_server under the devices' lock; the internal thread answers; any thread asks.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -58,7 +58,7 @@ enum { MESSAGES_IN_MS = 8, NAME_BYTES = 48 };
 /* ---- what a pidfd says ---- */
 
 /* /proc's word about it, a string; false: /proc is not there. */
-static bool read_fdinfo(int pidfd, char *text, size_t size)
+static bool read_fdinfo_of_pidfd(int pidfd, char *text, size_t size)
 {
 	char path[48];
 	ssize_t n;
@@ -106,7 +106,7 @@ static bool name_of_process(int pidfd, char name[NAME_BYTES])
 		snprintf(name, NAME_BYTES, TAKEN_NAME "%llu", (unsigned long long)state.st_ino);
 		return true;
 	}
-	pid = read_fdinfo(pidfd, text, sizeof(text)) ? taken_innermost_pid(text) : 0;
+	pid = read_fdinfo_of_pidfd(pidfd, text, sizeof(text)) ? taken_innermost_pid(text) : 0;
 	snprintf(name, NAME_BYTES, TAKEN_NAME "pid/%d", pid);
 	return pid > 0;
 }
@@ -250,7 +250,7 @@ static void taken_serve_task(struct vma_internal_task *task)
 }
 
 /* Without a name its sockets stay with this process. */
-void taken_serve(void)
+void taken_open_server(void)
 {
 	const int pidfd = server.fd < 0 ? (int)syscall(SYS_pidfd_open, syscall(SYS_getpid), 0) : -1;
 	char name[NAME_BYTES];
@@ -286,8 +286,8 @@ __attribute__((cold)) void taken_fork_child(void)
 /* ---- the taker ---- */
 
 /* The last owner that did not answer: it may be stopped, by a debugger that takes one descriptor after the other. */
-static _Atomic int unresponsive_pid;
-static _Atomic uint64_t unresponsive_until_ns;
+static _Atomic int taken_unresponsive_pid;
+static _Atomic uint64_t taken_unresponsive_until_ns;
 
 static int taken_exchange(int fd, int pid, const struct taken_request *question, int shown, uint64_t deadline_ns)
 {
@@ -309,7 +309,7 @@ static int taken_exchange(int fd, int pid, const struct taken_request *question,
 	return answered.sender.pid == pid ? answer : -EPERM;
 }
 
-static int request_by_name(const char *name, int pid, int number, int copy)
+static int taken_request_by_name(const char *name, int pid, int number, int copy)
 {
 	const struct taken_request question = {.cookie = vma_sock_cookie(copy), .number = number};
 	const uint64_t now = vma_now_ns(), deadline_ns = now + REPLY_TIMEOUT_NS;
@@ -317,7 +317,7 @@ static int request_by_name(const char *name, int pid, int number, int copy)
 
 	if (question.cookie == 0)
 		return -ENOTSOCK;
-	if (atomic_load(&unresponsive_pid) == pid && now < atomic_load(&unresponsive_until_ns))
+	if (atomic_load(&taken_unresponsive_pid) == pid && now < atomic_load(&taken_unresponsive_until_ns))
 		return -ETIMEDOUT;
 	fd = vma_unix_connect(name);
 	if (fd < 0)
@@ -327,8 +327,8 @@ static int request_by_name(const char *name, int pid, int number, int copy)
 		rc = taken_exchange(fd, pid, &question, copy, deadline_ns);
 	syscall(SYS_close, fd);
 	if (rc == -ETIMEDOUT) {
-		atomic_store(&unresponsive_until_ns, vma_now_ns() + UNRESPONSIVE_NS);
-		atomic_store(&unresponsive_pid, pid);
+		atomic_store(&taken_unresponsive_until_ns, vma_now_ns() + UNRESPONSIVE_NS);
+		atomic_store(&taken_unresponsive_pid, pid);
 	}
 	return rc == TAKEN_SHOW_SOCKET ? -EPROTO : rc;
 }
@@ -336,11 +336,11 @@ static int request_by_name(const char *name, int pid, int number, int copy)
 int vma_engine_request_hand_over(int pidfd, int number, int copy)
 {
 	char name[NAME_BYTES], text[1024];
-	const int saved = errno, pid = read_fdinfo(pidfd, text, sizeof(text)) ? taken_pid(text) : 0;
+	const int saved = errno, pid = read_fdinfo_of_pidfd(pidfd, text, sizeof(text)) ? taken_pid(text) : 0;
 	int rc = -ESRCH;
 
 	if (pid > 0 && name_of_process(pidfd, name))
-		rc = request_by_name(name, pid, number, copy);
+		rc = taken_request_by_name(name, pid, number, copy);
 	errno = saved;
 	switch (rc) {
 	case TAKEN_NOT_MINE:

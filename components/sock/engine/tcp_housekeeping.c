@@ -24,8 +24,8 @@
  * watched, and no thread sleeps on it, the threads that drive it keep its timers. Then it is enough to come when it is
  * to be looked at: a server with many connections has something due every few microseconds, most of which has moved on
  * when its time comes. A thread that goes to sleep on the ring makes itself known (ring_ctx->watcher), then asks for
- * what is due (tcp_housekeeping_due). If the user's interval is long, the thread comes a millisecond after what is due
- * instead. VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=1: it comes in time, whoever drives.
+ * what is due (tcp_housekeeping_on_earlier_timer). If the user's interval is long, the thread comes a millisecond after
+ * what is due instead. VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=1: it comes in time, whoever drives.
  */
 #include <errno.h>
 #include <string.h>
@@ -89,7 +89,7 @@ static struct {
 	_Atomic uint32_t abandoned;       /* ring contexts that nobody holds but for the connections that end on them */
 } housekeeping;
 
-static struct vma_tcp *tcp_of(const struct vma_ring_ctx *ring_ctx)
+static struct vma_tcp *tcp_stack_of_ring_ctx(const struct vma_ring_ctx *ring_ctx)
 {
 	return atomic_load_explicit(&ring_ctx->tcp, memory_order_acquire);
 }
@@ -99,7 +99,7 @@ static struct vma_tcp *tcp_of(const struct vma_ring_ctx *ring_ctx)
 enum { CTL_BY_TIMER = 2 };     /* VMA_TCP_CTL_THREAD */
 enum { TIMERS_IMMEDIATE = 1 }; /* VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING */
 
-static const struct vma_conf *conf_of(const struct vma_ring_ctx *ring_ctx)
+static const struct vma_conf *conf_of_ring_ctx(const struct vma_ring_ctx *ring_ctx)
 {
 	return &ring_ctx->device->engine->conf;
 }
@@ -123,7 +123,7 @@ static uint64_t tcp_timer_check_interval(const struct vma_conf *conf, uint64_t o
 
 static void housekeeping_watch_ring_ctx(struct vma_ring_ctx *ring_ctx, uint64_t now, uint64_t step)
 {
-	const uint64_t interval = tcp_timer_check_interval(conf_of(ring_ctx), step);
+	const uint64_t interval = tcp_timer_check_interval(conf_of_ring_ctx(ring_ctx), step);
 
 	ring_ctx->driven_seen = atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed);
 	ring_ctx->check_interval_ns = step;
@@ -144,7 +144,7 @@ static void housekeeping_leave_to_others(struct vma_ring_ctx *ring_ctx, uint64_t
 }
 
 /* Nobody else is. */
-static void housekeeping_take_over(struct vma_ring_ctx *ring_ctx, uint64_t now, int64_t max)
+static void housekeeping_drive_undriven_ring(struct vma_ring_ctx *ring_ctx, uint64_t now, int64_t max)
 {
 	if (ring_housekeeping_drain(ring_ctx, max) && ring_housekeeping_arm(ring_ctx)) {
 		ring_ctx->driven_seen = atomic_load_explicit(&ring_ctx->driven, memory_order_relaxed);
@@ -159,10 +159,10 @@ bool tcp_housekeeping_take_event(struct vma_ring_ctx *ring_ctx, const struct vma
 {
 	const uint64_t now = vma_now_ns();
 
-	if (tcp_of(ring_ctx) == NULL)
+	if (tcp_stack_of_ring_ctx(ring_ctx) == NULL)
 		return false;
 	if (conf->internal_thread_arm_cq)
-		housekeeping_take_over(ring_ctx, now, conf->progress_engine_wce_max);
+		housekeeping_drive_undriven_ring(ring_ctx, now, conf->progress_engine_wce_max);
 	else if (has_user_interval(conf))
 		housekeeping_leave_to_others(ring_ctx, now, CHECK_INTERVAL_MAX_NS);
 	else if (atomic_load_explicit(&ring_ctx->watcher, memory_order_relaxed) != NULL)
@@ -172,7 +172,7 @@ bool tcp_housekeeping_take_event(struct vma_ring_ctx *ring_ctx, const struct vma
 		                             now - ring_ctx->armed_ns < ALWAYS_DRIVEN_NS ? CHECK_INTERVAL_MAX_NS
 		                                                                         : CHECK_INTERVAL_MIN_NS);
 	else
-		housekeeping_take_over(ring_ctx, now, conf->progress_engine_wce_max);
+		housekeeping_drive_undriven_ring(ring_ctx, now, conf->progress_engine_wce_max);
 	return true;
 }
 
@@ -180,10 +180,10 @@ static void tcp_check_stack_timers(struct vma_ring_ctx *ring_ctx, uint64_t now, 
 {
 	uint64_t step = ring_ctx->check_interval_ns * 2;
 
-	if (ring_is_driven_by_others(ring_ctx) && !conf_of(ring_ctx)->internal_thread_arm_cq)
+	if (ring_is_driven_by_others(ring_ctx) && !conf_of_ring_ctx(ring_ctx)->internal_thread_arm_cq)
 		housekeeping_watch_ring_ctx(ring_ctx, now, step < CHECK_INTERVAL_MAX_NS ? step : CHECK_INTERVAL_MAX_NS);
 	else
-		housekeeping_take_over(ring_ctx, now, max);
+		housekeeping_drive_undriven_ring(ring_ctx, now, max);
 }
 
 struct round {
@@ -198,9 +198,9 @@ static void min_deadline_update(uint64_t *next, uint64_t at)
 }
 
 /* When the thread is to drive the stack for its timers; NO_DEADLINE: others keep them. See the top. */
-static uint64_t timers_due(const struct vma_ring_ctx *ring_ctx, const struct vma_tcp *tcp)
+static uint64_t stack_timers_due_ns(const struct vma_ring_ctx *ring_ctx, const struct vma_tcp *tcp)
 {
-	const struct vma_conf *conf = conf_of(ring_ctx);
+	const struct vma_conf *conf = conf_of_ring_ctx(ring_ctx);
 	const uint64_t due = vma_tcp_next_due_ns(tcp);
 
 	if (due == NO_DEADLINE || ring_ctx->armed || atomic_load(&ring_ctx->watcher) != NULL ||
@@ -212,12 +212,12 @@ static uint64_t timers_due(const struct vma_ring_ctx *ring_ctx, const struct vma
 /* The same, after the stack was driven if that was due. */
 static uint64_t tcp_keep_stack_timers(struct vma_ring_ctx *ring_ctx, const struct vma_tcp *tcp, uint64_t now)
 {
-	uint64_t due = timers_due(ring_ctx, tcp);
+	uint64_t due = stack_timers_due_ns(ring_ctx, tcp);
 
 	if (due > now)
 		return due;
 	vma_ring_progress_and_notify(ring_ctx->ring);
-	due = timers_due(ring_ctx, tcp);
+	due = stack_timers_due_ns(ring_ctx, tcp);
 	return due > now ? due : now + CHECK_INTERVAL_MIN_NS; /* somebody is at it at this moment */
 }
 
@@ -240,10 +240,10 @@ static uint64_t stale_rules_prune_due_ns(const struct vma_ring_ctx *ring_ctx, ui
 	return due > soon ? due : soon;
 }
 
-static void housekeeping_serve(struct vma_ring_ctx *ring_ctx, void *arg)
+static void housekeeping_serve_stack(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	struct round *round = arg;
-	struct vma_tcp *tcp = tcp_of(ring_ctx);
+	struct vma_tcp *tcp = tcp_stack_of_ring_ctx(ring_ctx);
 
 	if (tcp == NULL)
 		return;
@@ -268,16 +268,16 @@ static void housekeeping_serve(struct vma_ring_ctx *ring_ctx, void *arg)
  * sees what is due now, and if it was asked later, what it has armed is seen here. For who goes to sleep it is the same
  * with a driver who still found nobody asleep: he asked before, and what he has published is seen.
  */
-void tcp_housekeeping_due(void *arg)
+void tcp_housekeeping_on_earlier_timer(void *arg)
 {
 	struct vma_ring_ctx *ring_ctx = arg;
-	struct vma_tcp *tcp = tcp_of(ring_ctx);
+	struct vma_tcp *tcp = tcp_stack_of_ring_ctx(ring_ctx);
 	uint64_t until;
 
 	if (tcp == NULL)
 		return;
 	until = internal_sleeps_until();
-	if (until > vma_tcp_next_due_ns(tcp) && until > internal_timer_end(timers_due(ring_ctx, tcp)))
+	if (until > vma_tcp_next_due_ns(tcp) && until > internal_timer_end(stack_timers_due_ns(ring_ctx, tcp)))
 		internal_wake();
 }
 
@@ -285,7 +285,7 @@ void tcp_housekeeping_due(void *arg)
 void tcp_housekeeping_control(void *arg)
 {
 	struct vma_ring_ctx *ring_ctx = arg;
-	const struct vma_conf *conf = conf_of(ring_ctx);
+	const struct vma_conf *conf = conf_of_ring_ctx(ring_ctx);
 	const uint64_t step = (uint64_t)conf->timer_resolution_msec * MS;
 	const uint64_t due = conf->tcp_ctl_thread == CTL_BY_TIMER ? (vma_now_ns() / step + 1) * step : 0;
 
@@ -299,8 +299,8 @@ void tcp_housekeeping_control(void *arg)
  */
 static void housekeeping_check_due(struct vma_ring_ctx *ring_ctx, void *arg)
 {
-	struct vma_tcp *tcp = tcp_of(ring_ctx);
-	uint64_t due = tcp != NULL ? timers_due(ring_ctx, tcp) : NO_DEADLINE;
+	struct vma_tcp *tcp = tcp_stack_of_ring_ctx(ring_ctx);
+	uint64_t due = tcp != NULL ? stack_timers_due_ns(ring_ctx, tcp) : NO_DEADLINE;
 
 	min_deadline_update(arg,
 	                    due > housekeeping.last_run_ns ? due : housekeeping.last_run_ns + CHECK_INTERVAL_MIN_NS);
@@ -381,7 +381,7 @@ static void ring_ctx_exempt_of_device(struct vma_ring_ctx *ring_ctx, void *arg)
 {
 	const struct exemption *exemption = arg;
 
-	if (ring_ctx->device == exemption->device && tcp_of(ring_ctx) != NULL)
+	if (ring_ctx->device == exemption->device && tcp_stack_of_ring_ctx(ring_ctx) != NULL)
 		ring_ctx_exempt(ring_ctx, exemption->key);
 }
 
@@ -431,16 +431,16 @@ static uint64_t housekeeping_run_sweep(uint64_t now)
 /* ---- blocks of ports ---- */
 
 /* With the receive flag. */
-void tcp_housekeeping_idle(void *ring_ctx)
+void tcp_housekeeping_on_stack_idle(void *ring_ctx)
 {
 	(void)ring_ctx;
 	if (!atomic_exchange(&housekeeping.idle, true))
 		internal_wake_by(vma_now_ns() + IDLE_NS);
 }
 
-static void housekeeping_give_back(struct vma_ring_ctx *ring_ctx, void *arg)
+static void housekeeping_release_idle_ports(struct vma_ring_ctx *ring_ctx, void *arg)
 {
-	struct vma_tcp *tcp = tcp_of(ring_ctx);
+	struct vma_tcp *tcp = tcp_stack_of_ring_ctx(ring_ctx);
 
 	(void)arg;
 	if (tcp != NULL)
@@ -458,13 +458,13 @@ static uint64_t housekeeping_run_idle(uint64_t now)
 		return housekeeping.idle_due_ns;
 	housekeeping.idle_due_ns = 0;
 	atomic_store(&housekeeping.idle, false);
-	ring_ctxs_each(housekeeping_give_back, NULL);
+	ring_ctxs_each(housekeeping_release_idle_ports, NULL);
 	return NO_DEADLINE;
 }
 
 /* ---- ring contexts that nobody holds ---- */
 
-void tcp_housekeeping_abandoned(void)
+void tcp_housekeeping_on_abandoned(void)
 {
 	atomic_fetch_add(&housekeeping.abandoned, 1);
 	internal_wake();
@@ -472,7 +472,7 @@ void tcp_housekeeping_abandoned(void)
 
 static void tcp_stack_end_if_unused(struct vma_ring_ctx *ring_ctx, void *arg)
 {
-	struct vma_tcp *tcp = tcp_of(ring_ctx);
+	struct vma_tcp *tcp = tcp_stack_of_ring_ctx(ring_ctx);
 
 	(void)arg;
 	if (!atomic_load(&ring_ctx->abandoned) || !vma_tcp_is_empty(tcp))
@@ -518,7 +518,7 @@ void vma_engine_steer_pending_now(void)
 /* With VMA_TCP_3T_RULES and VMA_TCP_2T_RULES connections wait for nothing else. */
 static void ring_ctx_steer_covered(struct vma_ring_ctx *ring_ctx, void *arg)
 {
-	struct vma_tcp *tcp = tcp_of(ring_ctx);
+	struct vma_tcp *tcp = tcp_stack_of_ring_ctx(ring_ctx);
 
 	(void)arg;
 	if (tcp != NULL)
@@ -560,7 +560,7 @@ static void ck_stack_list_append(ck_stack_entry_t **list, ck_stack_entry_t *more
 }
 
 /* Those accepted since the last period become the younger ones, and those the older ones, who are steered. */
-static void tcp_age_steer_candidates(uint64_t now)
+static void tcp_rotate_steer_candidates(uint64_t now)
 {
 	const bool steer_all_now = atomic_exchange(&housekeeping.steer_all_now, false);
 
@@ -589,7 +589,7 @@ static uint64_t housekeeping_run_steering(uint64_t now)
 	const uint64_t until = vma_now_ns() + RULES_NS; /* rings have been served since `now` */
 
 	atomic_store(&housekeeping.steers, true); /* before they are taken: at each moment one of the two shows them */
-	tcp_age_steer_candidates(now);
+	tcp_rotate_steer_candidates(now);
 	for (unsigned i = 0; i < STEER_AT_ONCE && housekeeping.older != NULL && (i == 0 || vma_now_ns() < until); i++) {
 		struct pending_steer *pending_steer = (struct pending_steer *)housekeeping.older;
 
@@ -652,7 +652,7 @@ uint64_t tcp_housekeeping_run(const struct vma_conf *conf, uint64_t now)
 	if (!atomic_load(&housekeeping.used))
 		return NO_DEADLINE;
 	housekeeping.last_run_ns = now;
-	ring_ctxs_each(housekeeping_serve, &round);
+	ring_ctxs_each(housekeeping_serve_stack, &round);
 	min_deadline_update(&round.next, housekeeping_run_steering(now));
 	min_deadline_update(&round.next, housekeeping_run_ended(now));
 	min_deadline_update(&round.next, housekeeping_run_abandoned(now));
@@ -661,7 +661,7 @@ uint64_t tcp_housekeeping_run(const struct vma_conf *conf, uint64_t now)
 	return round.next;
 }
 
-uint64_t tcp_housekeeping_again(void)
+uint64_t tcp_housekeeping_next_due_ns(void)
 {
 	uint64_t next = NO_DEADLINE;
 

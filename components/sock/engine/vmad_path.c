@@ -19,7 +19,7 @@ static bool is_executable_file(const char *path)
 	return stat(path, &st) == 0 && S_ISREG(st.st_mode) && syscall(SYS_faccessat, AT_FDCWD, path, X_OK) == 0;
 }
 
-static bool find_program_in(const char *directory, const char *below, char *path, size_t size)
+static bool find_vmad_in_directory(const char *directory, const char *below, char *path, size_t size)
 {
 	int n = snprintf(path, size, "%s%s/vmad", directory, below);
 
@@ -27,7 +27,7 @@ static bool find_program_in(const char *directory, const char *below, char *path
 }
 
 /* A build tree has bin/ beside the library, an installed one beside the library's folder or the folder above that. */
-static bool find_beside_library(const char *name, char *path, size_t size)
+static bool find_vmad_beside_library(const char *name, char *path, size_t size)
 {
 	static const char *const below[] = {"/bin", "/../bin", "/../sbin", "/../../bin", "/../../sbin"};
 	char *library = name != NULL ? realpath(name, NULL) : NULL, *slash;
@@ -39,7 +39,7 @@ static bool find_beside_library(const char *name, char *path, size_t size)
 	if (slash != NULL) {
 		*slash = '\0';
 		for (size_t i = 0; i < sizeof(below) / sizeof(below[0]) && !found; i++)
-			found = find_program_in(library, below[i], path, size);
+			found = find_vmad_in_directory(library, below[i], path, size);
 	}
 	free(library);
 	return found;
@@ -49,10 +49,10 @@ void vma_engine_find_vmad(const char *library, char *path, size_t size)
 {
 	static const char *const usual[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin",
 	                                    "/usr/bin",        "/sbin",          "/bin"};
-	bool found = find_beside_library(library, path, size);
+	bool found = find_vmad_beside_library(library, path, size);
 
 	for (size_t i = 0; i < sizeof(usual) / sizeof(usual[0]) && !found; i++)
-		found = find_program_in(usual[i], "", path, size);
+		found = find_vmad_in_directory(usual[i], "", path, size);
 	if (!found)
 		path[0] = '\0';
 }

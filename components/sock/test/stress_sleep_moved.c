@@ -17,7 +17,7 @@ static _Atomic uint64_t where; /* the rings that the thing is on */
 static _Atomic uint64_t received;
 static _Atomic bool stop;
 
-static uint64_t rings_now(struct vma_wait *wait)
+static uint64_t wait_rings_of_moved_thing(struct vma_wait *wait)
 {
 	(void)wait;
 	return atomic_load_explicit(&where, memory_order_relaxed);
@@ -27,17 +27,17 @@ static void *receive_all(void *arg)
 {
 	struct vma_wait_ops ops = fixture_ops;
 
-	ops.rings = rings_now;
+	ops.rings = wait_rings_of_moved_thing;
 	while (!atomic_load(&stop)) {
 		thing_wait_init(&sleeper_wait, arg, 0, UINT64_MAX);
 		sleeper_wait.wait.ops = &ops;
-		if (thing_wait_run(&sleeper_wait) == 1 && thing_take(arg))
+		if (thing_wait_run(&sleeper_wait) == 1 && thing_try_take_one(arg))
 			atomic_fetch_add(&received, 1);
 	}
 	return NULL;
 }
 
-static void move_to(uint64_t rings)
+static void move_thing_to_rings(uint64_t rings)
 {
 	struct vma_thread *self = vma_enter();
 
@@ -71,21 +71,21 @@ static void test_a_sleeper_is_woken_on_the_ring_to_which_its_socket_has_moved(vo
 	pthread_t thread;
 
 	(void)state;
-	fixture_hold();
+	fixture_hold_internal_thread();
 	assert_int_equal(pthread_create(&thread, NULL, receive_all, &fixture.things[0]), 0);
 	while (!lost && vma_test_goes_on(vma_now_ns(), until, sent > 1000)) {
 		random = random * 1103515245 + 12345;
-		move_to(0);
+		move_thing_to_rings(0);
 		pass_time(random >> 16 & 2047);
-		move_to(fixture.bit);
+		move_thing_to_rings(fixture.bit);
 		fixture_send(0);
 		lost = !is_received(++sent);
 	}
 	print_message("%lu moves\n", (unsigned long)sent);
 	atomic_store(&stop, true);
-	thing_give(&fixture.things[0]);
+	thing_add_one_and_wake(&fixture.things[0]);
 	assert_int_equal(pthread_join(thread, NULL), 0);
-	fixture_release();
+	fixture_release_internal_thread();
 	assert_false(lost);
 }
 

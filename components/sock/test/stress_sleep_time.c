@@ -17,7 +17,7 @@ enum { WAKERS = 1, SPINS = 3000 };
 
 static struct sleep_time sleeper;
 static _Atomic uint64_t due[WAKERS]; /* 0: dealt with */
-static _Atomic bool stop, stop_sleeper, stuck;
+static _Atomic bool stop, stop_sleeper, sleeper_is_stuck;
 static _Atomic uint64_t dealt;
 static uint64_t wakes[WAKERS], rounds[WAKERS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -41,7 +41,7 @@ static void sleep_time_dawdle(uint32_t *random)
 }
 
 /* Apart, or the scheduler lets them take turns on one processor. */
-static void stay_on(int which)
+static void pin_thread_to_core(int which)
 {
 	cpu_set_t allowed, one;
 	int cpu = -1;
@@ -59,7 +59,7 @@ static void stay_on(int which)
 }
 
 /* Time is what is published: all of it has come. */
-static void deal(void)
+static void deal_with_due_times(void)
 {
 	for (int i = 0; i < WAKERS; i++)
 		atomic_exchange_explicit(&due[i], 0, memory_order_acquire);
@@ -79,9 +79,9 @@ static void *sleep_and_deal(void *arg)
 	uint32_t random = WAKERS;
 
 	(void)arg;
-	stay_on(0);
+	pin_thread_to_core(0);
 	while (!atomic_load(&stop_sleeper)) {
-		deal();
+		deal_with_due_times();
 		sleep_time_dawdle(&random);
 		sleep_time_publish(&sleeper, UINT64_MAX);
 		if (!anything()) {
@@ -96,7 +96,7 @@ static void *sleep_and_deal(void *arg)
 	return NULL;
 }
 
-static bool dealt_with(int i)
+static bool due_time_is_dealt_with(int i)
 {
 	for (unsigned spins = 0; atomic_load_explicit(&due[i], memory_order_relaxed) != 0; spins++) {
 		struct timespec pause = {.tv_nsec = 1000000};
@@ -113,12 +113,12 @@ static bool dealt_with(int i)
 	return true;
 }
 
-static void *publish(void *arg)
+static void *publish_due_times_thread(void *arg)
 {
 	const int i = (int)(intptr_t)arg;
 	uint32_t random = (uint32_t)i;
 
-	stay_on(1 + i);
+	pin_thread_to_core(1 + i);
 	while (!atomic_load(&stop)) {
 		sleep_time_dawdle(&random);
 		atomic_store_explicit(&due[i], ++rounds[i], memory_order_relaxed);
@@ -126,8 +126,8 @@ static void *publish(void *arg)
 			wakes[i]++;
 			sleep_time_wake();
 		}
-		if (!dealt_with(i)) {
-			atomic_store(&stuck, true);
+		if (!due_time_is_dealt_with(i)) {
+			atomic_store(&sleeper_is_stuck, true);
 			break;
 		}
 		atomic_fetch_add(&dealt, 1); /* here, where it orders nothing that is tested */
@@ -152,9 +152,9 @@ static void test_nothing_that_is_due_is_slept_through(void **state)
 	(void)state;
 	pthread_create(&thread, NULL, sleep_and_deal, NULL);
 	for (int i = 0; i < WAKERS; i++)
-		pthread_create(&wakers[i], NULL, publish, (void *)(intptr_t)i);
+		pthread_create(&wakers[i], NULL, publish_due_times_thread, (void *)(intptr_t)i);
 	until = now_ns() + (uint64_t)((1 + (text != NULL ? atof(text) : 0)) * 1e9);
-	while (vma_test_goes_on(now_ns(), until, atomic_load(&dealt) > 100) && !atomic_load(&stuck))
+	while (vma_test_goes_on(now_ns(), until, atomic_load(&dealt) > 100) && !atomic_load(&sleeper_is_stuck))
 		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 	atomic_store(&stop, true);
 	for (int i = 0; i < WAKERS; i++) {
@@ -166,7 +166,7 @@ static void test_nothing_that_is_due_is_slept_through(void **state)
 	sleep_time_wake();
 	pthread_join(thread, NULL);
 	print_message("%lu times, %lu wake-ups\n", (unsigned long)all, (unsigned long)woke);
-	assert_false(atomic_load(&stuck));
+	assert_false(atomic_load(&sleeper_is_stuck));
 	assert_true(all > 100);
 	assert_true(woke <= all);
 }

@@ -60,7 +60,7 @@ static void set_queued(struct vma_wait *wait, bool on)
 
 static const struct vma_wait_ops ops = {.ready = tell_ready, .rings = tell_no_rings, .set_queued = set_queued};
 
-static void tell_take(struct target *target)
+static void take_all_of_target(struct target *target)
 {
 	uint64_t taken = atomic_load(&target->taken);
 
@@ -69,7 +69,7 @@ static void tell_take(struct target *target)
 			return;
 }
 
-static void *tell_receive(void *arg)
+static void *receive_from_target_thread(void *arg)
 {
 	struct vma_spin spin = {0};
 	struct vma_wait wait = {.ops = &ops,
@@ -82,13 +82,13 @@ static void *tell_receive(void *arg)
 	while (!atomic_load(&stop)) {
 		vma_enter();
 		if (vma_wait(&wait) == 1)
-			tell_take(arg);
+			take_all_of_target(arg);
 		vma_leave(wait.self);
 	}
 	return NULL;
 }
 
-static void *tell_drive(void *arg)
+static void *drive_ring_thread(void *arg)
 {
 	while (!atomic_load(&stop)) {
 		vma_enter();
@@ -128,14 +128,15 @@ static void test_no_datagram_lies_while_its_receiver_sleeps(void **state)
 	bool lost = false;
 
 	(void)state;
-	fixture_hold();
+	fixture_hold_internal_thread();
 	for (int i = 0; i < FILES; i++) {
 		fixture.things[i].flow.sink = tell_queue_one;
 		fixture.things[i].flow.owner = &targets[i];
 	}
 	for (int i = 0; i < RECEIVERS; i++)
-		assert_int_equal(pthread_create(&receivers[i], NULL, tell_receive, &targets[i % FILES]), 0);
-	assert_int_equal(pthread_create(&driver, NULL, tell_drive, NULL), 0);
+		assert_int_equal(pthread_create(&receivers[i], NULL, receive_from_target_thread, &targets[i % FILES]),
+		                 0);
+	assert_int_equal(pthread_create(&driver, NULL, drive_ring_thread, NULL), 0);
 	until = vma_now_ns() + (uint64_t)(tell_stress_seconds() * 1e9);
 	while (vma_test_goes_on(vma_now_ns(), until, total > 100) && !lost) {
 		unsigned burst;
@@ -160,7 +161,7 @@ static void test_no_datagram_lies_while_its_receiver_sleeps(void **state)
 	for (int i = 0; i < RECEIVERS; i++)
 		assert_int_equal(pthread_join(receivers[i], NULL), 0);
 	assert_int_equal(pthread_join(driver, NULL), 0);
-	fixture_release();
+	fixture_release_internal_thread();
 }
 
 static const struct CMUnitTest tests[] = {

@@ -28,7 +28,7 @@ static void *take_things(void *arg)
 
 	while (!atomic_load(&stop)) {
 		thing_wait_init(&wait, &thing, 0, impatient ? MSEC / 20 : UINT64_MAX);
-		if (thing_wait_run(&wait) == 1 && thing_take(&thing))
+		if (thing_wait_run(&wait) == 1 && thing_try_take_one(&thing))
 			atomic_fetch_add(&taken, 1);
 	}
 	return NULL;
@@ -43,7 +43,7 @@ static void *give_things(void *arg)
 
 		for (unsigned i = 0; i < n; i++) {
 			atomic_fetch_add(&given, 1);
-			thing_give(&thing);
+			thing_add_one_and_wake(&thing);
 		}
 		usleep(seed >> 20 & 63);
 	}

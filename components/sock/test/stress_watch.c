@@ -42,7 +42,7 @@ static void *watch_receive(void *arg)
 		atomic_store(&me->patient, me->thing != 2 || atomic_load(&calm));
 		thing_wait_init(&wait, thing, fixture.bit, atomic_load(&me->patient) ? UINT64_MAX : MSEC / 5);
 		wait.wait.spin_loops = me->thing >= 3 ? 1000 : 0; /* one at a time: see wait/spin.c */
-		if (thing_wait_run(&wait) != 1 || !thing_take(thing))
+		if (thing_wait_run(&wait) != 1 || !thing_try_take_one(thing))
 			continue;
 		if (atomic_load(&me->sent_ns) != 0) {
 			uint64_t took = vma_now_ns() - atomic_load(&me->sent_ns);
@@ -92,7 +92,7 @@ static bool watch_send_to(struct receiver *to, uint64_t *sent)
 	return atomic_load(&to->received) == *sent;
 }
 
-static bool is_still(struct receiver *receiver)
+static bool receiver_is_asleep(struct receiver *receiver)
 {
 	struct vma_thread *self = atomic_load(&receiver->self);
 
@@ -100,13 +100,13 @@ static bool is_still(struct receiver *receiver)
 }
 
 /* All sleep, and nobody comes by himself. Returns what was lost. */
-static uint64_t keep_still(uint64_t *sent, unsigned first)
+static uint64_t send_while_all_sleep_once(uint64_t *sent, unsigned first)
 {
 	uint64_t lost = 0;
 
 	atomic_store(&calm, true);
 	for (int i = 0; i < RECEIVERS; i++)
-		while (!is_still(&receivers[i]))
+		while (!receiver_is_asleep(&receivers[i]))
 			usleep(50);
 	usleep(200);
 	atomic_store(&away, true);
@@ -126,7 +126,7 @@ static void test_every_datagram_is_received_soon(void **state)
 
 	(void)state;
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
-	fixture_hold();
+	fixture_hold_internal_thread();
 	assert_int_equal(pthread_create(&unarmer, NULL, unarm, NULL), 0);
 	for (uint16_t i = 0; i < RECEIVERS; i++) {
 		receivers[i].thing = receivers[i].seed = i;
@@ -139,7 +139,7 @@ static void test_every_datagram_is_received_soon(void **state)
 		lost += !watch_send_to(&receivers[to % RECEIVERS], &sent[to % RECEIVERS]);
 		total++;
 		if (to % 32 == 0)
-			lost += keep_still(sent, to / 32);
+			lost += send_while_all_sleep_once(sent, to / 32);
 		if (to % 5 == 0)
 			pthread_kill(receivers[1].thread, SIGUSR1);
 		if (to % 3 == 0)
@@ -154,10 +154,10 @@ static void test_every_datagram_is_received_soon(void **state)
 	atomic_store(&stop, true);
 	assert_int_equal(pthread_join(unarmer, NULL), 0);
 	for (int i = 0; i < RECEIVERS; i++) {
-		thing_give(&fixture.things[i]);
+		thing_add_one_and_wake(&fixture.things[i]);
 		assert_int_equal(pthread_join(receivers[i].thread, NULL), 0);
 	}
-	fixture_release();
+	fixture_release_internal_thread();
 }
 
 static const struct CMUnitTest tests[] = {

@@ -72,11 +72,11 @@ static inline void pause_peer(bool on)
 	wait_until(atomic_load(&peer.is_paused) == on);
 }
 
-static void nothing_happens(struct vma_tcp_conn *conn, void *arg, uint32_t events)
+static void ignore_tcp_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 {
 	(void)conn, (void)arg, (void)events;
 }
-static const struct vma_tcp_conn_ops silent = {.event = nothing_happens};
+static const struct vma_tcp_conn_ops silent = {.event = ignore_tcp_event};
 
 static bool tcp_fixture_admit(struct vma_tcp_listener *listener, void *arg)
 {
@@ -114,7 +114,7 @@ static inline struct vma_tcp_listener *tcp_fixture_listen_on(struct vma_tcp *tcp
 static inline int tcp_fixture_start(void **state)
 {
 	struct vma_ring_attr ring = {.name = "peer", .rx_wre = 256, .tx_wre = 256, .thread_mode = VMA_THREAD_SPIN};
-	struct vma_wire_pair_attr pair = {0};
+	struct vma_wire_pair_attr connection_pair = {0};
 	struct vma_tcp_attr tcp = {.name = "peer"};
 	struct vma_engine *engine;
 
@@ -123,8 +123,8 @@ static inline int tcp_fixture_start(void **state)
 	engine = small_engine("4096", "256");
 	if (engine == NULL)
 		return -1;
-	pair.arena[0] = pair.arena[1] = engine->arena;
-	if (vma_wire_pair(&pair, ends) != 0)
+	connection_pair.arena[0] = connection_pair.arena[1] = engine->arena;
+	if (vma_wire_pair(&connection_pair, ends) != 0)
 		return -1;
 	device = (struct vma_device){.nic = ends[0], .engine = engine, .priv = &device_priv};
 	ring.nic = ends[1];
@@ -226,31 +226,31 @@ static inline void end_conn(struct vma_tcp_conn *conn)
 }
 
 /* A connection from a ring context of its own to the peer, both ends known. */
-struct pair {
+struct connection_pair {
 	struct vma_ring_ctx *ring_ctx;
 	struct vma_tcp *tcp;
 	struct vma_tcp_conn *here, *there;
 };
 
-static inline struct pair tcp_fixture_connected(void)
+static inline struct connection_pair tcp_fixture_connected(void)
 {
-	struct pair pair;
+	struct connection_pair connection_pair;
 
 	pause_peer(false); /* a test that failed may have left it so */
 	atomic_store(&peer.accepted, NULL);
-	pair.ring_ctx = new_ring_ctx(&pair.tcp);
-	pair.here = tcp_fixture_connect_from(pair.tcp, 0, PORT);
-	wait_until(vma_tcp_state(pair.here) == TCP_ESTABLISHED);
+	connection_pair.ring_ctx = new_ring_ctx(&connection_pair.tcp);
+	connection_pair.here = tcp_fixture_connect_from(connection_pair.tcp, 0, PORT);
+	wait_until(vma_tcp_state(connection_pair.here) == TCP_ESTABLISHED);
 	wait_until(atomic_load(&peer.accepted) != NULL);
-	pair.there = atomic_load(&peer.accepted);
-	return pair;
+	connection_pair.there = atomic_load(&peer.accepted);
+	return connection_pair;
 }
 
-static inline void end_pair(struct pair *pair)
+static inline void tcp_fixture_close_pair(struct connection_pair *connection_pair)
 {
-	end_conn(pair->here);
-	end_conn(pair->there);
-	vma_ring_ctx_put(pair->ring_ctx);
+	end_conn(connection_pair->here);
+	end_conn(connection_pair->there);
+	vma_ring_ctx_put(connection_pair->ring_ctx);
 }
 
 #endif

@@ -44,7 +44,7 @@ static void *sleep_again(void *arg)
 	atomic_store(&sleeper.self, vma_thread_self());
 	while (!atomic_load(&sleeper.stop)) {
 		thing_wait_init(&wait, &fixture.things[0], fixture.bit, UINT64_MAX);
-		if (thing_wait_run(&wait) == 1 && thing_take(&fixture.things[0]))
+		if (thing_wait_run(&wait) == 1 && thing_try_take_one(&fixture.things[0]))
 			atomic_fetch_add(&sleeper.taken, 1);
 	}
 	return arg;
@@ -111,17 +111,17 @@ static void note_and_hold(struct thing_wait *self)
 }
 
 /*
- * The internal thread has armed the ring if it looked twice between two tests. While it is held it hears of no packet, so
- * nothing would unarm the ring.
+ * The internal thread has armed the ring if it looked twice between two tests. While it is held it hears of no packet,
+ * so nothing would unarm the ring.
  */
-static void hold_unarmed(void)
+static void wait_for_unarmed_and_hold_thread(void)
 {
-	fixture_hold();
+	fixture_hold_internal_thread();
 	while (atomic_load(&fixture.ring_ctx->armed)) {
-		fixture_release();
+		fixture_release_internal_thread();
 		fixture_send(2);
 		fixture_wait_until(!atomic_load(&fixture.ring_ctx->armed));
-		fixture_hold();
+		fixture_hold_internal_thread();
 	}
 }
 
@@ -129,7 +129,7 @@ static int busy_poll_begin(void **state)
 {
 	(void)state;
 	pin_self(1);
-	hold_unarmed();
+	wait_for_unarmed_and_hold_thread();
 	memset(&sleeper, 0, sizeof(sleeper));
 	memset(&busy_poller, 0, sizeof(busy_poller));
 	atomic_store(&busy_polls, false);
@@ -148,15 +148,15 @@ static int busy_poll_end(void **state)
 	(void)state;
 	atomic_store(&sleeper.stop, true);
 	atomic_store(&hold_busy_poller, false);
-	thing_give(&fixture.things[0]);
-	thing_give(&fixture.things[1]);
+	thing_add_one_and_wake(&fixture.things[0]);
+	thing_add_one_and_wake(&fixture.things[1]);
 	if (busy_poller.runs)
 		assert_int_equal(pthread_join(busy_poller.thread, NULL), 0);
 	assert_int_equal(pthread_join(sleeper.thread, NULL), 0);
 	atomic_store(&fixture.things[0].count, 0);
 	atomic_store(&fixture.things[1].count, 0);
 	assert_null(atomic_load(&fixture.ring_ctx->watcher));
-	fixture_release();
+	fixture_release_internal_thread();
 	return 0;
 }
 
@@ -193,7 +193,7 @@ static bool rings(void)
 }
 
 /* The sleeper gets one by its own watch: nobody else drives. */
-static void sleeper_hears(unsigned taken)
+static void deliver_to_sleeper_by_own_watch(unsigned taken)
 {
 	usleep(SETTLE_USEC);
 	fixture_send(0);
@@ -214,7 +214,7 @@ static void test_watcher_hears_nothing_while_somebody_busy_polls(void **state)
 	fixture_wait_until(has_slept_after(taken + 1)); /* the busy poller has delivered it */
 	fixture_send(1);
 	fixture_wait_until(atomic_load(&busy_poller.done));
-	sleeper_hears(taken + 1);
+	deliver_to_sleeper_by_own_watch(taken + 1);
 }
 
 /* The busy poller has lost its core: the internal thread looks, soon, whatever its usual interval. */
@@ -226,11 +226,11 @@ static void test_stalled_busy_poller_keeps_nobody_waiting(void **state)
 	taken = start_to_busy_poll(spin_on);
 	atomic_store(&hold_busy_poller, true);
 	fixture_wait_until(atomic_load(&busy_poller_held));
-	fixture_release();
+	fixture_release_internal_thread();
 	fixture_send(0);
 	fixture_wait_until(has_slept_after(taken + 1));
 	assert_true(atomic_load(&busy_poller_held));
-	fixture_hold();
+	fixture_hold_internal_thread();
 	atomic_store(&hold_busy_poller, false);
 	fixture_send(1);
 	fixture_wait_until(atomic_load(&busy_poller.done));
@@ -262,7 +262,7 @@ static void test_cancelled_busy_poller_arms_for_the_watcher(void **state)
 	assert_int_equal(pthread_cancel(busy_poller.thread), 0);
 	assert_int_equal(pthread_join(busy_poller.thread, NULL), 0);
 	busy_poller.runs = false;
-	sleeper_hears(taken);
+	deliver_to_sleeper_by_own_watch(taken);
 }
 
 static void test_busy_poller_that_jumps_away_arms_for_the_watcher(void **state)
@@ -278,7 +278,7 @@ static void test_busy_poller_that_jumps_away_arms_for_the_watcher(void **state)
 	taken = start_to_busy_poll(spin_and_jump);
 	assert_int_equal(pthread_kill(busy_poller.thread, SIGUSR1), 0);
 	fixture_wait_until(atomic_load(&busy_poller.done));
-	sleeper_hears(taken);
+	deliver_to_sleeper_by_own_watch(taken);
 }
 
 static void test_busy_poller_whose_time_is_over_arms_for_the_watcher(void **state)
@@ -289,7 +289,7 @@ static void test_busy_poller_whose_time_is_over_arms_for_the_watcher(void **stat
 	taken = start_to_busy_poll(spin_on);
 	atomic_store(&expire, true);
 	fixture_wait_until(atomic_load(&busy_poller.done));
-	sleeper_hears(taken);
+	deliver_to_sleeper_by_own_watch(taken);
 }
 
 /* As a set that has lost its last member there: it spins on, for what others bring it. */
@@ -301,7 +301,7 @@ static void test_busy_poller_that_waits_for_the_ring_no_more_arms_for_the_watche
 	taken = start_to_busy_poll(spin_on);
 	atomic_store(&elsewhere, true);
 	fixture_wait_until(!atomic_load(&busy_polls));
-	sleeper_hears(taken);
+	deliver_to_sleeper_by_own_watch(taken);
 	assert_false(atomic_load(&busy_poller.done));
 }
 

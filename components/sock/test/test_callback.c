@@ -17,7 +17,7 @@ static struct source {
 	_Atomic int inside;
 	_Atomic unsigned overlaps;
 	bool posts_itself, leaves;
-} mine;
+} callback_source_of_test;
 
 static bool run(struct vma_callback_source *of)
 {
@@ -40,7 +40,7 @@ static int setup(void **state)
 {
 	(void)state;
 	fake = fake_create();
-	mine = (struct source){.source = {.file = &fake->file, .run = run}};
+	callback_source_of_test = (struct source){.source = {.file = &fake->file, .run = run}};
 	return 0;
 }
 
@@ -55,8 +55,8 @@ static int teardown(void **state)
 
 static void post(unsigned n)
 {
-	atomic_fetch_add(&mine.queued, n);
-	vma_callback_post(&mine.source);
+	atomic_fetch_add(&callback_source_of_test.queued, n);
+	vma_callback_post(&callback_source_of_test.source);
 }
 
 static void test_source_runs_when_the_thread_leaves(void **state)
@@ -67,11 +67,11 @@ static void test_source_runs_when_the_thread_leaves(void **state)
 	post(1);
 	vma_enter();
 	vma_leave(self);
-	assert_int_equal(mine.told, 0); /* still inside */
+	assert_int_equal(callback_source_of_test.told, 0); /* still inside */
 	vma_leave(self);
-	assert_int_equal(mine.told, 1);
+	assert_int_equal(callback_source_of_test.told, 1);
 	vma_leave(vma_enter());
-	assert_int_equal(mine.told, 1);
+	assert_int_equal(callback_source_of_test.told, 1);
 }
 
 static void test_errno_of_the_call_is_kept(void **state)
@@ -90,11 +90,11 @@ static void test_a_leave_in_a_callback_runs_no_other_one(void **state)
 	struct vma_thread *self = vma_enter();
 
 	(void)state;
-	mine.leaves = true;
+	callback_source_of_test.leaves = true;
 	post(10);
 	vma_leave(self);
-	assert_int_equal(mine.told, 10);
-	assert_int_equal(mine.overlaps, 0);
+	assert_int_equal(callback_source_of_test.told, 10);
+	assert_int_equal(callback_source_of_test.overlaps, 0);
 }
 
 static void test_more_than_a_turn_is_run_in_turns(void **state)
@@ -104,12 +104,12 @@ static void test_more_than_a_turn_is_run_in_turns(void **state)
 	(void)state;
 	post(40 * VMA_CALLBACK_TURN);
 	vma_leave(self);
-	assert_in_range(mine.told, VMA_CALLBACK_TURN, 39 * VMA_CALLBACK_TURN);
-	while (mine.told < mine.queued) {
-		const unsigned before = mine.told;
+	assert_in_range(callback_source_of_test.told, VMA_CALLBACK_TURN, 39 * VMA_CALLBACK_TURN);
+	while (callback_source_of_test.told < callback_source_of_test.queued) {
+		const unsigned before = callback_source_of_test.told;
 
 		vma_leave(vma_enter());
-		assert_true(mine.told > before);
+		assert_true(callback_source_of_test.told > before);
 	}
 }
 
@@ -121,11 +121,11 @@ static void test_librarys_thread_leaves_it_to_the_programs(void **state)
 	self->is_internal = true;
 	post(1);
 	vma_leave(self);
-	assert_int_equal(mine.told, 0);
+	assert_int_equal(callback_source_of_test.told, 0);
 	self->is_internal = false;
 	atomic_fetch_or(&self->held, VMA_HELD_CALLBACKS); /* as it has done to all threads but itself */
 	vma_leave(vma_enter());
-	assert_int_equal(mine.told, 1);
+	assert_int_equal(callback_source_of_test.told, 1);
 }
 
 static void *post_many(void *arg)
@@ -150,12 +150,12 @@ static void test_threads_that_post_and_run_lose_nothing(void **state)
 	for (unsigned i = 0; i < THREADS; i++)
 		pthread_join(thread[i], NULL);
 	/* Whoever came while it ran has said so, and it was run again by whoever ran it, or is posted. */
-	for (int i = 0; i < 1000 && mine.told < mine.queued; i++) {
+	for (int i = 0; i < 1000 && callback_source_of_test.told < callback_source_of_test.queued; i++) {
 		atomic_fetch_or(&vma_thread_self()->held, VMA_HELD_CALLBACKS);
 		vma_leave(vma_enter());
 	}
-	assert_int_equal(mine.told, THREADS * POSTS);
-	assert_int_equal(mine.overlaps, 0);
+	assert_int_equal(callback_source_of_test.told, THREADS * POSTS);
+	assert_int_equal(callback_source_of_test.overlaps, 0);
 }
 
 #define CASE(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

@@ -154,7 +154,7 @@ static void test_file_that_ends_before_its_map_is_efault(void **state)
 
 /* ---- again and again, and what is left behind ---- */
 
-static void fault_often(void)
+static void copy_with_faults_often(void)
 {
 	for (int i = 0; i < TIMES; i++) {
 		assert_int_equal(copy(buffer, nothing, 8), -EFAULT);
@@ -169,7 +169,7 @@ static void test_thousand_faults_leave_the_mask_as_it_was(void **state)
 
 	copy_begin(state);
 	assert_int_equal(pthread_sigmask(SIG_SETMASK, NULL, &before), 0);
-	fault_often();
+	copy_with_faults_often();
 	assert_int_equal(pthread_sigmask(SIG_SETMASK, NULL, &after), 0);
 	assert_memory_equal(&before, &after, 8);
 	assert_int_equal(vma_thread_self()->inside, 0);
@@ -184,7 +184,7 @@ static void test_thousand_faults_leave_the_alternate_stack_free(void **state)
 
 	copy_begin(state);
 	assert_int_equal(sigaltstack(&mine, &was), 0);
-	fault_often();
+	copy_with_faults_often();
 	assert_int_equal(sigaltstack(NULL, &now), 0);
 	assert_ptr_equal(now.ss_sp, alternate);
 	assert_int_equal(now.ss_flags & SS_ONSTACK, 0);

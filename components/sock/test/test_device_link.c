@@ -12,9 +12,9 @@
 #include <vma/test.h>
 
 static struct vma_conf conf;
-static const struct vma_net_link good = {.flags = IFF_UP, .hw_type = ARPHRD_ETHER, .name = "eth0"};
+static const struct vma_net_link usable_link = {.flags = IFF_UP, .hw_type = ARPHRD_ETHER, .name = "eth0"};
 
-static int check(struct vma_net_link link, const char *wanted)
+static int expect_link_check(struct vma_net_link link, const char *wanted)
 {
 	const char *why = NULL;
 	int rc;
@@ -28,31 +28,31 @@ static int check(struct vma_net_link link, const char *wanted)
 static void test_ethernet_that_is_up_is_opened(void **state)
 {
 	(void)state;
-	assert_int_equal(check(good, ""), 0);
+	assert_int_equal(expect_link_check(usable_link, ""), 0);
 }
 
 static void test_what_is_never_opened_says_why(void **state)
 {
-	struct vma_net_link link = good;
+	struct vma_net_link link = usable_link;
 
 	(void)state;
 	link.flags |= IFF_LOOPBACK;
-	assert_int_equal(check(link, "it is the loopback interface"), -EOPNOTSUPP);
-	link = good;
+	assert_int_equal(expect_link_check(link, "it is the loopback interface"), -EOPNOTSUPP);
+	link = usable_link;
 	link.hw_type = ARPHRD_NONE;
-	assert_int_equal(check(link, "it is not Ethernet"), -EOPNOTSUPP);
-	link = good;
+	assert_int_equal(expect_link_check(link, "it is not Ethernet"), -EOPNOTSUPP);
+	link = usable_link;
 	link.vlan = 5;
-	assert_int_equal(check(link, "it is a VLAN interface"), -EOPNOTSUPP);
+	assert_int_equal(expect_link_check(link, "it is a VLAN interface"), -EOPNOTSUPP);
 }
 
 static void test_what_is_down_may_come_up(void **state)
 {
-	struct vma_net_link link = good;
+	struct vma_net_link link = usable_link;
 
 	(void)state;
 	link.flags = 0;
-	assert_int_equal(check(link, "it is down"), -ENETDOWN);
+	assert_int_equal(expect_link_check(link, "it is down"), -ENETDOWN);
 }
 
 static void test_none_opens_nothing(void **state)
@@ -62,7 +62,7 @@ static void test_none_opens_nothing(void **state)
 
 	(void)state;
 	vma_conf_peek(&conf, env);
-	assert_int_equal(vma_device_check_link(&conf, &good, &why), -EOPNOTSUPP);
+	assert_int_equal(vma_device_check_link(&conf, &usable_link, &why), -EOPNOTSUPP);
 	assert_string_equal(why, "VMA_NIC is none");
 }
 

@@ -496,12 +496,12 @@ static void test_idle_process_is_not_woken(void **state)
 /* The ring's queue pair with an unarm that is counted. */
 static _Atomic unsigned unarmed;
 static struct vma_nic_ops counting_ops;
-static const struct vma_nic_ops *true_ops;
+static const struct vma_nic_ops *original_nic_ops;
 
 static void counted_unarm(struct vma_nic_qp *qp)
 {
 	atomic_fetch_add(&unarmed, 1);
-	true_ops->unarm(qp);
+	original_nic_ops->unarm(qp);
 }
 
 static void count_unarms(struct vma_ring_ctx *ring_ctx)
@@ -509,8 +509,8 @@ static void count_unarms(struct vma_ring_ctx *ring_ctx)
 	struct vma_nic_qp *qp = vma_ring_qp(ring_ctx->ring);
 
 	atomic_store(&unarmed, 0);
-	true_ops = qp->ops;
-	counting_ops = *true_ops;
+	original_nic_ops = qp->ops;
+	counting_ops = *original_nic_ops;
 	counting_ops.unarm = counted_unarm;
 	qp->ops = &counting_ops;
 }
@@ -551,35 +551,35 @@ static void test_ring_that_is_busy_and_not_slept_on_is_unarmed(void **state)
 	assert_int_equal(atomic_load(&unarmed), 1);
 	drive_busily(ring_ctx, 3 * RING_CTX_BUSY_DRIVES); /* once is enough */
 	assert_int_equal(atomic_load(&unarmed), 1);
-	vma_ring_qp(ring_ctx->ring)->ops = true_ops;
+	vma_ring_qp(ring_ctx->ring)->ops = original_nic_ops;
 	vma_ring_detach(ring_ctx->ring, &flow);
 	atomic_store(&blocker.hold, false);
 	vma_ring_ctx_put(ring_ctx);
 }
 
 /* The internal thread looks at the queue pair's calls as well: it changes them itself, while we wait. */
-static struct change {
+static struct nic_ops_change_task {
 	struct vma_internal_task task;
 	struct vma_ring_ctx *ring_ctx;
 	bool back;
 	_Atomic bool done;
-} change;
+} nic_ops_change_task;
 
 static void run_change(struct vma_internal_task *task)
 {
 	(void)task;
-	if (change.back)
-		vma_ring_qp(change.ring_ctx->ring)->ops = true_ops;
+	if (nic_ops_change_task.back)
+		vma_ring_qp(nic_ops_change_task.ring_ctx->ring)->ops = original_nic_ops;
 	else
-		count_unarms(change.ring_ctx);
-	atomic_store(&change.done, true);
+		count_unarms(nic_ops_change_task.ring_ctx);
+	atomic_store(&nic_ops_change_task.done, true);
 }
 
 static void count_unarms_there(struct vma_ring_ctx *ring_ctx, bool back)
 {
-	change = (struct change){.task.run = run_change, .ring_ctx = ring_ctx, .back = back};
-	vma_engine_post(&change.task);
-	wait_until(atomic_load(&change.done));
+	nic_ops_change_task = (struct nic_ops_change_task){.task.run = run_change, .ring_ctx = ring_ctx, .back = back};
+	vma_engine_post(&nic_ops_change_task.task);
+	wait_until(atomic_load(&nic_ops_change_task.done));
 }
 
 /* So long without a frame the machine had something else to do, and the thread may sleep on the ring. */

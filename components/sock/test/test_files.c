@@ -195,7 +195,7 @@ static void test_query_tells_offloaded_the_reason_or_that_there_is_no_such_numbe
 	fake_settle();
 }
 
-static const char *fake_option(struct vma_file *file)
+static const char *fake_kernel_only_option(struct vma_file *file)
 {
 	(void)file;
 	return "SO_EXAMPLE";
@@ -213,7 +213,7 @@ static void test_sentence_names_program_port_reason_and_remedy(void **state)
 
 	(void)state;
 	ops = *fake->file.ops;
-	ops.reason_detail = fake_option;
+	ops.reason_detail = fake_kernel_only_option;
 	fake->file.ops = &ops;
 	assert_int_equal(vma_fd_install(fd, &fake->file), 0);
 	fake->reason = VMA_SOCK_IPV6;

@@ -53,7 +53,7 @@ static void expect_in_child(void (*body)(void), char *const *environment)
 	if (waitpid(child, &status, 0) != child || status != 0)
 		fail_msg("the child has ended with %#x", (unsigned)status);
 }
-#define in_child(body, ...) expect_in_child(body, (char *const[]){__VA_ARGS__, NULL})
+#define RUN_IN_CHILD_WITH_ENV(body, ...) expect_in_child(body, (char *const[]){__VA_ARGS__, NULL})
 
 static uint64_t passed_ms(uint64_t since_ns)
 {
@@ -70,7 +70,7 @@ static uint64_t passed_ms(uint64_t since_ns)
  */
 static int timer_ends_within_the_step(void)
 {
-	struct pair pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connected();
 	uint64_t due, step;
 	int ended;
 
@@ -79,15 +79,15 @@ static int timer_ends_within_the_step(void)
 	while (vma_now_ns() % STEP < STEP * 2 / 10 || vma_now_ns() % STEP > STEP * 3 / 10)
 		usleep(1000);
 	step = vma_now_ns() / STEP;
-	tcp_fixture_send_bytes(pair.here, 1000);
-	due = vma_tcp_next_due_ns(pair.tcp);
+	tcp_fixture_send_bytes(connection_pair.here, 1000);
+	due = vma_tcp_next_due_ns(connection_pair.tcp);
 	while (vma_now_ns() < step * STEP + STEP * 9 / 10)
 		usleep(1000);
-	ended = vma_tcp_next_due_ns(pair.tcp) != due;
+	ended = vma_tcp_next_due_ns(connection_pair.tcp) != due;
 	if (due <= step * STEP || due >= step * STEP + STEP * 7 / 10 || vma_now_ns() / STEP != step)
 		ended = -1;
 	pause_peer(false);
-	end_pair(&pair);
+	tcp_fixture_close_pair(&connection_pair);
 	return ended;
 }
 
@@ -113,23 +113,23 @@ static void expect_same_step(void)
 static void test_the_threads_timer_ends_at_multiples_of_its_resolution_if_that_is_set(void **state)
 {
 	(void)state;
-	in_child(expect_next_step, "VMA_TIMER_RESOLUTION_MSEC=1000");
-	in_child(expect_same_step, NULL);
+	RUN_IN_CHILD_WITH_ENV(expect_next_step, "VMA_TIMER_RESOLUTION_MSEC=1000");
+	RUN_IN_CHILD_WITH_ENV(expect_same_step, NULL);
 }
 
 /* A packet is no timer. */
 static void expect_packet_at_once(void)
 {
-	struct pair pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connected();
 	uint64_t began;
 
-	wait_until(pair.ring_ctx->armed);
+	wait_until(connection_pair.ring_ctx->armed);
 	began = vma_now_ns();
 	for (int i = 0; i < 5; i++) {
-		wait_until(pair.ring_ctx->armed);
-		tcp_fixture_send_bytes(pair.there, 1);
-		wait_until(vma_tcp_rx_bytes(pair.here) == 1);
-		consume_all(pair.here);
+		wait_until(connection_pair.ring_ctx->armed);
+		tcp_fixture_send_bytes(connection_pair.there, 1);
+		wait_until(vma_tcp_rx_bytes(connection_pair.here) == 1);
+		consume_all(connection_pair.here);
 	}
 	must(passed_ms(began) < 3500);
 }
@@ -138,44 +138,44 @@ static void test_packets_do_not_wait_for_the_threads_timer(void **state)
 {
 	(void)state;
 	/* Five would wait for four seconds at least. What meets this thread in the ring may have to wait once. */
-	in_child(expect_packet_at_once, "VMA_TIMER_RESOLUTION_MSEC=1000");
+	RUN_IN_CHILD_WITH_ENV(expect_packet_at_once, "VMA_TIMER_RESOLUTION_MSEC=1000");
 }
 
 /* ---- VMA_TCP_TIMER_RESOLUTION_MSEC ---- */
 
 /* The peer is silent: how many of the times that are due are multiples of 50 milliseconds. */
-static unsigned count_even_dues(void)
+static unsigned count_timers_on_50ms_steps(void)
 {
-	struct pair pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connected();
 	unsigned even = 0;
 
 	pause_peer(true);
 	usleep(300000); /* what was due before has been looked at */
-	tcp_fixture_send_bytes(pair.here, 1000);
+	tcp_fixture_send_bytes(connection_pair.here, 1000);
 	for (int i = 0; i < 4; i++) {
-		const uint64_t due = vma_tcp_next_due_ns(pair.tcp);
+		const uint64_t due = vma_tcp_next_due_ns(connection_pair.tcp);
 
 		even += due % (50 * MSEC) == 0;
-		wait_until(vma_tcp_next_due_ns(pair.tcp) != due);
+		wait_until(vma_tcp_next_due_ns(connection_pair.tcp) != due);
 	}
 	return even;
 }
 
-static void expect_even_dues(void)
+static void expect_timers_on_50ms_steps(void)
 {
-	must(count_even_dues() == 4);
+	must(count_timers_on_50ms_steps() == 4);
 }
 
-static void expect_exact_dues(void)
+static void expect_timers_not_on_steps(void)
 {
-	must(count_even_dues() < 4);
+	must(count_timers_on_50ms_steps() < 4);
 }
 
 static void test_timers_of_tcp_end_at_multiples_of_their_resolution_if_that_is_set(void **state)
 {
 	(void)state;
-	in_child(expect_even_dues, "VMA_TCP_TIMER_RESOLUTION_MSEC=50");
-	in_child(expect_exact_dues, NULL);
+	RUN_IN_CHILD_WITH_ENV(expect_timers_on_50ms_steps, "VMA_TCP_TIMER_RESOLUTION_MSEC=50");
+	RUN_IN_CHILD_WITH_ENV(expect_timers_not_on_steps, NULL);
 }
 
 /* ---- VMA_TCP_CTL_THREAD ---- */
@@ -269,63 +269,64 @@ static void expect_made_by_the_threads_timer(void)
 static void test_who_makes_connections_is_said_by_the_control_thread(void **state)
 {
 	(void)state;
-	in_child(expect_made_by_who_drives, NULL);
-	in_child(expect_made_by_the_thread, "VMA_TCP_CTL_THREAD=1");
-	in_child(expect_made_by_the_threads_timer, "VMA_TCP_CTL_THREAD=2", "VMA_TIMER_RESOLUTION_MSEC=40");
+	RUN_IN_CHILD_WITH_ENV(expect_made_by_who_drives, NULL);
+	RUN_IN_CHILD_WITH_ENV(expect_made_by_the_thread, "VMA_TCP_CTL_THREAD=1");
+	RUN_IN_CHILD_WITH_ENV(expect_made_by_the_threads_timer, "VMA_TCP_CTL_THREAD=2", "VMA_TIMER_RESOLUTION_MSEC=40");
 }
 
 /* ---- VMA_PROGRESS_ENGINE_INTERVAL and VMA_PROGRESS_ENGINE_WCE_MAX ---- */
 
 static void expect_an_interval_of_waiting(void)
 {
-	struct pair pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connected();
 
 	for (int i = 0; i < 3; i++) {
 		uint64_t began;
 
-		wait_until(pair.ring_ctx->armed);
+		wait_until(connection_pair.ring_ctx->armed);
 		began = vma_now_ns();
-		tcp_fixture_send_bytes(pair.there, 1);
-		wait_until(vma_tcp_rx_bytes(pair.here) == 1);
+		tcp_fixture_send_bytes(connection_pair.there, 1);
+		wait_until(vma_tcp_rx_bytes(connection_pair.here) == 1);
 		must(passed_ms(began) >= 200);
-		consume_all(pair.here);
+		consume_all(connection_pair.here);
 	}
 }
 
 static void expect_no_look(void)
 {
-	struct pair pair;
+	struct connection_pair connection_pair;
 	struct vma_tcp_counts counts;
 
 	/* Nobody else would take the answer. */
 	atomic_store(&peer.accepted, NULL);
-	pair.ring_ctx = new_ring_ctx(&pair.tcp);
-	pair.here = tcp_fixture_connect_from(pair.tcp, 0, PORT);
+	connection_pair.ring_ctx = new_ring_ctx(&connection_pair.tcp);
+	connection_pair.here = tcp_fixture_connect_from(connection_pair.tcp, 0, PORT);
 	usleep(300000);
-	must(vma_tcp_state(pair.here) == TCP_SYN_SENT);
-	while (vma_tcp_state(pair.here) != TCP_ESTABLISHED)
-		vma_ring_ctxs_progress(vma_ring_ctx_bit(pair.ring_ctx));
+	must(vma_tcp_state(connection_pair.here) == TCP_SYN_SENT);
+	while (vma_tcp_state(connection_pair.here) != TCP_ESTABLISHED)
+		vma_ring_ctxs_progress(vma_ring_ctx_bit(connection_pair.ring_ctx));
 	wait_until(atomic_load(&peer.accepted) != NULL);
-	pair.there = atomic_load(&peer.accepted);
+	connection_pair.there = atomic_load(&peer.accepted);
 	usleep(300000);
-	tcp_fixture_send_bytes(pair.there, 1);
+	tcp_fixture_send_bytes(connection_pair.there, 1);
 	usleep(50000);
-	must(vma_tcp_rx_bytes(pair.here) == 0);
-	while (vma_tcp_rx_bytes(pair.here) == 0)
-		vma_ring_ctxs_progress(vma_ring_ctx_bit(pair.ring_ctx));
+	must(vma_tcp_rx_bytes(connection_pair.here) == 0);
+	while (vma_tcp_rx_bytes(connection_pair.here) == 0)
+		vma_ring_ctxs_progress(vma_ring_ctx_bit(connection_pair.ring_ctx));
 	/* Timers are kept all the same. */
 	pause_peer(true);
-	tcp_fixture_send_bytes(pair.here, 1000);
-	wait_until((vma_tcp_counts(pair.tcp, &counts), counts.retransmits + counts.tail_probes > 0));
+	tcp_fixture_send_bytes(connection_pair.here, 1000);
+	wait_until((vma_tcp_counts(connection_pair.tcp, &counts), counts.retransmits + counts.tail_probes > 0));
 }
 
 static void test_the_users_interval_holds_for_tcp_if_it_is_set(void **state)
 {
 	(void)state;
-	in_child(expect_an_interval_of_waiting, "VMA_PROGRESS_ENGINE_INTERVAL=200");
-	in_child(expect_packet_at_once, "VMA_SPEC=latency"); /* the profile's own value is not set by anybody */
-	in_child(expect_no_look, "VMA_PROGRESS_ENGINE_INTERVAL=0");
-	in_child(expect_no_look, "VMA_PROGRESS_ENGINE_WCE_MAX=0");
+	RUN_IN_CHILD_WITH_ENV(expect_an_interval_of_waiting, "VMA_PROGRESS_ENGINE_INTERVAL=200");
+	RUN_IN_CHILD_WITH_ENV(expect_packet_at_once,
+	                      "VMA_SPEC=latency"); /* the profile's own value is not set by anybody */
+	RUN_IN_CHILD_WITH_ENV(expect_no_look, "VMA_PROGRESS_ENGINE_INTERVAL=0");
+	RUN_IN_CHILD_WITH_ENV(expect_no_look, "VMA_PROGRESS_ENGINE_WCE_MAX=0");
 }
 
 /* ---- threads that seem to drive ---- */
@@ -333,7 +334,7 @@ static void test_the_users_interval_holds_for_tcp_if_it_is_set(void **state)
 static struct vma_ring_ctx *_Atomic shown_driven;
 
 /* To the internal thread the ring context seems to be driven by somebody all the time. */
-static void *seem_to_drive(void *arg)
+static void *count_ring_as_driven_until_stop(void *arg)
 {
 	(void)arg;
 	for (;;) {
@@ -350,40 +351,40 @@ static void begin_to_seem_driven(struct vma_ring_ctx *ring_ctx)
 {
 	pthread_t thread;
 
-	must(pthread_create(&thread, NULL, seem_to_drive, NULL) == 0);
+	must(pthread_create(&thread, NULL, count_ring_as_driven_until_stop, NULL) == 0);
 	atomic_store(&shown_driven, ring_ctx);
 	usleep(20000);
 }
 
 /* ---- VMA_INTERNAL_THREAD_ARM_CQ ---- */
 
-static bool look_for_byte(const struct pair *pair, unsigned for_ms)
+static bool look_for_byte(const struct connection_pair *connection_pair, unsigned for_ms)
 {
 	const uint64_t began = vma_now_ns();
 
-	tcp_fixture_send_bytes(pair->there, 1);
-	while (vma_tcp_rx_bytes(pair->here) == 0 && passed_ms(began) < for_ms)
+	tcp_fixture_send_bytes(connection_pair->there, 1);
+	while (vma_tcp_rx_bytes(connection_pair->here) == 0 && passed_ms(began) < for_ms)
 		usleep(1000);
-	return vma_tcp_rx_bytes(pair->here) != 0;
+	return vma_tcp_rx_bytes(connection_pair->here) != 0;
 }
 
 static void expect_tcp_packet_though_others_seem_to_drive(void)
 {
-	struct pair pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connected();
 
-	begin_to_seem_driven(pair.ring_ctx);
+	begin_to_seem_driven(connection_pair.ring_ctx);
 	for (int i = 0; i < 10; i++) {
-		must(look_for_byte(&pair, TIMEOUT_MS));
-		consume_all(pair.here);
+		must(look_for_byte(&connection_pair, TIMEOUT_MS));
+		consume_all(connection_pair.here);
 	}
 }
 
 static void expect_tcp_packet_left_for_the_interval(void)
 {
-	struct pair pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connected();
 
-	wait_until(pair.ring_ctx->armed);
-	must(!look_for_byte(&pair, 300));
+	wait_until(connection_pair.ring_ctx->armed);
+	must(!look_for_byte(&connection_pair, 300));
 }
 
 static _Atomic unsigned datagrams;
@@ -449,11 +450,12 @@ static void expect_datagrams_left_for_the_interval(void)
 static void test_each_packet_wakes_the_thread_if_that_is_set(void **state)
 {
 	(void)state;
-	in_child(expect_tcp_packet_though_others_seem_to_drive, "VMA_INTERNAL_THREAD_ARM_CQ=1",
-	         "VMA_PROGRESS_ENGINE_INTERVAL=60000");
-	in_child(expect_tcp_packet_left_for_the_interval, "VMA_PROGRESS_ENGINE_INTERVAL=1500");
-	in_child(expect_all_datagrams_taken, "VMA_INTERNAL_THREAD_ARM_CQ=1", "VMA_PROGRESS_ENGINE_INTERVAL=60000");
-	in_child(expect_datagrams_left_for_the_interval, "VMA_PROGRESS_ENGINE_INTERVAL=60000");
+	RUN_IN_CHILD_WITH_ENV(expect_tcp_packet_though_others_seem_to_drive, "VMA_INTERNAL_THREAD_ARM_CQ=1",
+	                      "VMA_PROGRESS_ENGINE_INTERVAL=60000");
+	RUN_IN_CHILD_WITH_ENV(expect_tcp_packet_left_for_the_interval, "VMA_PROGRESS_ENGINE_INTERVAL=1500");
+	RUN_IN_CHILD_WITH_ENV(expect_all_datagrams_taken, "VMA_INTERNAL_THREAD_ARM_CQ=1",
+	                      "VMA_PROGRESS_ENGINE_INTERVAL=60000");
+	RUN_IN_CHILD_WITH_ENV(expect_datagrams_left_for_the_interval, "VMA_PROGRESS_ENGINE_INTERVAL=60000");
 }
 
 /* ---- VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING ---- */
@@ -462,30 +464,30 @@ static void test_each_packet_wakes_the_thread_if_that_is_set(void **state)
  * The ring context is watched, as one that others drive, and is not looked at any more. The thread may be about to arm
  * it at that very moment: then once more.
  */
-static void stop_looks(const struct pair *pair)
+static void watch_ring_until_not_looked_at(const struct connection_pair *connection_pair)
 {
 	do {
-		look_for_byte(pair, 1); /* the packet that it may sleep for */
-		atomic_store(&pair->ring_ctx->check_ns, UINT64_MAX);
+		look_for_byte(connection_pair, 1); /* the packet that it may sleep for */
+		atomic_store(&connection_pair->ring_ctx->check_ns, UINT64_MAX);
 		usleep(10000);
-	} while (pair->ring_ctx->armed || atomic_load(&pair->ring_ctx->check_ns) != UINT64_MAX);
+	} while (connection_pair->ring_ctx->armed || atomic_load(&connection_pair->ring_ctx->check_ns) != UINT64_MAX);
 }
 
 /* The peer is silent, and others are to drive: whether what is due is looked at within some time. */
 static bool timers_are_kept(unsigned for_ms)
 {
-	struct pair pair = tcp_fixture_connected();
+	struct connection_pair connection_pair = tcp_fixture_connected();
 	uint64_t due;
 
-	begin_to_seem_driven(pair.ring_ctx);
-	stop_looks(&pair);
+	begin_to_seem_driven(connection_pair.ring_ctx);
+	watch_ring_until_not_looked_at(&connection_pair);
 	pause_peer(true);
-	vma_ring_progress(pair.ring_ctx->ring);
-	tcp_fixture_send_bytes(pair.here, 1000);
-	due = vma_tcp_next_due_ns(pair.tcp);
-	while (vma_tcp_next_due_ns(pair.tcp) <= due && vma_now_ns() < due + for_ms * MSEC)
+	vma_ring_progress(connection_pair.ring_ctx->ring);
+	tcp_fixture_send_bytes(connection_pair.here, 1000);
+	due = vma_tcp_next_due_ns(connection_pair.tcp);
+	while (vma_tcp_next_due_ns(connection_pair.tcp) <= due && vma_now_ns() < due + for_ms * MSEC)
 		usleep(1000);
-	return vma_tcp_next_due_ns(pair.tcp) > due;
+	return vma_tcp_next_due_ns(connection_pair.tcp) > due;
 }
 
 static void expect_timers_kept(void)
@@ -501,8 +503,8 @@ static void expect_timers_left_to_others(void)
 static void test_who_keeps_timers_while_others_drive_is_said_by_the_handling(void **state)
 {
 	(void)state;
-	in_child(expect_timers_kept, "VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=1");
-	in_child(expect_timers_left_to_others, NULL);
+	RUN_IN_CHILD_WITH_ENV(expect_timers_kept, "VMA_INTERNAL_THREAD_TCP_TIMER_HANDLING=1");
+	RUN_IN_CHILD_WITH_ENV(expect_timers_left_to_others, NULL);
 }
 
 static const struct CMUnitTest tests[] = {

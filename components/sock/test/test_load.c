@@ -13,7 +13,7 @@ static struct load load;
 static int file;
 static uint64_t now_tsc;
 
-static void load_say(const char *text)
+static void write_loadavg_file(const char *text)
 {
 	assert_int_equal(ftruncate(file, 0), 0);
 	assert_int_equal(pwrite(file, text, strlen(text), 0), strlen(text));
@@ -88,12 +88,12 @@ static void test_what_is_no_load_is_not_taken_for_one(void **state)
 static void test_as_many_threads_as_cores_are_not_too_many(void **state)
 {
 	(void)state;
-	load_say("0.20 0.18 0.12 2/80 1\n");
+	write_loadavg_file("0.20 0.18 0.12 2/80 1\n");
 	assert_false(is_high_after(0));
-	load_say("0.20 0.18 0.12 3/80 1\n");
+	write_loadavg_file("0.20 0.18 0.12 3/80 1\n");
 	assert_true(is_high_if_it_stays());
 	assert_true(is_high_after(LATER));
-	load_say("0.20 0.18 0.12 2/80 1\n");
+	write_loadavg_file("0.20 0.18 0.12 2/80 1\n");
 	assert_false(is_high_after(LATER));
 }
 
@@ -101,7 +101,7 @@ static void test_too_many_threads_for_a_moment_are_no_load(void **state)
 {
 	(void)state;
 	for (int i = 0; i < 5 * LOAD_SAMPLES; i++) {
-		load_say(i % LOAD_SAMPLES == 0 ? "0.20 0.18 0.12 2/80 1\n" : "0.20 0.18 0.12 9/80 1\n");
+		write_loadavg_file(i % LOAD_SAMPLES == 0 ? "0.20 0.18 0.12 2/80 1\n" : "0.20 0.18 0.12 9/80 1\n");
 		assert_false(is_high_after(LATER));
 	}
 }
@@ -109,9 +109,9 @@ static void test_too_many_threads_for_a_moment_are_no_load(void **state)
 static void test_it_is_read_once_in_a_while(void **state)
 {
 	(void)state;
-	load_say("0.20 0.18 0.12 3/80 1\n");
+	write_loadavg_file("0.20 0.18 0.12 3/80 1\n");
 	assert_true(is_high_if_it_stays());
-	load_say("0.20 0.18 0.12 1/80 1\n");
+	write_loadavg_file("0.20 0.18 0.12 1/80 1\n");
 	assert_true(is_high_after(LOAD_NSEC / 2));
 	assert_false(is_high_after(LOAD_NSEC));
 }
@@ -119,11 +119,11 @@ static void test_it_is_read_once_in_a_while(void **state)
 static void test_what_cannot_be_read_is_never_high_and_not_read_again(void **state)
 {
 	(void)state;
-	load_say("0.20 0.18 0.12 3/80 1\n");
+	write_loadavg_file("0.20 0.18 0.12 3/80 1\n");
 	assert_true(is_high_if_it_stays());
-	load_say("nothing");
+	write_loadavg_file("nothing");
 	assert_false(is_high_after(LATER));
-	load_say("0.20 0.18 0.12 3/80 1\n");
+	write_loadavg_file("0.20 0.18 0.12 3/80 1\n");
 	for (int i = 0; i <= LOAD_SAMPLES; i++)
 		assert_false(is_high_after(LATER));
 }
@@ -132,12 +132,12 @@ static void test_what_cannot_be_read_is_never_high_and_not_read_again(void **sta
 static void test_forked_child_reads_though_its_parent_was_reading(void **state)
 {
 	(void)state;
-	load_say("0.20 0.18 0.12 3/80 1\n");
+	write_loadavg_file("0.20 0.18 0.12 3/80 1\n");
 	assert_true(is_high_if_it_stays());
 	atomic_store(&load.next_tsc, UINT64_MAX);
 	loadavg_forked_child(&load);
 	assert_true(is_high_if_it_stays());
-	load_say("0.20 0.18 0.12 1/80 1\n");
+	write_loadavg_file("0.20 0.18 0.12 1/80 1\n");
 	assert_false(is_high_after(LATER));
 }
 
@@ -158,16 +158,16 @@ static void test_it_asks_the_kernel_by_itself(void **state)
 
 /* ---- what comes of it ---- */
 
-static pid_t burners[BURNERS_MAX];
-static unsigned burning;
+static pid_t busy_process_pids[BURNERS_MAX];
+static unsigned busy_processes_n;
 
-static void burn(void)
+static void start_busy_processes(void)
 {
 	const long cores = sysconf(_SC_NPROCESSORS_ONLN);
 
-	for (burning = 0; burning < BURNERS_MAX && burning < cores + 1; burning++) {
-		burners[burning] = fork();
-		if (burners[burning] == 0)
+	for (busy_processes_n = 0; busy_processes_n < BURNERS_MAX && busy_processes_n < cores + 1; busy_processes_n++) {
+		busy_process_pids[busy_processes_n] = fork();
+		if (busy_process_pids[busy_processes_n] == 0)
 			for (;;)
 				atomic_signal_fence(memory_order_seq_cst);
 	}
@@ -175,9 +175,9 @@ static void burn(void)
 
 static int end_burning(void **state)
 {
-	for (; burning > 0; burning--) {
-		kill(burners[burning - 1], SIGKILL);
-		waitpid(burners[burning - 1], NULL, 0);
+	for (; busy_processes_n > 0; busy_processes_n--) {
+		kill(busy_process_pids[busy_processes_n - 1], SIGKILL);
+		waitpid(busy_process_pids[busy_processes_n - 1], NULL, 0);
 	}
 	return end(state);
 }
@@ -207,7 +207,7 @@ static void test_nobody_begins_to_spin_while_cores_are_wanted(void **state)
 
 	(void)state;
 	engine->conf.given[VMA_CONF_AT_rx_poll] = engine->conf.given[VMA_CONF_AT_select_poll] = false;
-	burn();
+	start_busy_processes();
 	usleep(20000);
 	spins_of(100000, -1); /* meanwhile the load is seen to stay */
 	loops = spins_of(100000, -1);

@@ -17,7 +17,7 @@ static void start(int logic, int64_t ratio, bool is_given)
 }
 
 /* Up to the one with which it is to move; 0: it is not, in so many. */
-static unsigned accesses_until_move(unsigned most)
+static unsigned migration_accesses_until_move(unsigned most)
 {
 	for (unsigned i = 1; i <= most; i++) {
 		if (vma_migration_count(&migration))
@@ -33,7 +33,7 @@ static void move_here(void)
 
 static void *count_elsewhere(void *accesses)
 {
-	return (void *)(uintptr_t)accesses_until_move((unsigned)(uintptr_t)accesses);
+	return (void *)(uintptr_t)migration_accesses_until_move((unsigned)(uintptr_t)accesses);
 }
 
 static unsigned accesses_of_another_thread(unsigned most)
@@ -51,7 +51,7 @@ static void test_a_socket_used_by_its_own_thread_stays(void **state)
 	(void)state;
 	start(VMA_RING_LOGIC_PER_THREAD, RATIO, true);
 	move_here();
-	assert_int_equal(accesses_until_move(1000), 0);
+	assert_int_equal(migration_accesses_until_move(1000), 0);
 }
 
 static void test_another_thread_has_it_after_two_rounds(void **state)
@@ -70,7 +70,7 @@ static void test_wherever_in_a_round_the_thread_changes_it_moves_within_three(vo
 
 		start(VMA_RING_LOGIC_PER_THREAD, RATIO, true);
 		move_here();
-		assert_int_equal(accesses_until_move(before), 0);
+		assert_int_equal(migration_accesses_until_move(before), 0);
 		moved = accesses_of_another_thread(1000);
 		assert_in_range(moved, RATIO, 3 * RATIO);
 	}
@@ -83,7 +83,7 @@ static void test_two_threads_in_turn_leave_it_where_it_is(void **state)
 	move_here();
 	for (int turn = 0; turn < 20; turn++) {
 		assert_int_equal(accesses_of_another_thread(RATIO - 3), 0);
-		assert_int_equal(accesses_until_move(1), 0);
+		assert_int_equal(migration_accesses_until_move(1), 0);
 	}
 }
 
@@ -98,7 +98,7 @@ static void test_unset_minus_one_and_other_logics_are_off(void **state)
 	assert_int_equal(migration.ratio, 0);
 	start(VMA_RING_LOGIC_PER_INTERFACE, RATIO, true);
 	assert_int_equal(migration.ratio, 0);
-	assert_int_equal(accesses_until_move(1000), 0);
+	assert_int_equal(migration_accesses_until_move(1000), 0);
 }
 
 static void test_per_core_the_place_is_a_core(void **state)

@@ -6,7 +6,7 @@
 
 #include "wait_fixture.h"
 
-static int ask(void)
+static int get_ring_fd(void)
 {
 	struct vma_thread *self = vma_enter();
 	const int fd = vma_ring_ctx_fd(fixture.ring_ctx);
@@ -50,12 +50,12 @@ static void drive(void)
 
 static void test_a_ring_has_one_descriptor_until_it_is_closed(void **state)
 {
-	const int fd = ask();
+	const int fd = get_ring_fd();
 	struct vma_thread *self;
 
 	(void)state;
 	assert_true(fd >= 0);
-	assert_int_equal(ask(), fd);
+	assert_int_equal(get_ring_fd(), fd);
 	assert_int_equal(vma_fd_lookup(fd)->kind, VMA_FILE_RING);
 	self = vma_enter();
 	assert_ptr_equal(vma_ring_file_ctx(vma_fd_lookup(fd)), fixture.ring_ctx);
@@ -65,29 +65,29 @@ static void test_a_ring_has_one_descriptor_until_it_is_closed(void **state)
 	close_fd(fd);
 	assert_null(fixture.ring_ctx->file);
 	assert_int_not_equal(atomic_load(&fixture.ring_ctx->busy_mask), 0);
-	assert_int_equal(ask(), fd); /* the number is free, and the lowest */
+	assert_int_equal(get_ring_fd(), fd); /* the number is free, and the lowest */
 	assert_int_equal(poll_fd(fd), 0);
 	close_fd(fd);
 }
 
 static void test_a_copy_of_the_number_is_the_same_descriptor(void **state)
 {
-	const int fd = ask(), copy = dup(fd);
+	const int fd = get_ring_fd(), copy = dup(fd);
 
 	(void)state;
 	assert_int_equal(vma_fd_install(copy, vma_fd_lookup(fd)), 0);
 	close_fd(fd);
-	assert_int_equal(ask(), copy);
+	assert_int_equal(get_ring_fd(), copy);
 	close_fd(copy);
 	assert_null(fixture.ring_ctx->file);
 }
 
 static void test_it_is_readable_from_a_packet_to_the_next_look(void **state)
 {
-	const int fd = ask();
+	const int fd = get_ring_fd();
 
 	(void)state;
-	fixture_hold();
+	fixture_hold_internal_thread();
 	assert_int_equal(poll_fd(fd), 0);
 	fixture_send(0);
 	drive();
@@ -96,13 +96,13 @@ static void test_it_is_readable_from_a_packet_to_the_next_look(void **state)
 	assert_int_equal(poll_fd(fd), 0);
 	drive();
 	assert_int_equal(poll_fd(fd), 0);
-	fixture_release();
+	fixture_release_internal_thread();
 	close_fd(fd);
 }
 
 static void test_it_hears_of_what_the_internal_thread_handles(void **state)
 {
-	const int fd = ask();
+	const int fd = get_ring_fd();
 
 	(void)state;
 	look(fd);
@@ -113,23 +113,23 @@ static void test_it_hears_of_what_the_internal_thread_handles(void **state)
 
 static void test_it_hears_of_what_a_control_call_handles(void **state)
 {
-	const int fd = ask();
+	const int fd = get_ring_fd();
 
 	(void)state;
-	fixture_hold();
+	fixture_hold_internal_thread();
 	look(fd);
 	fixture_send(0);
 	assert_true(vma_ring_acquire(fixture.ring_ctx->ring));
 	vma_ring_drain(fixture.ring_ctx->ring);
 	vma_ring_release(fixture.ring_ctx->ring);
 	assert_int_equal(poll_fd(fd), EPOLLIN);
-	fixture_release();
+	fixture_release_internal_thread();
 	close_fd(fd);
 }
 
 static void test_whoever_is_told_nothing_of_packets_may_tell(void **state)
 {
-	const int fd = ask();
+	const int fd = get_ring_fd();
 
 	(void)state;
 	look(fd);
@@ -159,17 +159,17 @@ static struct vma_watcher watcher = {.ready = watched_on_ready, .closed = watche
 
 static void test_watchers_are_told_of_each_drive_that_found_something(void **state)
 {
-	const int fd = ask();
+	const int fd = get_ring_fd();
 
 	(void)state;
-	fixture_hold();
+	fixture_hold_internal_thread();
 	assert_int_equal(vma_file_watch(vma_fd_lookup(fd), &watcher), 0);
 	for (unsigned i = 1; i <= 5; i++) {
 		fixture_send(0);
 		drive();
 		assert_int_equal(atomic_load(&watched_ready), i);
 	}
-	fixture_release();
+	fixture_release_internal_thread();
 	vma_file_unwatch(vma_fd_lookup(fd), &watcher);
 	close_fd(fd);
 }
@@ -193,13 +193,13 @@ static void test_the_end_of_the_ring_hangs_up_and_closes_the_number(void **state
 	file = vma_fd_lookup(fd);
 	assert_int_equal(vma_fd_install(copy, file), 0);
 	assert_int_equal(vma_file_watch(file, &watcher), 0);
-	fixture_hold();
+	fixture_hold_internal_thread();
 	vma_ring_ctx_put(ring_ctx);
 	assert_int_equal(poll_fd(copy), EPOLLHUP); /* at once */
 	assert_int_equal(file->ops->rings(file), 0);
 	assert_null(vma_ring_file_ctx(file));
 	assert_null(vma_ring_file_hold(file));
-	fixture_release();
+	fixture_release_internal_thread();
 	fixture_wait_until(fcntl(fd, F_GETFD) < 0);
 	assert_null(vma_fd_lookup(fd));
 	assert_int_equal(atomic_load(&watched_ended), 1);
@@ -221,13 +221,13 @@ static void test_a_number_that_leads_elsewhere_by_the_end_of_the_ring_is_left_al
 	self = vma_enter();
 	fd = vma_ring_ctx_fd(ring_ctx);
 	vma_leave(self);
-	fixture_hold();
+	fixture_hold_internal_thread();
 	vma_ring_ctx_put(ring_ctx); /* the number is to be closed */
 	vma_fd_remove(fd);
 	assert_int_equal(dup2(STDERR_FILENO, fd), fd); /* the program has, and the number is another file's */
-	fixture_release();
-	fixture_hold(); /* the task has run */
-	fixture_release();
+	fixture_release_internal_thread();
+	fixture_hold_internal_thread(); /* the task has run */
+	fixture_release_internal_thread();
 	assert_true(fcntl(fd, F_GETFD) >= 0);
 	close(fd);
 }
@@ -244,7 +244,7 @@ static int child_main(int fd)
 
 static void test_a_forked_child_has_a_number_that_leads_nowhere(void **state)
 {
-	const int fd = ask();
+	const int fd = get_ring_fd();
 	int status;
 	pid_t child;
 
@@ -259,7 +259,7 @@ static void test_a_forked_child_has_a_number_that_leads_nowhere(void **state)
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_true(WIFEXITED(status));
 	assert_int_equal(WEXITSTATUS(status), 0);
-	assert_int_equal(ask(), fd);
+	assert_int_equal(get_ring_fd(), fd);
 	assert_int_equal(poll_fd(fd), 0);
 	close_fd(fd);
 }
@@ -272,10 +272,10 @@ static void test_without_a_number_there_is_an_error_and_nothing_is_left(void **s
 	getrlimit(RLIMIT_NOFILE, &limit);
 	none = (struct rlimit){.rlim_cur = 0, .rlim_max = limit.rlim_max};
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-	assert_int_equal(ask(), -EMFILE);
+	assert_int_equal(get_ring_fd(), -EMFILE);
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
 	assert_null(fixture.ring_ctx->file);
-	close_fd(ask());
+	close_fd(get_ring_fd());
 }
 
 /* ---- threads ---- */
@@ -323,7 +323,7 @@ static void test_threads_may_ask_close_and_drive_at_a_time(void **state)
 		assert_int_equal(pthread_join(threads[i], &failed), 0);
 		assert_null(failed);
 	}
-	close_fd(ask());
+	close_fd(get_ring_fd());
 	assert_null(fixture.ring_ctx->file);
 }
 

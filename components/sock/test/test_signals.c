@@ -65,7 +65,7 @@ static void signals_handle(int sig, void (*handler)(int sig, siginfo_t *info, vo
 }
 
 /* Raised for this thread, as raise() does, but the C library blocks no signals meanwhile. */
-static void send_here(int sig)
+static void raise_by_tgkill(int sig)
 {
 	assert_int_equal(syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), sig), 0);
 }
@@ -125,7 +125,7 @@ static void test_handler_runs_when_the_thread_leaves(void **state)
 	(void)state;
 	signals_handle(SIGUSR1, signals_note, 0);
 	self = vma_enter();
-	send_here(SIGUSR1);
+	raise_by_tgkill(SIGUSR1);
 	assert_int_equal(n_seen, 0);
 	vma_leave(self);
 	assert_int_equal(n_seen, 1);
@@ -138,7 +138,7 @@ static void test_handler_runs_at_once_outside(void **state)
 	(void)state;
 	vma_leave(vma_enter());
 	signals_handle(SIGUSR1, signals_note, 0);
-	send_here(SIGUSR1);
+	raise_by_tgkill(SIGUSR1);
 	assert_int_equal(n_seen, 1);
 }
 
@@ -150,7 +150,7 @@ static void test_handler_waits_for_the_outermost_leave(void **state)
 	signals_handle(SIGUSR1, signals_note, 0);
 	self = vma_enter();
 	vma_enter();
-	send_here(SIGUSR1);
+	raise_by_tgkill(SIGUSR1);
 	vma_leave(self);
 	assert_int_equal(n_seen, 0);
 	vma_leave(self);
@@ -165,7 +165,7 @@ static void test_handler_gets_the_siginfo_it_would_have_got(void **state)
 	signals_handle(SIGUSR1, signals_note, 0);
 	signals_handle(RT, signals_note, 0);
 	self = vma_enter();
-	send_here(SIGUSR1);
+	raise_by_tgkill(SIGUSR1);
 	queue_here(RT, 4711);
 	vma_leave(self);
 	assert_int_equal(n_seen, 2);
@@ -204,8 +204,8 @@ static void test_signals_that_come_together_leave_the_mask_as_it_was(void **stat
 	signals_handle(SIGUSR1, signals_note, 0);
 	signals_handle(SIGUSR2, signals_note, 0);
 	assert_int_equal(pthread_sigmask(SIG_BLOCK, &both, &before), 0);
-	send_here(SIGUSR1);
-	send_here(SIGUSR2);
+	raise_by_tgkill(SIGUSR1);
+	raise_by_tgkill(SIGUSR2);
 	self = vma_enter();
 	assert_int_equal(pthread_sigmask(SIG_SETMASK, &before, NULL), 0);
 	assert_int_equal(n_seen, 0);
@@ -226,8 +226,8 @@ static void test_blocked_signal_stays_blocked(void **state)
 	signals_handle(SIGUSR2, signals_note, 0);
 	assert_int_equal(pthread_sigmask(SIG_BLOCK, &one, &before), 0);
 	self = vma_enter();
-	send_here(SIGUSR2);
-	send_here(SIGUSR1);
+	raise_by_tgkill(SIGUSR2);
+	raise_by_tgkill(SIGUSR1);
 	vma_leave(self);
 	assert_int_equal(n_seen, 1);
 	assert_true(is_blocked(SIGUSR2));
@@ -242,7 +242,7 @@ static void test_leaving_keeps_errno(void **state)
 	(void)state;
 	signals_handle(SIGUSR1, signals_note, 0);
 	self = vma_enter();
-	send_here(SIGUSR1);
+	raise_by_tgkill(SIGUSR1);
 	errno = EXDEV;
 	vma_leave(self);
 	assert_int_equal(n_seen, 1);
@@ -257,11 +257,11 @@ static void test_handlers_are_counted_with_those_that_interrupt(void **state)
 	(void)state;
 	signals_handle(SIGUSR1, signals_note, SA_RESTART);
 	signals_handle(SIGUSR2, signals_note, 0);
-	send_here(SIGUSR1);
+	raise_by_tgkill(SIGUSR1);
 	assert_int_equal(self->signals, signals + 1);
 	assert_int_equal(self->interrupts, interrupts);
 	vma_enter();
-	send_here(SIGUSR2);
+	raise_by_tgkill(SIGUSR2);
 	assert_int_equal(self->signals, signals + 1);
 	vma_leave(self);
 	assert_int_equal(self->signals, signals + 2);
@@ -279,7 +279,7 @@ static void test_handler_may_jump_out_when_the_thread_leaves(void **state)
 		if (sigsetjmp(back, 1) == 0) {
 			struct vma_thread *self = vma_enter();
 
-			send_here(SIGUSR1);
+			raise_by_tgkill(SIGUSR1);
 			vma_leave(self);
 			fail();
 		}
@@ -295,7 +295,7 @@ static void signals_call_in(int sig, siginfo_t *info, void *context)
 	struct vma_thread *self = vma_enter();
 
 	if (sig == SIGUSR1)
-		send_here(SIGUSR2);
+		raise_by_tgkill(SIGUSR2);
 	vma_leave(self);
 	signals_note(sig, info, context);
 }
@@ -308,7 +308,7 @@ static void test_handler_that_calls_in_is_interrupted_when_it_leaves(void **stat
 	signals_handle(SIGUSR1, signals_call_in, 0);
 	signals_handle(SIGUSR2, signals_call_in, 0);
 	self = vma_enter();
-	send_here(SIGUSR1);
+	raise_by_tgkill(SIGUSR1);
 	vma_leave(self);
 	assert_int_equal(n_seen, 2);
 	assert_int_equal(seen[0].sig, SIGUSR2);
@@ -328,7 +328,7 @@ static void test_mask_and_nodefer_hold_while_the_handler_runs(void **state)
 		struct vma_thread *self = vma_enter();
 		int now = n_seen;
 
-		send_here(SIGUSR1);
+		raise_by_tgkill(SIGUSR1);
 		vma_leave(self);
 		assert_int_equal(n_seen, now + 1);
 		assert_true(sigismember(&seen[now].mask, SIGUSR2));
@@ -353,10 +353,10 @@ static void test_handler_runs_on_the_alternate_stack(void **state)
 	signals_handle(SIGUSR1, signals_note, SA_ONSTACK);
 	signals_handle(SIGUSR2, signals_note, 0);
 	self = vma_enter();
-	send_here(SIGUSR1);
+	raise_by_tgkill(SIGUSR1);
 	vma_leave(self);
-	send_here(SIGUSR1);
-	send_here(SIGUSR2);
+	raise_by_tgkill(SIGUSR1);
+	raise_by_tgkill(SIGUSR2);
 	assert_int_equal(n_seen, 3);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(seen[i].stack >= alternate && seen[i].stack < alternate + sizeof(alternate), i < 2);
@@ -371,7 +371,7 @@ static void test_resethand_is_for_one_signal(void **state)
 	(void)state;
 	signals_handle(SIGUSR1, signals_note, SA_RESETHAND);
 	self = vma_enter();
-	send_here(SIGUSR1);
+	raise_by_tgkill(SIGUSR1);
 	assert_int_equal(vma_sigaction(SIGUSR1, NULL, &now), 0);
 	assert_ptr_equal(now.sa_sigaction, signals_note);
 	vma_leave(self);
@@ -413,7 +413,7 @@ static void test_handler_of_one_argument_is_called(void **state)
 	(void)state;
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
 	self = vma_enter();
-	send_here(SIGUSR1);
+	raise_by_tgkill(SIGUSR1);
 	vma_leave(self);
 	assert_int_equal(n_seen, 1);
 }
@@ -441,7 +441,7 @@ static void test_ignored_signal_is_nothing(void **state)
 	assert_int_equal(vma_sigaction(SIGUSR1, &action, NULL), 0);
 	self = vma_enter();
 	signals = self->signals;
-	send_here(SIGUSR1);
+	raise_by_tgkill(SIGUSR1);
 	vma_leave(self);
 	assert_int_equal(self->signals, signals);
 }
@@ -455,7 +455,7 @@ static void test_handler_of_before_the_start_is_wrapped(void **state)
 	assert_int_equal(vma_sigaction(SIGWINCH, NULL, &now), 0);
 	assert_ptr_equal(now.sa_sigaction, signals_note);
 	self = vma_enter();
-	send_here(SIGWINCH);
+	raise_by_tgkill(SIGWINCH);
 	assert_int_equal(n_seen, 0);
 	vma_leave(self);
 	assert_int_equal(n_seen, 1);
@@ -497,35 +497,35 @@ static void second_of_resethand(void)
 
 	signals_handle(SIGUSR1, signals_note, SA_RESETHAND);
 	self = vma_enter();
-	send_here(SIGUSR1);
+	raise_by_tgkill(SIGUSR1);
 	vma_leave(self);
 	if (n_seen != 1)
 		_exit(1);
 	self = vma_enter();
-	send_here(SIGUSR1);
+	raise_by_tgkill(SIGUSR1);
 	vma_leave(self);
 }
 
-static void default_while_held(void)
+static void set_default_while_signal_is_held(void)
 {
 	struct sigaction action = {.sa_handler = SIG_DFL};
 	struct vma_thread *self;
 
 	signals_handle(SIGUSR1, signals_note, 0);
 	self = vma_enter();
-	send_here(SIGUSR1);
+	raise_by_tgkill(SIGUSR1);
 	vma_sigaction(SIGUSR1, &action, NULL);
 	vma_leave(self);
 }
 
-static void ignored_while_held(void)
+static void set_ignore_while_signal_is_held(void)
 {
 	struct sigaction action = {.sa_handler = SIG_IGN};
 	struct vma_thread *self;
 
 	signals_handle(SIGUSR1, signals_note, 0);
 	self = vma_enter();
-	send_here(SIGUSR1);
+	raise_by_tgkill(SIGUSR1);
 	vma_sigaction(SIGUSR1, &action, NULL);
 	vma_leave(self);
 	_exit(n_seen);
@@ -536,7 +536,7 @@ static void segv_by_kill(void)
 	struct sigaction action = {.sa_handler = SIG_DFL};
 
 	vma_sigaction(SIGSEGV, &action, NULL);
-	send_here(SIGSEGV);
+	raise_by_tgkill(SIGSEGV);
 }
 
 static void test_second_signal_after_resethand_kills(void **state)
@@ -548,8 +548,8 @@ static void test_second_signal_after_resethand_kills(void **state)
 static void test_action_that_changes_meanwhile_holds(void **state)
 {
 	(void)state;
-	assert_killed_by(SIGUSR1, signals_status_of(default_while_held));
-	assert_int_equal(signals_status_of(ignored_while_held), 0);
+	assert_killed_by(SIGUSR1, signals_status_of(set_default_while_signal_is_held));
+	assert_int_equal(signals_status_of(set_ignore_while_signal_is_held), 0);
 }
 
 static void test_sigsegv_by_kill_kills(void **state)
@@ -560,16 +560,16 @@ static void test_sigsegv_by_kill_kills(void **state)
 
 /* ---- what is told of them ---- */
 
-static int told_fd;
+static int signal_log_fd;
 static char told[8192];
 
 /* As with VMA_HANDLE_SIGSEGV and VMA_HANDLE_SIGINTR. */
-static void tell_all(void)
+static void log_all_signals_of_process(void)
 {
 	struct sigaction action = {.sa_handler = SIG_DFL};
 	char path[32];
 
-	snprintf(path, sizeof(path), "/proc/self/fd/%d", told_fd);
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", signal_log_fd);
 	vma_log_init(&(struct vma_log_attr){.level = VMA_LOG_INFO, .file = path});
 	vma_signals_tell(true, true);
 	vma_sigaction(SIGINT, &action, NULL);
@@ -582,11 +582,11 @@ static int status_and_told_of(void (*what)(void))
 	int status;
 	ssize_t n;
 
-	told_fd = memfd_create("told", 0);
+	signal_log_fd = memfd_create("told", 0);
 	status = signals_status_of(what);
-	n = pread(told_fd, told, sizeof(told) - 1, 0);
+	n = pread(signal_log_fd, told, sizeof(told) - 1, 0);
 	told[n > 0 ? n : 0] = '\0';
-	close(told_fd);
+	close(signal_log_fd);
 	return status;
 }
 
@@ -595,13 +595,13 @@ static int *volatile bad_place = (int *)16;
 
 static void fault_that_is_told(void)
 {
-	tell_all();
+	log_all_signals_of_process();
 	*bad_place = 1;
 }
 
 static void fault_that_is_not_told(void)
 {
-	tell_all();
+	log_all_signals_of_process();
 	vma_signals_tell(false, false);
 	*bad_place = 1;
 }
@@ -609,25 +609,25 @@ static void fault_that_is_not_told(void)
 
 static void fault_that_is_handled(void)
 {
-	tell_all();
+	log_all_signals_of_process();
 	signals_handle(SIGSEGV, signals_note, 0);
-	send_here(SIGSEGV);
+	raise_by_tgkill(SIGSEGV);
 	_exit(n_seen == 1 ? 0 : 1);
 }
 
 static void interrupt_that_kills(void)
 {
-	tell_all();
-	send_here(SIGINT);
+	log_all_signals_of_process();
+	raise_by_tgkill(SIGINT);
 }
 
 static void interrupt_inside_that_kills(void)
 {
 	struct vma_thread *self;
 
-	tell_all();
+	log_all_signals_of_process();
 	self = vma_enter();
-	send_here(SIGINT);
+	raise_by_tgkill(SIGINT);
 	vma_leave(self);
 }
 
@@ -635,11 +635,11 @@ static void interrupt_that_is_handled(void)
 {
 	struct sigaction old;
 
-	tell_all();
+	log_all_signals_of_process();
 	if (vma_sigaction(SIGINT, NULL, &old) != 0 || old.sa_handler != SIG_DFL)
 		_exit(1);
 	signals_handle(SIGINT, signals_note, 0);
-	send_here(SIGINT);
+	raise_by_tgkill(SIGINT);
 	_exit(n_seen == 1 ? 0 : 2);
 }
 
@@ -647,9 +647,9 @@ static void interrupt_that_is_ignored(void)
 {
 	struct sigaction action = {.sa_handler = SIG_IGN};
 
-	tell_all();
+	log_all_signals_of_process();
 	vma_sigaction(SIGINT, &action, NULL);
-	send_here(SIGINT);
+	raise_by_tgkill(SIGINT);
 }
 
 static void test_a_fault_that_kills_is_told_with_its_calls(void **state)
@@ -690,8 +690,8 @@ static void segv_by_kill_inside(void)
 	signals_handle(SIGSEGV, signals_note, 0);
 	signals_handle(SIGTRAP, signals_note, 0);
 	self = vma_enter();
-	send_here(SIGSEGV);
-	send_here(SIGTRAP);
+	raise_by_tgkill(SIGSEGV);
+	raise_by_tgkill(SIGTRAP);
 	if (n_seen != 0)
 		_exit(1);
 	if (vma_copy(&byte, (void *)8, 1) != -EFAULT || vma_copy(&byte, "x", 1) != 0)
@@ -717,7 +717,7 @@ static void signals_on_fault(int sig, siginfo_t *info, void *context)
 	siglongjmp(back, 1);
 }
 
-static void fault_inside(void)
+static void fault_within_enter(void)
 {
 	void *nothing = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
@@ -733,7 +733,7 @@ static void fault_inside(void)
 static void test_fault_of_an_instruction_is_handled_at_once(void **state)
 {
 	(void)state;
-	assert_int_equal(signals_status_of(fault_inside), 0);
+	assert_int_equal(signals_status_of(fault_within_enter), 0);
 }
 
 /* ---- threads and children ---- */
@@ -753,7 +753,7 @@ static void install_in_child(void)
 {
 	vma_threads_forked_child();
 	signals_handle(SIGUSR1, signals_note, 0);
-	send_here(SIGUSR1);
+	raise_by_tgkill(SIGUSR1);
 	_exit(n_seen == 1 ? 0 : 1);
 }
 
@@ -771,14 +771,14 @@ static void test_child_may_install_whatever_a_thread_was_doing_at_the_fork(void 
 }
 
 #ifdef VMA_TSAN
-static void cannot_run(void **state)
+static void skip_under_thread_sanitizer(void **state)
 {
 	(void)state;
 	vma_test_skip("ThreadSanitizer keeps handlers back, and gives them a copy of the kernel's context");
 }
 #define T(test)                                                                                                        \
 	{                                                                                                              \
-#test, 0 ? test : cannot_run, 0 ? signals_begin : NULL, 0 ? signals_end : NULL, NULL                   \
+#test, 0 ? test : skip_under_thread_sanitizer, 0 ? signals_begin : NULL, 0 ? signals_end : NULL, NULL  \
 	}
 #else
 #define T(test) cmocka_unit_test_setup_teardown(test, signals_begin, signals_end)

@@ -53,7 +53,7 @@ static void taken_drop(int fd)
 }
 
 /* In another process: asks this one for its descriptor `number`, which `copy` is a copy of. */
-static int ask_from_elsewhere(int number, int copy, uid_t uid)
+static int ask_for_fd_from_other_process(int number, int copy, uid_t uid)
 {
 	const int self = (int)syscall(SYS_pidfd_open, getpid(), 0);
 	const pid_t child = fork();
@@ -75,9 +75,9 @@ static void test_who_shows_the_socket_gets_it_handed_over(void **state)
 	const int fd = offloaded_socket(&ops), other = offloaded_socket(&ops);
 
 	(void)state;
-	assert_int_equal(ask_from_elsewhere(fd, fd, 0), 1);
+	assert_int_equal(ask_for_fd_from_other_process(fd, fd, 0), 1);
 	assert_int_equal(atomic_load(&handed_over), before + 1);
-	assert_int_equal(ask_from_elsewhere(fd, fd, 0), 1); /* already */
+	assert_int_equal(ask_for_fd_from_other_process(fd, fd, 0), 1); /* already */
 	taken_drop(other);
 	taken_drop(fd);
 }
@@ -87,7 +87,7 @@ static void test_a_socket_that_cannot_be_handed_over_stays(void **state)
 	const int fd = offloaded_socket(&ops_that_stay);
 
 	(void)state;
-	assert_int_equal(ask_from_elsewhere(fd, fd, 0), -EOPNOTSUPP);
+	assert_int_equal(ask_for_fd_from_other_process(fd, fd, 0), -EOPNOTSUPP);
 	taken_drop(fd);
 }
 
@@ -98,11 +98,11 @@ static void test_another_socket_and_other_descriptors_are_not_handed_over(void *
 	const int kernels = socket(AF_INET, SOCK_DGRAM, 0);
 
 	(void)state;
-	assert_int_equal(ask_from_elsewhere(fd, other, 0), 0);
-	assert_int_equal(ask_from_elsewhere(kernels, kernels, 0), 0);
-	assert_int_equal(ask_from_elsewhere(999999, fd, 0), 0);
-	assert_int_equal(ask_from_elsewhere(-1, fd, 0), 0);
-	assert_int_equal(ask_from_elsewhere(fd, STDIN_FILENO, 0), -ENOTSOCK);
+	assert_int_equal(ask_for_fd_from_other_process(fd, other, 0), 0);
+	assert_int_equal(ask_for_fd_from_other_process(kernels, kernels, 0), 0);
+	assert_int_equal(ask_for_fd_from_other_process(999999, fd, 0), 0);
+	assert_int_equal(ask_for_fd_from_other_process(-1, fd, 0), 0);
+	assert_int_equal(ask_for_fd_from_other_process(fd, STDIN_FILENO, 0), -ENOTSOCK);
 	assert_int_equal(atomic_load(&handed_over), before);
 	close(kernels);
 	taken_drop(other);
@@ -235,7 +235,7 @@ static _Atomic bool is_held, may_go;
 static unsigned handed_over_by_then;
 
 /* The first one is held up, so that others come meanwhile. */
-static void hold_up(struct vma_file *file)
+static void hand_over_waiting_until_allowed(struct vma_file *file)
 {
 	const struct timespec nap = {.tv_nsec = 100000};
 
@@ -262,7 +262,7 @@ static void taken_turn(struct vma_internal_task *task)
 /* So many messages are answered, then the thread does what else there is, and the rest later. */
 static void test_questions_are_bounded(void **state)
 {
-	enum { IN_ONE_GO = 8 };
+	enum { QUESTIONS_SERVED_AT_ONCE = 8 };
 	static struct vma_internal_task other_work = {.run = taken_count}, turn = {.run = taken_turn};
 	const struct timespec nap = {.tv_nsec = 5000000};
 	const unsigned before = atomic_load(&handed_over);
@@ -280,13 +280,14 @@ static void test_questions_are_bounded(void **state)
 		nanosleep(&nap, NULL);
 	while (vma_unix_send(to, &asked) == 0)
 		sent++;
-	assert_true(sent > IN_ONE_GO);
+	assert_true(sent > QUESTIONS_SERVED_AT_ONCE);
 	vma_engine_post(&other_work);
 	atomic_store(&may_go, true);
 	for (int i = 0; i < 4000 && atomic_load(&handed_over) < before + sent; i++)
 		nanosleep(&nap, NULL);
 	assert_int_equal(atomic_load(&handed_over), before + sent);
-	assert_in_range(handed_over_by_then - before, 1, IN_ONE_GO); /* what came before may have had a part of it */
+	assert_in_range(handed_over_by_then - before, 1,
+	                QUESTIONS_SERVED_AT_ONCE); /* what came before may have had a part of it */
 	close(to);
 	taken_drop(fd);
 }
@@ -318,11 +319,11 @@ static int taken_start(void **state)
 	ops = ops_that_stay = ops_that_hold_up = fake_ops;
 	ops.hand_over = taken_hand_over;
 	ops_that_stay.hand_over = taken_stay;
-	ops_that_hold_up.hand_over = hold_up;
+	ops_that_hold_up.hand_over = hand_over_waiting_until_allowed;
 	engine = small_engine("1024", "128");
 	if (engine == NULL)
 		return -1;
-	taken_serve();
+	taken_open_server();
 	return 0;
 }
 

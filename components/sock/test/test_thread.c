@@ -50,7 +50,7 @@ static void with_threads(void (*look)(void))
 	}
 }
 
-static void look_for_twins(void)
+static void expect_threads_are_distinct(void)
 {
 	for (int i = 0; i < THREADS; i++) {
 		struct vma_thread *mine = atomic_load(&found[i]);
@@ -66,7 +66,7 @@ static void test_every_thread_has_its_own(void **state)
 {
 	(void)state;
 	assert_ptr_equal(vma_thread_self(), vma_thread_self());
-	with_threads(look_for_twins);
+	with_threads(expect_threads_are_distinct);
 }
 
 static void *waits_for_rings(void *arg)
@@ -95,30 +95,30 @@ static void test_ended_threads_are_used_again(void **state)
 	unsigned count;
 
 	(void)state;
-	with_threads(look_for_twins);
+	with_threads(expect_threads_are_distinct);
 	count = vma_thread_count();
 	for (int i = 0; i < 20; i++)
-		with_threads(look_for_twins);
+		with_threads(expect_threads_are_distinct);
 	assert_int_equal(vma_thread_count(), count);
 	for (int i = 0; i < THREADS; i++)
 		assert_null(vma_thread_at(atomic_load(&found[i])->index));
 	assert_ptr_equal(vma_thread_at(vma_thread_self()->index), vma_thread_self());
 }
 
-static pthread_key_t late_key;
+static pthread_key_t late_tls_destructor_key;
 static _Atomic unsigned late_calls;
 
 /* Runs after ours, or before it: either way it may call in. */
-static void call_late(void *arg)
+static void enter_in_late_tls_destructor(void *arg)
 {
 	vma_leave(vma_enter());
 	if (atomic_fetch_add(&late_calls, 1) % 2 == 0)
-		pthread_setspecific(late_key, arg);
+		pthread_setspecific(late_tls_destructor_key, arg);
 }
 
 static void *end_late(void *arg)
 {
-	pthread_setspecific(late_key, &late_key);
+	pthread_setspecific(late_tls_destructor_key, &late_tls_destructor_key);
 	vma_leave(vma_enter());
 	return arg;
 }
@@ -129,7 +129,7 @@ static void test_destructor_of_the_application_may_call_in(void **state)
 	pthread_t thread;
 
 	(void)state;
-	assert_int_equal(pthread_key_create(&late_key, call_late), 0);
+	assert_int_equal(pthread_key_create(&late_tls_destructor_key, enter_in_late_tls_destructor), 0);
 	count = vma_thread_count();
 	for (int i = 0; i < 20; i++) {
 		assert_int_equal(pthread_create(&thread, NULL, end_late, NULL), 0);
@@ -137,7 +137,7 @@ static void test_destructor_of_the_application_may_call_in(void **state)
 	}
 	assert_int_equal(atomic_load(&late_calls), 40);
 	assert_int_equal(vma_thread_count(), count);
-	assert_int_equal(pthread_key_delete(late_key), 0);
+	assert_int_equal(pthread_key_delete(late_tls_destructor_key), 0);
 }
 
 /* ---- memory ---- */

@@ -63,7 +63,7 @@ static int sock_wait_end(void **state)
 	struct vma_thread *self = vma_thread_self();
 
 	(void)state;
-	fixture_release();
+	fixture_release_internal_thread();
 	assert_int_equal(self->inside, 0);
 	assert_null(self->waiting);
 	assert_int_equal(atomic_load(&self->rings), 0);
@@ -311,7 +311,7 @@ static void test_sleeper_is_woken_by_who_delivers(void **state)
 
 	(void)state;
 	sleeper_start(&sleeper, &thing, 0, UINT64_MAX);
-	thing_give(&thing);
+	thing_add_one_and_wake(&thing);
 	assert_int_equal(sleeper_end(&sleeper), 1);
 	assert_true(sleeper.wait.wait.slept);
 }
@@ -321,7 +321,7 @@ static void deliver_late(struct thing_wait *wait)
 {
 	if (is_in_queue(&thing.q) && atomic_load(&thing.count) == 0) {
 		wait->on_look = NULL;
-		thing_give(&thing);
+		thing_add_one_and_wake(&thing);
 	}
 }
 
@@ -351,7 +351,7 @@ static void test_who_waits_for_a_socket_that_moves_before_it_is_queued_sleeps_fo
 	struct thing_wait wait;
 
 	(void)state;
-	fixture_hold();
+	fixture_hold_internal_thread();
 	fixture_send(0);
 	thing_wait_init(&wait, &fixture.things[0], 0, 3000 * MSEC);
 	wait.before_queue = move_to_ring;
@@ -363,7 +363,7 @@ static void test_a_sleeper_goes_along_with_its_socket(void **state)
 	struct sleeper sleeper;
 
 	(void)state;
-	fixture_hold();
+	fixture_hold_internal_thread();
 	sleeper_start(&sleeper, &fixture.things[0], 0, UINT64_MAX);
 	atomic_store(&sleeper.wait.rings, fixture.bit);
 	vma_waitq_wake(&fixture.things[0].q, true);
@@ -394,7 +394,7 @@ static void test_handler_ends_the_sleep(void **state)
 	interrupt_sleeper(SA_RESTART, true);
 }
 
-static void raise_late(struct thing_wait *wait)
+static void raise_signal_once_in_queue(struct thing_wait *wait)
 {
 	if (is_in_queue(&thing.q)) {
 		wait->on_look = NULL;
@@ -413,14 +413,14 @@ static void test_signal_between_last_look_and_sleep_is_not_lost(void **state)
 	for (unsigned i = 0; i < 2; i++) {
 		atomic_store(&handled, 0);
 		thing_wait_init(&wait, &thing, i == 0 ? 0 : fixture.bit, 5000 * MSEC);
-		wait.on_look = raise_late;
+		wait.on_look = raise_signal_once_in_queue;
 		assert_int_equal(thing_wait_run(&wait), -EINTR);
 		assert_int_equal(atomic_load(&handled), 1);
 		assert_false(wait.wait.restart);
 	}
 }
 
-static void raise_early(struct thing_wait *wait)
+static void raise_signal_at_fifth_look(struct thing_wait *wait)
 {
 	if (atomic_load(&wait->looks) == 5) {
 		wait->on_look = NULL;
@@ -437,7 +437,7 @@ static void test_handler_ends_the_spinning(void **state)
 	wait_handle(wait_count, 0);
 	thing_wait_init(&wait, &thing, fixture.bit, UINT64_MAX);
 	wait.wait.spin_loops = -1;
-	wait.on_look = raise_early;
+	wait.on_look = raise_signal_at_fifth_look;
 	assert_int_equal(thing_wait_run(&wait), -EINTR);
 	assert_int_equal(atomic_load(&handled), 1);
 	assert_true(atomic_load(&wait.looks) < 1000);
@@ -508,11 +508,11 @@ static void *jump_out(void *arg)
 }
 
 /* The others of the ring get what is theirs though its watcher has gone, and nobody else drives. */
-static void watcher_goes(struct sleeper *watcher, void (*how)(struct sleeper *watcher))
+static void expect_wakeup_after_watcher_ends(struct sleeper *watcher, void (*how)(struct sleeper *watcher))
 {
 	struct sleeper other;
 
-	fixture_hold();
+	fixture_hold_internal_thread();
 	sleeper_start(&other, &fixture.things[1], fixture.bit, UINT64_MAX);
 	assert_ptr_equal(atomic_load(&fixture.ring_ctx->watcher), atomic_load(&watcher->self));
 	how(watcher);
@@ -522,7 +522,7 @@ static void watcher_goes(struct sleeper *watcher, void (*how)(struct sleeper *wa
 	fixture_wait_until(atomic_load(&other.done));
 	assert_int_equal(sleeper_end(&other), 1);
 	assert_null(atomic_load(&fixture.ring_ctx->watcher));
-	fixture_release();
+	fixture_release_internal_thread();
 }
 
 static void send_signal(struct sleeper *watcher)
@@ -546,7 +546,7 @@ static void test_jump_out_of_the_sleep_leaves_the_watch_to_others(void **state)
 	watcher.timeout_ns = UINT64_MAX;
 	assert_int_equal(pthread_create(&watcher.thread, NULL, jump_out, &watcher), 0);
 	fixture_wait_until(is_asleep(&watcher));
-	watcher_goes(&watcher, send_signal);
+	expect_wakeup_after_watcher_ends(&watcher, send_signal);
 	self = atomic_load(&watcher.self);
 	assert_int_equal(self->inside, 0);
 	assert_null(self->waiting);
@@ -573,10 +573,10 @@ static void test_cancelled_sleeper_leaves_the_watch_to_others(void **state)
 
 	(void)state;
 	sleeper_start(&watcher, &fixture.things[0], fixture.bit, UINT64_MAX);
-	watcher_goes(&watcher, cancel);
+	expect_wakeup_after_watcher_ends(&watcher, cancel);
 }
 
-static void be_served(struct sleeper *watcher)
+static void expect_sleeper_is_served(struct sleeper *watcher)
 {
 	fixture_send(0);
 	assert_int_equal(sleeper_end(watcher), 1);
@@ -588,7 +588,7 @@ static void test_served_watcher_leaves_the_watch_to_others(void **state)
 
 	(void)state;
 	sleeper_start(&watcher, &fixture.things[0], fixture.bit, UINT64_MAX);
-	watcher_goes(&watcher, be_served);
+	expect_wakeup_after_watcher_ends(&watcher, expect_sleeper_is_served);
 }
 
 static void *spin_for_ever(void *arg)
@@ -619,7 +619,7 @@ static void test_others_are_woken_by_the_watcher(void **state)
 	struct sleeper sleepers[5];
 
 	(void)state;
-	fixture_hold();
+	fixture_hold_internal_thread();
 	for (int i = 0; i < 5; i++)
 		sleeper_start(&sleepers[i], &fixture.things[i], fixture.bit, UINT64_MAX);
 	assert_ptr_equal(atomic_load(&fixture.ring_ctx->watcher), atomic_load(&sleepers[0].self));
@@ -650,7 +650,7 @@ static void test_watcher_does_not_wake_itself(void **state)
 	struct sleeper sleeper = {.thing = &fixture.things[0], .rings = fixture.bit, .timeout_ns = UINT64_MAX};
 
 	(void)state;
-	fixture_hold();
+	fixture_hold_internal_thread();
 	assert_int_equal(pthread_create(&sleeper.thread, NULL, watch_alone, &sleeper), 0);
 	fixture_wait_until(is_asleep(&sleeper));
 	usleep(2000);
@@ -685,7 +685,7 @@ static void test_wakeup_is_timed(void **state)
 	(void)state;
 	sleeper_start(&sleeper, &thing, 0, UINT64_MAX);
 	fixture_wait_until(is_asleep(&sleeper));
-	thing_give(&thing);
+	thing_add_one_and_wake(&thing);
 	assert_int_equal(sleeper_end(&sleeper), 1);
 	assert_true(wakes_counted() > before);
 }
@@ -712,7 +712,7 @@ static void test_needless_wakeup_ends(void **state)
 	assert_int_equal(quiet, 3);
 	assert_true(looks_of(sleepers, 3) < 100); /* and none in between was only one without a core for them */
 	for (int i = 0; i < 3; i++)
-		thing_give(&thing);
+		thing_add_one_and_wake(&thing);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(sleeper_end(&sleepers[i]), 1);
 }
@@ -742,7 +742,7 @@ static void test_wakeup_of_one_whose_time_is_over_is_passed_on(void **state)
 	wait.on_look = wake_and_end;
 	assert_int_equal(thing_wait_run(&wait), 0);
 	fixture_wait_until(atomic_load(&patient.wait.looks) > looks);
-	thing_give(&thing);
+	thing_add_one_and_wake(&thing);
 	assert_int_equal(sleeper_end(&patient), 1);
 }
 
@@ -756,13 +756,13 @@ static void test_wakeup_of_one_who_is_served_is_not_passed_on(void **state)
 	for (int i = 0; i < 2; i++)
 		sleeper_start(&sleepers[i], &thing, 0, UINT64_MAX);
 	looks = atomic_load(&sleepers[0].wait.looks) + atomic_load(&sleepers[1].wait.looks);
-	thing_give(&thing);
+	thing_add_one_and_wake(&thing);
 	fixture_wait_until(atomic_load(&sleepers[0].done) || atomic_load(&sleepers[1].done));
 	usleep(5000);
 	served = atomic_load(&sleepers[0].done) ? 0 : 1;
 	assert_false(atomic_load(&sleepers[1 - served].done));
 	assert_int_equal(atomic_load(&sleepers[0].wait.looks) + atomic_load(&sleepers[1].wait.looks), looks + 1);
-	thing_give(&thing);
+	thing_add_one_and_wake(&thing);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(sleeper_end(&sleepers[i]), 1);
 }
@@ -773,7 +773,7 @@ static void test_watch_finds_its_way_past_one_who_leaves(void **state)
 	struct sleeper sleepers[3];
 
 	(void)state;
-	fixture_hold();
+	fixture_hold_internal_thread();
 	for (int i = 0; i < 3; i++)
 		sleeper_start(&sleepers[i], &fixture.things[i], fixture.bit, UINT64_MAX);
 	assert_ptr_equal(atomic_load(&fixture.ring_ctx->watcher), atomic_load(&sleepers[0].self));
@@ -824,7 +824,7 @@ static void test_idle_waiter_costs_next_to_nothing(void **state)
 }
 
 /* Packets and the OS end waits in turn, as they do for a proxy whose backend is on this host. */
-static void comes_by_itself(struct thing_wait *self)
+static void end_waits_by_packet_and_os_in_turn(struct thing_wait *self)
 {
 	if (atomic_load(&self->looks) % 4 == 3)
 		atomic_store(&self->thing->count, 1);
@@ -841,7 +841,7 @@ static uint32_t budget_of_turns(bool mixed)
 	wait.wait.mixed = mixed;
 	for (int i = 0; i < 40; i++) {
 		wait.os = i % 2;
-		wait.on_look = i % 2 == 0 ? comes_by_itself : NULL;
+		wait.on_look = i % 2 == 0 ? end_waits_by_packet_and_os_in_turn : NULL;
 		assert_int_equal(thing_wait_run(&wait), 1);
 		atomic_store(&thing.count, 0);
 	}
@@ -883,7 +883,7 @@ static void test_sleeper_does_not_burn_while_somebody_holds_the_ring(void **stat
 	uint64_t cpu;
 
 	(void)state;
-	fixture_hold();
+	fixture_hold_internal_thread();
 	assert_int_equal(pthread_create(&thread, NULL, drive_slowly, NULL), 0);
 	fixture_wait_until(vma_ring_drive_holder_tid(fixture.ring_ctx->ring, VMA_RING_RX) != 0);
 	thing_wait_init(&wait, &thing, fixture.bit, 60 * MSEC);
@@ -905,12 +905,12 @@ static void *hold_ring(void *arg)
 	return arg;
 }
 
-static unsigned look_that_tells;
+static unsigned look_at_which_os_is_ready;
 
 /* Only one look finds it, as only one finds an edge. */
-static void tell_once(struct thing_wait *self)
+static void os_is_ready_at_one_look(struct thing_wait *self)
 {
-	atomic_store(&self->thing->count, atomic_load(&self->looks) + 1 == look_that_tells);
+	atomic_store(&self->thing->count, atomic_load(&self->looks) + 1 == look_at_which_os_is_ready);
 }
 
 static void test_what_is_told_once_is_not_lost_while_others_drive(void **state)
@@ -919,16 +919,16 @@ static void test_what_is_told_once_is_not_lost_while_others_drive(void **state)
 	pthread_t thread;
 
 	(void)state;
-	fixture_hold();
+	fixture_hold_internal_thread();
 	atomic_store(&let_go, false);
 	assert_int_equal(pthread_create(&thread, NULL, hold_ring, NULL), 0);
 	fixture_wait_until(vma_ring_drive_holder_tid(fixture.ring_ctx->ring, VMA_RING_RX) != 0);
-	for (look_that_tells = 2; look_that_tells < 40; look_that_tells++) {
+	for (look_at_which_os_is_ready = 2; look_at_which_os_is_ready < 40; look_at_which_os_is_ready++) {
 		thing_wait_init(&wait, &thing, fixture.bit, 5000 * MSEC);
 		wait.wait.spin_loops = -1;
-		wait.on_look = tell_once;
+		wait.on_look = os_is_ready_at_one_look;
 		assert_int_equal(thing_wait_run(&wait), 1);
-		assert_int_equal(atomic_load(&wait.looks), look_that_tells);
+		assert_int_equal(atomic_load(&wait.looks), look_at_which_os_is_ready);
 	}
 	atomic_store(&let_go, true);
 	assert_int_equal(pthread_join(thread, NULL), 0);
@@ -972,7 +972,7 @@ static void test_sleeper_without_descriptor_looks_by_itself(void **state)
 	const struct rlimit limit = sleeper_start_without_descriptors(&sleeper);
 
 	(void)state;
-	thing_give(&thing);
+	thing_add_one_and_wake(&thing);
 	assert_int_equal(sleeper_end(&sleeper), 1);
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
@@ -986,7 +986,7 @@ static void test_sleeper_that_was_without_descriptor_gets_one(void **state)
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
 	fixture_wait_until(has_wake_fd(&sleeper));
 	fixture_wait_until(is_asleep(&sleeper));
-	thing_give(&thing);
+	thing_add_one_and_wake(&thing);
 	assert_int_equal(sleeper_end(&sleeper), 1);
 }
 
@@ -996,7 +996,7 @@ static void *give_once_asleep(void *arg)
 
 	for (int ms = 0; ms < 10000 && atomic_load(&whom->state) != VMA_THREAD_ASLEEP; ms++)
 		usleep(1000);
-	thing_give(&thing);
+	thing_add_one_and_wake(&thing);
 	return NULL;
 }
 

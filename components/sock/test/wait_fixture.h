@@ -3,8 +3,8 @@
  *
  *   peer ring ── fixture_send(i) ──> ring_ctx ── sink ──> things[i].count, wake
  *
- * While fixture_hold() holds the internal thread nobody but the test's own threads drives the ring context: what they
- * do not wake for stays where it is.
+ * While fixture_hold_internal_thread() holds the internal thread nobody but the test's own threads drives the ring
+ * context: what they do not wake for stays where it is.
  */
 #ifndef VMA_SOCK_TEST_WAIT_FIXTURE_H
 #define VMA_SOCK_TEST_WAIT_FIXTURE_H
@@ -117,7 +117,7 @@ static inline int thing_wait_run(struct thing_wait *self)
 	return rc;
 }
 
-static inline bool thing_take(struct thing *thing)
+static inline bool thing_try_take_one(struct thing *thing)
 {
 	unsigned count = atomic_load(&thing->count);
 
@@ -127,7 +127,7 @@ static inline bool thing_take(struct thing *thing)
 	return false;
 }
 
-static inline void thing_give(struct thing *thing)
+static inline void thing_add_one_and_wake(struct thing *thing)
 {
 	struct vma_thread *thread = vma_enter();
 
@@ -251,14 +251,14 @@ static inline void fixture_send(uint16_t thing)
 
 /* ---- the internal thread ---- */
 
-static inline void fixture_hold(void)
+static inline void fixture_hold_internal_thread(void)
 {
 	atomic_store(&fixture.hold, true);
 	vma_engine_post(&fixture.task);
 	fixture_wait_until(atomic_load(&fixture.held));
 }
 
-static inline void fixture_release(void)
+static inline void fixture_release_internal_thread(void)
 {
 	atomic_store(&fixture.hold, false);
 	fixture_wait_until(!atomic_load(&fixture.held));

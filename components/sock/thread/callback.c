@@ -11,7 +11,7 @@
 /* Producers push here, without a lock; who takes takes all, so a pointer that comes back does no harm. */
 static struct vma_callback_source *_Atomic posted;
 /* Runners' own, in the order of posting. */
-static pthread_mutex_t taken_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t callbacks_taken_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct vma_callback_source *sources_to_call;
 static _Atomic bool ended;
 /* In place of a source while a thread looks for one. */
@@ -88,7 +88,7 @@ static struct vma_callback_source *callback_source_take(void)
 {
 	struct vma_callback_source *source;
 
-	pthread_mutex_lock(&taken_lock);
+	pthread_mutex_lock(&callbacks_taken_lock);
 	if (sources_to_call == NULL)
 		sources_to_call = callback_sources_reversed(atomic_exchange(&posted, NULL));
 	source = sources_to_call;
@@ -96,7 +96,7 @@ static struct vma_callback_source *callback_source_take(void)
 		sources_to_call = source->next;
 	if (source != NULL && sources_to_call != NULL)
 		callbacks_wake_all_threads(sources_to_call->file); /* the callback of this one may take long */
-	pthread_mutex_unlock(&taken_lock);
+	pthread_mutex_unlock(&callbacks_taken_lock);
 	return source;
 }
 
@@ -171,9 +171,9 @@ static bool callback_sources_are_posted(void)
 	bool wait;
 
 	vma_enter();
-	pthread_mutex_lock(&taken_lock);
+	pthread_mutex_lock(&callbacks_taken_lock);
 	wait = sources_to_call != NULL || atomic_load(&posted) != NULL;
-	pthread_mutex_unlock(&taken_lock);
+	pthread_mutex_unlock(&callbacks_taken_lock);
 	vma_leave(vma_thread_cache);
 	return wait;
 }
@@ -231,7 +231,7 @@ void vma_callbacks_end(void)
 /* What was posted is the parent's; files take their references back by themselves. */
 __attribute__((cold)) void vma_callbacks_forked_child(void)
 {
-	pthread_mutex_init(&taken_lock, NULL);
+	pthread_mutex_init(&callbacks_taken_lock, NULL);
 	atomic_store(&posted, NULL);
 	sources_to_call = NULL;
 }

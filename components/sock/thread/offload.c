@@ -12,7 +12,7 @@
 
 #include "thread.h"
 
-enum { SAID_MAX = 1024 };
+enum { OFFLOAD_SETTINGS_MAX = 1024 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct said {
@@ -20,7 +20,7 @@ static struct said {
 	pid_t tid; /* 0: its own first socket tells */
 	bool offload;
 } * said;
-static unsigned n_thread_offload_wishes;
+static unsigned thread_offload_settings_n;
 static _Atomic bool any;
 
 /* 0: the thread has not called in yet. */
@@ -40,17 +40,17 @@ static pid_t tid_of_pthread(pthread_t thread)
 }
 
 /* With the lock. Its place, or a new one, or that of a thread that has ended. */
-static struct said *thread_offload_wish_slot(pthread_t thread)
+static struct said *thread_offload_setting_slot(pthread_t thread)
 {
 	const pid_t process = (pid_t)syscall(SYS_getpid);
 
-	for (unsigned i = 0; i < n_thread_offload_wishes; i++)
+	for (unsigned i = 0; i < thread_offload_settings_n; i++)
 		if (pthread_equal(said[i].thread, thread))
 			return &said[i];
-	for (unsigned i = 0; i < n_thread_offload_wishes; i++)
+	for (unsigned i = 0; i < thread_offload_settings_n; i++)
 		if (said[i].tid != 0 && syscall(SYS_tgkill, process, said[i].tid, 0) != 0 && errno == ESRCH)
 			return &said[i];
-	return n_thread_offload_wishes < SAID_MAX ? &said[n_thread_offload_wishes++] : NULL;
+	return thread_offload_settings_n < OFFLOAD_SETTINGS_MAX ? &said[thread_offload_settings_n++] : NULL;
 }
 
 int vma_thread_set_offload(pthread_t thread, bool offload)
@@ -63,12 +63,12 @@ int vma_thread_set_offload(pthread_t thread, bool offload)
 		return rc;
 	pthread_mutex_lock(&lock);
 	if (said == NULL)
-		said = vma_alloc(SAID_MAX * sizeof(*said));
+		said = vma_alloc(OFFLOAD_SETTINGS_MAX * sizeof(*said));
 	if (said != NULL)
-		place = thread_offload_wish_slot(thread);
+		place = thread_offload_setting_slot(thread);
 	if (place != NULL)
 		*place = (struct said){.thread = thread, .tid = tid, .offload = offload};
-	atomic_store(&any, n_thread_offload_wishes != 0);
+	atomic_store(&any, thread_offload_settings_n != 0);
 	pthread_mutex_unlock(&lock);
 	return place != NULL ? 0 : -ENOMEM;
 }
@@ -82,7 +82,7 @@ bool vma_thread_offloads(bool otherwise)
 		return otherwise;
 	tid = (pid_t)syscall(SYS_gettid);
 	pthread_mutex_lock(&lock);
-	for (unsigned i = 0; i < n_thread_offload_wishes; i++) {
+	for (unsigned i = 0; i < thread_offload_settings_n; i++) {
 		if (!pthread_equal(said[i].thread, pthread_self()))
 			continue;
 		if (said[i].tid == 0)
@@ -98,6 +98,6 @@ bool vma_thread_offloads(bool otherwise)
 __attribute__((cold)) void thread_offload_forked_child(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	for (unsigned i = 0; i < n_thread_offload_wishes; i++)
+	for (unsigned i = 0; i < thread_offload_settings_n; i++)
 		said[i].tid = pthread_equal(said[i].thread, pthread_self()) ? (pid_t)syscall(SYS_gettid) : -1;
 }

@@ -32,24 +32,24 @@
 #define CHECK_INTERVAL_NSEC 10000000 /* between two looks for handlers that were installed unseen */
 #define KERNEL_MASK_BYTES 8          /* what the kernel has of a sigset_t */
 
-typedef void (*any_handler)(int sig, siginfo_t *info, void *context);
-#define DEFAULT ((any_handler)(void *)SIG_DFL)
-#define IGNORE ((any_handler)(void *)SIG_IGN)
+typedef void (*signal_handler_fn)(int sig, siginfo_t *info, void *context);
+#define DEFAULT ((signal_handler_fn)(void *)SIG_DFL)
+#define IGNORE ((signal_handler_fn)(void *)SIG_IGN)
 
 /* What the application has installed. Read by the wrapper without a lock: handler and flags need not be of one moment,
  * since every handler may be called with three arguments. */
 static struct {
-	_Atomic(any_handler) handler;
+	_Atomic(signal_handler_fn) handler;
 	_Atomic int flags;
 	sigset_t mask; /* under the lock */
 	bool wrapped;  /* under the lock */
 } signals[SIGNALS] __attribute__((section(".bss.far")));
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool started;
-bool signals_are_unseen;
+bool signals_are_not_intercepted;
 static bool log_fault_signals, log_interrupt_signals; /* constant after the start */
 
-static bool sigaction_is_dfl_or_ign(any_handler handler)
+static bool sigaction_is_dfl_or_ign(signal_handler_fn handler)
 {
 	return handler == DEFAULT || handler == IGNORE;
 }
@@ -181,7 +181,7 @@ static void signal_take_default_action(int sig, siginfo_t *info)
  * SA_RESETHAND, which is not given to the kernel: a signal put back would meet the default action. False: another
  * thread's signal was the one, and this one is for the default action.
  */
-static bool reset_one_shot(int sig, any_handler handler)
+static bool reset_one_shot(int sig, signal_handler_fn handler)
 {
 	struct sigaction action = {.sa_handler = SIG_DFL, .sa_flags = atomic_load(&signals[sig].flags)};
 
@@ -201,7 +201,7 @@ static void report_early_signal(siginfo_t *info)
 
 static void call_app_handler(int sig, siginfo_t *info, void *context)
 {
-	any_handler handler = atomic_load(&signals[sig].handler);
+	signal_handler_fn handler = atomic_load(&signals[sig].handler);
 	int flags = atomic_load(&signals[sig].flags);
 
 	if (handler == IGNORE && !is_raised_by_instruction(sig, info))
@@ -434,7 +434,7 @@ void vma_signals_start(void)
 
 	pthread_mutex_lock(&lock);
 	if (!atomic_load(&started)) {
-		signals_are_unseen = dlsym(RTLD_DEFAULT, "sigaction") == (void *)vma_os.sigaction;
+		signals_are_not_intercepted = dlsym(RTLD_DEFAULT, "sigaction") == (void *)vma_os.sigaction;
 		vma_tsc_of_nsec(1); /* measured now, not in somebody's first wait */
 		for (int sig = 1; sig < SIGNALS; sig++)
 			if (vma_os.sigaction(sig, NULL, &action) == 0 &&

@@ -39,7 +39,7 @@ static ck_epoch_t epoch;
  */
 static ck_epoch_record_t retired_record;
 static pthread_mutex_t retired_lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic unsigned retired_left; /* by the last poll, which found somebody inside */
+static _Atomic unsigned retired_left_by_last_poll; /* by the last poll, which found somebody inside */
 bool vma_epoch_sections_need_no_fence;
 
 /* False: the kernel has none, or is not to be asked; ThreadSanitizer does not know it. */
@@ -208,7 +208,7 @@ static void reset_retired(void)
 	if (empty)
 		return;
 	retired_record.n_pending = 0;
-	atomic_store_explicit(&retired_left, 0, memory_order_relaxed);
+	atomic_store_explicit(&retired_left_by_last_poll, 0, memory_order_relaxed);
 	for (unsigned i = 0; i < CK_EPOCH_LENGTH; i++)
 		ck_stack_init(&retired_record.pending[i]);
 }
@@ -286,16 +286,16 @@ static bool retire_poll_epoch(void)
 
 /*
  * The barrier costs a system call. A caller that opens or closes sockets one after the other pays for it once for
- * RETIRED_FEW that were retired since the last poll: the internal thread ends the rest at its next turn. The look is
- * without the lock; what it misses is counted by the next one.
+ * RETIRED_POLL_MIN that were retired since the last poll: the internal thread ends the rest at its next turn. The look
+ * is without the lock; what it misses is counted by the next one.
  */
-enum { RETIRED_FEW = 32 };
+enum { RETIRED_POLL_MIN = 32 };
 
 void vma_retire_poll_many(void)
 {
-	const unsigned left = atomic_load_explicit(&retired_left, memory_order_relaxed);
+	const unsigned left = atomic_load_explicit(&retired_left_by_last_poll, memory_order_relaxed);
 
-	if (ck_pr_load_uint(&retired_record.n_pending) >= left + RETIRED_FEW)
+	if (ck_pr_load_uint(&retired_record.n_pending) >= left + RETIRED_POLL_MIN)
 		vma_retire_poll();
 }
 
@@ -310,7 +310,7 @@ void vma_retire_poll(void)
 	pthread_mutex_lock(&retired_lock);
 	if (retired_record.n_pending != 0 && retire_poll_epoch())
 		ck_epoch_poll_deferred(&retired_record, &due);
-	atomic_store_explicit(&retired_left, retired_record.n_pending, memory_order_relaxed);
+	atomic_store_explicit(&retired_left_by_last_poll, retired_record.n_pending, memory_order_relaxed);
 	pthread_mutex_unlock(&retired_lock);
 	__tsan_acquire(&vma_tsan_inside);
 	for (entry = CK_STACK_FIRST(&due); entry != NULL; entry = next) {

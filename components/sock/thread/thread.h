@@ -19,7 +19,7 @@ void vma_wait_clean_up_abandoned(struct vma_thread *self);
  * Handlers that are installed where nobody sees it (the program has opened the library by name, and calls the C
  * library's sigaction) are wrapped when a wait of the program notices them. Inside.
  */
-extern bool signals_are_unseen;
+extern bool signals_are_not_intercepted;
 /* backtrace.c: what vma_signals_tell says. The first takes memory; the others run in handlers. */
 void backtrace_init(void);
 void backtrace_tell(int sig, const siginfo_t *info);

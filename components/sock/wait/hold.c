@@ -54,7 +54,7 @@ static int ring_unarm_and_count(struct vma_ring_ctx *ring_ctx)
 }
 
 /* The ring tells of the next packet. Returns how many wait there; -EBUSY: now it is another thread's. */
-static int ring_rest_for_next(struct vma_ring_ctx *ring_ctx)
+static int ring_arm_for_next_packet(struct vma_ring_ctx *ring_ctx)
 {
 	struct vma_ring *ring = ring_ctx->ring;
 	int waiting = -EBUSY;
@@ -82,7 +82,7 @@ static uint64_t moderation_hold_until_ns(const struct vma_ring_hold *hold)
 }
 
 /* Of a hold that ends with its count, too, and goes on for longer than it takes to look. */
-static enum hold_sleep sleep_and_count(struct vma_ring_ctx *ring_ctx, uint64_t now, uint64_t *until_ns)
+static enum moderation_sleep sleep_and_count(struct vma_ring_ctx *ring_ctx, uint64_t now, uint64_t *until_ns)
 {
 	struct vma_ring_hold *hold = &ring_ctx->hold;
 	bool looks = now >= hold->look_ns;
@@ -90,29 +90,29 @@ static enum hold_sleep sleep_and_count(struct vma_ring_ctx *ring_ctx, uint64_t n
 
 	if (looks) {
 		hold->look_ns = now + LOOK_NSEC;
-		waiting = ring_rest_for_next(ring_ctx);
+		waiting = ring_arm_for_next_packet(ring_ctx);
 		looks = waiting > 0;
 	}
 	if (!looks)
 		waiting = ring_unarm_and_count(ring_ctx);
 	if (waiting >= (int)hold->count || waiting == 0) { /* 0: another thread has taken them */
 		moderation_hold_set(hold, 0, 0);
-		return HOLD_OVER;
+		return MODERATION_SLEEP_NOT_AT_ALL;
 	}
 	*until_ns = moderation_hold_until_ns(hold);
 	if (!looks && hold->look_ns < *until_ns)
 		*until_ns = hold->look_ns;
-	return looks ? HOLD_COUNT : HOLD_TIMER;
+	return looks ? MODERATION_SLEEP_BY_COUNT : MODERATION_SLEEP_BY_TIMER;
 }
 
-enum hold_sleep hold_before_sleep(struct vma_ring_ctx *ring_ctx, uint64_t *until_ns)
+enum moderation_sleep moderation_hold_before_sleep(struct vma_ring_ctx *ring_ctx, uint64_t *until_ns)
 {
 	const struct vma_cq_hold_back how = vma_cq_hold_back(vma_ring_cq(ring_ctx->ring));
 	struct vma_ring_hold *hold = &ring_ctx->hold;
 	uint64_t now;
 
 	if (how.period_ns == 0 && how.spacing_ns == 0)
-		return HOLD_NOT;
+		return MODERATION_SLEEP_ARMED;
 	now = vma_now_ns();
 	if (moderation_hold_until_ns(hold) <= now)
 		moderation_hold_set(
@@ -121,22 +121,23 @@ enum hold_sleep hold_before_sleep(struct vma_ring_ctx *ring_ctx, uint64_t *until
 		        0);
 	*until_ns = moderation_hold_until_ns(hold);
 	if (*until_ns == 0)
-		return HOLD_NOT;
+		return MODERATION_SLEEP_ARMED;
 	if (hold->count != 0 && *until_ns - now > LOOK_NSEC)
 		return sleep_and_count(ring_ctx, now, until_ns);
 	ring_unarm_and_count(ring_ctx);
-	return HOLD_TIMER;
+	return MODERATION_SLEEP_BY_TIMER;
 }
 
 /* A wake-up that was late by less than the distance counts as one that was not. */
-static void wakeup_was_due(struct vma_ring_hold *hold, uint64_t now, uint64_t spacing_ns)
+static void moderation_note_due_wakeup(struct vma_ring_hold *hold, uint64_t now, uint64_t spacing_ns)
 {
 	const uint64_t due = hold->due_ns + spacing_ns;
 
 	hold->due_ns = now >= due && now - due < spacing_ns ? due : now;
 }
 
-static bool hold_first_packet(struct vma_ring_ctx *ring_ctx, const struct vma_cq_hold_back *how, uint64_t now)
+static bool moderation_hold_at_first_packet(struct vma_ring_ctx *ring_ctx, const struct vma_cq_hold_back *how,
+                                            uint64_t now)
 {
 	const int waiting = ring_unarm_and_count(ring_ctx);
 
@@ -147,7 +148,7 @@ static bool hold_first_packet(struct vma_ring_ctx *ring_ctx, const struct vma_cq
 	return true;
 }
 
-bool hold_after_sleep(struct vma_ring_ctx *ring_ctx, bool rung)
+bool moderation_hold_after_sleep(struct vma_ring_ctx *ring_ctx, bool rung)
 {
 	struct vma_ring_hold *hold = &ring_ctx->hold;
 	const uint64_t until = moderation_hold_until_ns(hold);
@@ -163,11 +164,11 @@ bool hold_after_sleep(struct vma_ring_ctx *ring_ctx, bool rung)
 	if (rung || over) {
 		vma_cq_count_wakeup(vma_ring_cq(ring_ctx->ring));
 		if (how.spacing_ns != 0)
-			wakeup_was_due(hold, now, how.spacing_ns);
+			moderation_note_due_wakeup(hold, now, how.spacing_ns);
 	}
 	if (over)
 		moderation_hold_set(hold, 0, 0);
 	else if (until == 0 && how.period_ns != 0)
-		return hold_first_packet(ring_ctx, &how, now);
+		return moderation_hold_at_first_packet(ring_ctx, &how, now);
 	return until != 0 && !over;
 }

@@ -12,14 +12,14 @@
 #include <vma/sock_engine.h>
 
 /* How the watcher is to sleep on its ring. */
-enum hold_sleep {
-	HOLD_NOT,   /* armed, on its descriptor: the next packet wakes it */
-	HOLD_TIMER, /* not on the descriptor; no longer than until *until_ns */
-	HOLD_COUNT, /* on the descriptor, which the next packet makes readable; no longer than until *until_ns */
-	HOLD_OVER,  /* not at all: enough packets are there */
+enum moderation_sleep {
+	MODERATION_SLEEP_ARMED,    /* armed, on its descriptor: the next packet wakes it */
+	MODERATION_SLEEP_BY_TIMER, /* not on the descriptor; no longer than until *until_ns */
+	MODERATION_SLEEP_BY_COUNT, /* on the descriptor, which the next packet makes readable; no longer than until *until_ns */
+	MODERATION_SLEEP_NOT_AT_ALL, /* not at all: enough packets are there */
 };
-enum hold_sleep hold_before_sleep(struct vma_ring_ctx *ring_ctx, uint64_t *until_ns);
+enum moderation_sleep moderation_hold_before_sleep(struct vma_ring_ctx *ring_ctx, uint64_t *until_ns);
 /* The watcher has slept; rung: the ring's descriptor was readable. True: its packets still are to wait. */
-bool hold_after_sleep(struct vma_ring_ctx *ring_ctx, bool rung);
+bool moderation_hold_after_sleep(struct vma_ring_ctx *ring_ctx, bool rung);
 
 #endif

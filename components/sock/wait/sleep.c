@@ -45,7 +45,7 @@
  */
 static _Atomic uint32_t sleepers[64];
 /* And how many of them for a listener there. */
-static _Atomic uint32_t acceptors[64];
+static _Atomic uint32_t accept_sleepers_n[64];
 
 bool has_sleepers(unsigned bit)
 {
@@ -77,7 +77,7 @@ void pass_watch_to_next(unsigned bit, const struct vma_thread *self)
  */
 static void publish_accept_sleepers(unsigned bit)
 {
-	const uint32_t sleeps = atomic_load(&acceptors[bit]) != 0;
+	const uint32_t sleeps = atomic_load(&accept_sleepers_n[bit]) != 0;
 
 	for (struct vma_ring_ctx *ring_ctx = first_ring_ctx(bit); ring_ctx != NULL; ring_ctx = next_ring_ctx(ring_ctx))
 		if (ring_ctx->member != NULL)
@@ -90,7 +90,7 @@ static void begin_accept_wait(struct vma_thread *self, uint64_t rings)
 	for (; rings != 0; rings &= rings - 1) {
 		const unsigned bit = (unsigned)__builtin_ctzll(rings);
 
-		atomic_fetch_add(&acceptors[bit], 1);
+		atomic_fetch_add(&accept_sleepers_n[bit], 1);
 		publish_accept_sleepers(bit);
 	}
 }
@@ -105,7 +105,7 @@ static void end_accept_wait(struct vma_thread *self)
 	for (; rings != 0; rings &= rings - 1) {
 		const unsigned bit = (unsigned)__builtin_ctzll(rings);
 
-		atomic_fetch_sub(&acceptors[bit], 1);
+		atomic_fetch_sub(&accept_sleepers_n[bit], 1);
 		publish_accept_sleepers(bit);
 	}
 }
@@ -191,7 +191,7 @@ void vma_wait_forked_child(void)
 {
 	for (unsigned bit = 0; bit < 64; bit++) {
 		atomic_store(&sleepers[bit], 0);
-		atomic_store(&acceptors[bit], 0);
+		atomic_store(&accept_sleepers_n[bit], 0);
 	}
 	busy_poller_forked_child();
 	spin_forked_child();
@@ -244,7 +244,7 @@ static int sleep_arm_ring(const struct pollset *pollset, struct vma_ring_ctx *ri
 }
 
 /* Whether packets may wake this thread. False: look again, or this is a device that has gone, and nothing comes. */
-static inline bool sleep_arm_or_look(struct pollset *pollset, struct vma_ring_ctx *ring_ctx)
+static inline bool sleep_arm_ring_or_look_again(struct pollset *pollset, struct vma_ring_ctx *ring_ctx)
 {
 	const int rc = sleep_arm_ring(pollset, ring_ctx);
 
@@ -260,14 +260,14 @@ static inline bool sleep_arm_or_look(struct pollset *pollset, struct vma_ring_ct
 static bool sleep_arm_or_hold(struct pollset *pollset, struct vma_ring_ctx *ring_ctx)
 {
 	uint64_t until_ns = UINT64_MAX;
-	const enum hold_sleep how = hold_before_sleep(ring_ctx, &until_ns);
+	const enum moderation_sleep how = moderation_hold_before_sleep(ring_ctx, &until_ns);
 
-	if (how == HOLD_NOT)
-		return sleep_arm_or_look(pollset, ring_ctx);
-	pollset->poll_again |= how == HOLD_OVER;
+	if (how == MODERATION_SLEEP_ARMED)
+		return sleep_arm_ring_or_look_again(pollset, ring_ctx);
+	pollset->poll_again |= how == MODERATION_SLEEP_NOT_AT_ALL;
 	if (until_ns < pollset->held_until_ns)
 		pollset->held_until_ns = until_ns;
-	return how == HOLD_COUNT;
+	return how == MODERATION_SLEEP_BY_COUNT;
 }
 
 /* Claims the watch of a ring context, if it is to be had, and arms it. */
@@ -277,10 +277,10 @@ static void sleep_watch_ring(struct pollset *pollset, struct vma_ring_ctx *ring_
 
 	if (!atomic_compare_exchange_strong(&ring_ctx->watcher, &watcher, self) && watcher != self)
 		return;
-	tcp_housekeeping_due(ring_ctx);
+	tcp_housekeeping_on_earlier_timer(ring_ctx);
 	if (!(atomic_load_explicit(&ring_ctx->hold.is_asked_for, memory_order_relaxed)
 	              ? sleep_arm_or_hold(pollset, ring_ctx)
-	              : sleep_arm_or_look(pollset, ring_ctx)))
+	              : sleep_arm_ring_or_look_again(pollset, ring_ctx)))
 		return;
 	pollset->bit_of[pollset->n - pollset->wait->nfds - 1] = ring_ctx->id % 64;
 	pollset->fds[pollset->n++] = (struct pollfd){.fd = vma_ring_fd(ring_ctx->ring), .events = POLLIN};
@@ -425,7 +425,8 @@ static bool sleep_rings_held(const struct pollset *pollset)
 			if (atomic_load_explicit(&ring_ctx->watcher, memory_order_relaxed) != self)
 				continue;
 			watches = true;
-			held &= hold_after_sleep(ring_ctx, (pollset->rung & vma_ring_ctx_bit(ring_ctx)) != 0);
+			held &= moderation_hold_after_sleep(ring_ctx,
+			                                    (pollset->rung & vma_ring_ctx_bit(ring_ctx)) != 0);
 		}
 	}
 	return watches && held;
@@ -473,7 +474,7 @@ static int sleep_once(struct pollset *pollset)
  * AWAKE for a moment then, in which a wake-up leaves no trace but the empty place in the queue. So it stands there once
  * more, and reads once more.
  */
-static uint64_t wait_settle(struct vma_wait *wait)
+static uint64_t wait_enter_queues_and_count(struct vma_wait *wait)
 {
 	struct vma_thread *self = wait->self;
 	uint64_t rings = wait->ops->rings(wait), counted, accept_rings;
@@ -516,7 +517,7 @@ int wait_sleep_until_woken(struct vma_wait *wait, uint32_t signals)
 	while (rc == 0) {
 		thread_ensure_wake_fd(
 		        self); /* each time: what could not be had for the last sleep may be there for this one */
-		rings = wait_settle(wait);
+		rings = wait_enter_queues_and_count(wait);
 		rc = sleep_once(&pollset);
 		if (rc == 0 && rings != 0 && (!pollset.held || wait_is_over(wait)))
 			vma_ring_ctxs_progress(rings);

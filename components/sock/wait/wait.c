@@ -93,7 +93,7 @@ static void wait_leave_and_reenter(struct vma_wait *wait, bool yield)
 	pthread_testcancel();
 	pthread_cleanup_pop(0);
 	vma_enter();
-	if (__builtin_expect(signals_are_unseen, 0))
+	if (__builtin_expect(signals_are_not_intercepted, 0))
 		signals_scan();
 }
 
@@ -123,7 +123,7 @@ static int wait_spin(struct vma_wait *wait, uint32_t signals)
 	return rc;
 }
 
-static int wait_now(struct vma_wait *wait, uint32_t signals)
+static int wait_spin_then_sleep(struct vma_wait *wait, uint32_t signals)
 {
 	const bool for_ever = wait->spin_loops < 0 && wait->spin_nsec < 0;
 	uint64_t begun;
@@ -152,7 +152,7 @@ static int wait_now(struct vma_wait *wait, uint32_t signals)
 int vma_wait(struct vma_wait *wait)
 {
 	const uint32_t signals = wait->self->signals, interrupts = wait->self->interrupts;
-	const int rc = wait_now(wait, signals);
+	const int rc = wait_spin_then_sleep(wait, signals);
 
 	wait->handled = wait->self->signals != signals;
 	wait->restart = wait->handled && wait->self->interrupts == interrupts;

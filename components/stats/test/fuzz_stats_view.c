@@ -13,8 +13,8 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct vma_stats *stats;
-static struct stats_segment pristine;
-static struct stats_locator pristine_locator, locator;
+static struct stats_segment segment_before_patches;
+static struct stats_locator locator_before_patches, locator;
 
 static void remove_file(void)
 {
@@ -34,32 +34,33 @@ static void stats_view_set_up(void)
 	atexit(remove_file);
 	for (int type = VMA_STATS_TYPE_FREE + 1; type < VMA_STATS_TYPE_COUNT; type++)
 		vma_stats_block_alloc(stats, (enum vma_stats_type)type, vma_stats_type_name((enum vma_stats_type)type));
-	memcpy(&pristine, stats->segment, sizeof(pristine));
-	stats_view_check(pread(stats->file.held.fd, &pristine_locator, sizeof(pristine_locator), 0) ==
-	                 sizeof(pristine_locator));
-	locator = pristine_locator;
+	memcpy(&segment_before_patches, stats->segment, sizeof(segment_before_patches));
+	stats_view_check(pread(stats->file.held.fd, &locator_before_patches, sizeof(locator_before_patches), 0) ==
+	                 sizeof(locator_before_patches));
+	locator = locator_before_patches;
 }
 
 /* The same places get the input's bytes, or what was there before. */
-static void patch(const uint8_t *data, size_t size, bool restores)
+static void patch_segment_bytes(const uint8_t *data, size_t size, bool restores)
 {
 	while (size >= 4) {
-		size_t place = (data[0] | data[1] << 8 | data[2] << 16) % (sizeof(pristine) + sizeof(locator));
-		const bool in_file = place >= sizeof(pristine);
+		size_t place =
+		        (data[0] | data[1] << 8 | data[2] << 16) % (sizeof(segment_before_patches) + sizeof(locator));
+		const bool in_file = place >= sizeof(segment_before_patches);
 		size_t len = data[3], room;
 
 		data += 4;
 		size -= 4;
-		place -= in_file ? sizeof(pristine) : 0;
-		room = (in_file ? sizeof(locator) : sizeof(pristine)) - place;
+		place -= in_file ? sizeof(segment_before_patches) : 0;
+		room = (in_file ? sizeof(locator) : sizeof(segment_before_patches)) - place;
 		len = len < size ? len : size;
 		len = len < room ? len : room;
 		if (in_file)
-			memcpy((char *)&locator + place, restores ? (const uint8_t *)&pristine_locator + place : data,
-			       len);
+			memcpy((char *)&locator + place,
+			       restores ? (const uint8_t *)&locator_before_patches + place : data, len);
 		else
-			memcpy((char *)stats->segment + place, restores ? (const uint8_t *)&pristine + place : data,
-			       len);
+			memcpy((char *)stats->segment + place,
+			       restores ? (const uint8_t *)&segment_before_patches + place : data, len);
 		data += len;
 		size -= len;
 	}
@@ -102,12 +103,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 	if (stats == NULL)
 		stats_view_set_up();
-	patch(data, size, false);
+	patch_segment_bytes(data, size, false);
 	if (vma_stats_view_open(stats->file.path, &view) == 0) {
 		stats_view_read_all(view);
 		stats_view_read_twice(view);
 		vma_stats_view_close(view);
 	}
-	patch(data, size, true);
+	patch_segment_bytes(data, size, true);
 	return 0;
 }

@@ -136,7 +136,7 @@ static void test_a_slow_reader_loses_counted_records(void **state)
 	assert_true(got > 100);
 }
 
-static uint64_t read_rest(struct vma_capture_reader *reader, struct vma_capture_info *got, uint8_t *data)
+static uint64_t read_remaining_records(struct vma_capture_reader *reader, struct vma_capture_info *got, uint8_t *data)
 {
 	uint64_t records = 0;
 
@@ -170,7 +170,7 @@ static void test_a_writer_without_a_core_loses_its_record_and_holds_nobody_up(vo
 	assert_int_equal(vma_capture_next(reader, 1, &got, data), 1);
 	for (uint32_t i = 0; i < VMA_CAPTURE_SLOTS; i++) /* one of them has that slot, and gives up */
 		vma_capture_put(capture, &info, NULL, 0);
-	assert_int_equal(read_rest(reader, &got, data), VMA_CAPTURE_SLOTS - 1);
+	assert_int_equal(read_remaining_records(reader, &got, data), VMA_CAPTURE_SLOTS - 1);
 	assert_int_equal(vma_capture_lost(reader), 2);
 	vma_capture_close(reader);
 }
@@ -234,7 +234,7 @@ static void test_lost_records_of_several_slots_are_counted_as_records(void **sta
 	assert_int_equal(atomic_load(&capture->head), records * 5);
 	assert_int_equal(vma_capture_next(reader, 0, &got, data), 1);
 	assert_int_equal(got.id, records - VMA_CAPTURE_SLOTS / 5);
-	n = 1 + read_rest(reader, &got, data);
+	n = 1 + read_remaining_records(reader, &got, data);
 	assert_int_equal(got.id, records - 1);
 	assert_int_equal(n, VMA_CAPTURE_SLOTS / 5);
 	assert_int_equal(vma_capture_lost(reader), records - n);

@@ -49,7 +49,7 @@ static double stress_end(void)
 }
 
 /* A busy machine gets ten seconds more before having seen nothing counts as a failure. */
-static bool go_on(double end, bool enough)
+static bool stress_goes_on(double end, bool enough)
 {
 	return stats_now() < end || (!enough && stats_now() < end + 10);
 }
@@ -75,7 +75,7 @@ struct reading {
 	uint64_t polls, packets;
 };
 
-static bool halves_agree(uint64_t value)
+static bool counter_is_not_torn(uint64_t value)
 {
 	return value >> 32 == (value & 0xffffffff);
 }
@@ -93,7 +93,7 @@ static bool read_counted(struct vma_stats_view *view, struct reading *now)
 	cq = block;
 	now->polls = vma_stats_read(&cq->polls);
 	now->packets = vma_stats_read(&cq->packets);
-	return halves_agree(now->polls) && halves_agree(now->packets);
+	return counter_is_not_torn(now->polls) && counter_is_not_torn(now->packets);
 }
 
 static void test_reader_sees_whole_values_that_only_grow(void **state)
@@ -110,7 +110,7 @@ static void test_reader_sees_whole_values_that_only_grow(void **state)
 	(void)state;
 	assert_int_equal(vma_stats_view_open(path, &view), 0);
 	assert_int_equal(pthread_create(&writer, NULL, count_up, cq), 0);
-	for (; go_on(end, changes > 10); last = seen) {
+	for (; stress_goes_on(end, changes > 10); last = seen) {
 		whole &= read_counted(view, &seen);
 		grows &= seen.polls >= last.polls && seen.packets >= last.packets;
 		changes += seen.polls != last.polls;
@@ -142,7 +142,7 @@ static void set_all(struct vma_stats_nic *nic, uint64_t value)
 		vma_stats_set((_Atomic uint64_t *)((char *)nic + fields[i].offset), value);
 }
 
-static bool all_are(const struct vma_stats_nic *nic, uint64_t value, bool or_zero)
+static bool nic_counters_are_all(const struct vma_stats_nic *nic, uint64_t value, bool or_zero)
 {
 	size_t count;
 	const struct vma_stats_field *fields = vma_stats_fields(VMA_STATS_TYPE_NIC, &count);
@@ -168,13 +168,13 @@ static void *take_and_drop(void *arg)
 		snprintf(name, sizeof(name), "%llu", (unsigned long long)tag);
 		for (int i = 0; i < 8; i++) {
 			held[i] = vma_stats_block_alloc(stats, VMA_STATS_TYPE_NIC, name);
-			taker->clean &= all_are(held[i], 0, false);
+			taker->clean &= nic_counters_are_all(held[i], 0, false);
 			set_all(held[i], tag);
 		}
 		if (taker->rounds % 16 == 15)
 			sched_yield(); /* with blocks in hand, for the reader to find on a machine with one core too */
 		for (int i = 0; i < 8; i++) {
-			taker->clean &= all_are(held[i], tag, false); /* nobody else has it */
+			taker->clean &= nic_counters_are_all(held[i], tag, false); /* nobody else has it */
 			vma_stats_block_free(stats, held[i]);
 		}
 	}
@@ -191,7 +191,7 @@ static size_t look_at_all(struct vma_stats_view *view, bool *clean)
 
 	for (; vma_stats_view_next(view, &cursor, &type, &name, &block); seen++) {
 		*clean &= type == VMA_STATS_TYPE_NIC;
-		*clean &= all_are(block, strtoull(name, NULL, 10), true);
+		*clean &= nic_counters_are_all(block, strtoull(name, NULL, 10), true);
 	}
 	return seen;
 }
@@ -211,7 +211,7 @@ static void test_block_has_one_owner_and_a_reader_never_mixes_two(void **state)
 		takers[i].tag = i + 1;
 		assert_int_equal(pthread_create(&threads[i], NULL, take_and_drop, &takers[i]), 0);
 	}
-	while (go_on(end, seen > 0))
+	while (stress_goes_on(end, seen > 0))
 		seen += look_at_all(view, &clean);
 	stop = true;
 	for (int i = 0; i < THREADS; i++) {
@@ -266,7 +266,7 @@ static void test_sum_only_grows_while_sockets_come_and_go(void **state)
 	assert_int_equal(vma_stats_view_open(path, &view), 0);
 	for (unsigned i = 0; i < THREADS; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, count_and_drop, &rounds[i]), 0);
-	while (go_on(end, changes > 10)) {
+	while (stress_goes_on(end, changes > 10)) {
 		vma_stats_view_read(view, &snapshot);
 		if (!snapshot.whole)
 			continue;

@@ -524,12 +524,12 @@ static inline int do_shutdown(int fd, int how)
 	return CALL(int, stream_shutdown(vma_fd_lookup(fd), fd, how));
 }
 
-static inline int do_set(int fd, int level, int name, int value)
+static inline int fixture_setsockopt_int(int fd, int level, int name, int value)
 {
 	return CALL(int, stream_setsockopt(vma_fd_lookup(fd), fd, level, name, &value, sizeof(value)));
 }
 
-static inline int do_get(int fd, int level, int name)
+static inline int fixture_getsockopt_int(int fd, int level, int name)
 {
 	int value = -1;
 	socklen_t len = sizeof(value);

@@ -14,18 +14,18 @@
 enum { RATIO = 10, MOVES = 100, CONNS = 3, PORT = 7000, CHUNK = 700 };
 
 /* One direction of one connection: how far it has come. */
-struct course {
+struct direction_progress {
 	_Atomic uint64_t sent, received;
 };
 
 static struct {
 	int fd;
 	struct fixture_conn *peer;
-	struct course out, in; /* as the socket sees it */
+	struct direction_progress out, in; /* as the socket sees it */
 } conns[CONNS];
 static _Atomic uint64_t wrong, migrations_due, migrations_after_deadline;
 static _Atomic bool stop, peer_stop;
-static _Atomic int whose; /* turn it is; -1: the end */
+static _Atomic int thread_whose_turn_it_is; /* turn it is; -1: the end */
 
 static uint64_t migrations(int i)
 {
@@ -43,15 +43,15 @@ static void fill(uint8_t *bytes, size_t n, uint64_t at)
 		bytes[i] = byte_at(at + i);
 }
 
-static void check_bytes(struct course *course, const uint8_t *bytes, size_t n)
+static void check_bytes(struct direction_progress *direction_progress, const uint8_t *bytes, size_t n)
 {
-	const uint64_t at = atomic_load(&course->received);
+	const uint64_t at = atomic_load(&direction_progress->received);
 
 	for (size_t i = 0; i < n; i++) {
 		if (bytes[i] != byte_at(at + i))
 			atomic_fetch_add(&wrong, 1);
 	}
-	atomic_store(&course->received, at + n);
+	atomic_store(&direction_progress->received, at + n);
 }
 
 /* ---- the sockets ---- */
@@ -104,25 +104,25 @@ static void *use_in_turns(void *arg)
 {
 	const int me = *(int *)arg;
 
-	for (int at; (at = atomic_load(&whose)) >= 0;) {
+	for (int at; (at = atomic_load(&thread_whose_turn_it_is)) >= 0;) {
 		if (at != me) {
 			sched_yield();
 			continue;
 		}
 		take_turn();
-		atomic_store(&whose, atomic_load(&stop) ? -1 : 1 - me);
+		atomic_store(&thread_whose_turn_it_is, atomic_load(&stop) ? -1 : 1 - me);
 	}
 	return NULL;
 }
 
-static void *meddle(void *arg)
+static void *set_options_and_query_until_stop(void *arg)
 {
 	(void)arg;
 	for (unsigned n = 0; !atomic_load(&stop); n++) {
 		const int fd = conns[n % CONNS].fd;
 
-		do_set(fd, IPPROTO_TCP, TCP_NODELAY, n / CONNS % 2);
-		do_get(fd, SOL_SOCKET, SO_SNDBUF);
+		fixture_setsockopt_int(fd, IPPROTO_TCP, TCP_NODELAY, n / CONNS % 2);
+		fixture_getsockopt_int(fd, SOL_SOCKET, SO_SNDBUF);
 		do_poll(fd);
 		CALL(int, ({
 			     struct tcp_info info;
@@ -224,7 +224,7 @@ static void stress_reset_state(void)
 	memset(conns, 0, sizeof(conns));
 	atomic_store(&stop, false);
 	atomic_store(&peer_stop, false);
-	atomic_store(&whose, 0);
+	atomic_store(&thread_whose_turn_it_is, 0);
 	atomic_store(&migrations_due, 0);
 	atomic_store(&migrations_after_deadline, 0);
 }
@@ -267,7 +267,7 @@ static void move_in_turns(const struct vma_wire_faults *faults)
 	assert_int_equal(pthread_create(&peer, NULL, run_peer, NULL), 0);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(pthread_create(&users[i], NULL, use_in_turns, &numbers[i]), 0);
-	assert_int_equal(pthread_create(&meddler, NULL, meddle, NULL), 0);
+	assert_int_equal(pthread_create(&meddler, NULL, set_options_and_query_until_stop, NULL), 0);
 	while (vma_test_goes_on(vma_now_ns(), until_ns, all_conns_have_migrated()))
 		usleep(1000);
 	moved = all_conns_have_migrated();

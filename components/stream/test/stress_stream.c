@@ -25,7 +25,7 @@ struct echo {
 };
 static struct echo *echoes;
 static struct echo *_Atomic fresh_echoes;
-static uint32_t dice = 12345;
+static uint32_t peer_random_seed = 12345;
 
 static uint32_t stream_random(uint32_t *seed)
 {
@@ -75,10 +75,10 @@ static bool echo_step(struct echo *echo, bool all)
 	uint32_t events = atomic_load(&echo->events);
 
 	stream_echo_bytes(echo);
-	if (!all && stream_random(&dice) % 4096 != 0 && !(events & (VMA_TCP_FAILED | VMA_TCP_CLOSED)) &&
+	if (!all && stream_random(&peer_random_seed) % 4096 != 0 && !(events & (VMA_TCP_FAILED | VMA_TCP_CLOSED)) &&
 	    !(events & VMA_TCP_PEER_CLOSED && vma_tcp_rx_bytes(echo->conn) == 0))
 		return false;
-	vma_tcp_close(echo->conn, stream_random(&dice) % 8 == 0);
+	vma_tcp_close(echo->conn, stream_random(&peer_random_seed) % 8 == 0);
 	vma_tcp_conn_disown(echo->conn);
 	vma_tcp_conn_put(echo->conn);
 	return true;
@@ -332,15 +332,15 @@ static void *stream_serve(void *arg)
 }
 
 /* Listeners that share a port come and go; what waits in their queues is accepted, or goes with them. */
-static void *come_and_go(void *arg)
+static void *open_and_close_listeners_thread(void *arg)
 {
 	uint32_t seed = (uint32_t)(uintptr_t)arg;
 
 	while (!atomic_load(&stop)) {
 		int fd = fixture_stream_socket(SOCK_NONBLOCK), child;
 
-		assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
-		assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEPORT, 1), 0);
+		assert_int_equal(fixture_setsockopt_int(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
+		assert_int_equal(fixture_setsockopt_int(fd, SOL_SOCKET, SO_REUSEPORT, 1), 0);
 		assert_int_equal(do_bind(fd, FIXTURE_LOCAL, SHARED_PORT), 0);
 		assert_int_equal(do_listen(fd, 4), 0);
 		for (unsigned i = stream_random(&seed) % 4; i > 0; i--) {
@@ -376,7 +376,7 @@ static struct vma_tcp_listener *peer_listens(void)
 	return listener;
 }
 
-static bool has_seen_enough(void)
+static bool stress_has_covered_all_kinds(void)
 {
 	return atomic_load(&rounds) > 10 && atomic_load(&served) > 10 && atomic_load(&shared) > 1 &&
 	       atomic_load(&echoed) > 100;
@@ -391,7 +391,7 @@ static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 	int fd = fixture_stream_socket(0);
 
 	(void)state;
-	assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
+	assert_int_equal(fixture_setsockopt_int(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
 	assert_int_equal(do_bind(fd, FIXTURE_LOCAL, OWN_PORT), 0);
 	assert_int_equal(do_listen(fd, CALLS), 0);
 	pthread_create(&peer, NULL, run_peer, NULL);
@@ -401,9 +401,9 @@ static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 	for (uintptr_t i = 0; i < WORKERS; i++)
 		pthread_create(&worker[i], NULL, stream_work, (void *)i);
 	for (uintptr_t i = 0; i < SHARERS; i++)
-		pthread_create(&sharer[i], NULL, come_and_go, (void *)i);
+		pthread_create(&sharer[i], NULL, open_and_close_listeners_thread, (void *)i);
 	until = vma_now_ns() + (seconds != NULL ? (uint64_t)atoi(seconds) : 2) * 1000000000;
-	while (vma_test_goes_on(vma_now_ns(), until, has_seen_enough()))
+	while (vma_test_goes_on(vma_now_ns(), until, stress_has_covered_all_kinds()))
 		usleep(1000);
 	do_shutdown(fd, SHUT_RDWR);
 	pthread_join(server, NULL);
@@ -423,7 +423,7 @@ static void test_sockets_that_end_in_all_ways_leave_nothing_behind(void **state)
 	/* What was lost while a core was away comes again by timers, which have doubled by now. */
 	fixture_settle_within(UINT64_C(60000000000));
 	print_message("# %lu rounds, %lu served, %lu by sharers, %lu bytes echoed\n", rounds, served, shared, echoed);
-	assert_true(has_seen_enough());
+	assert_true(stress_has_covered_all_kinds());
 }
 
 static const struct CMUnitTest tests[] = {

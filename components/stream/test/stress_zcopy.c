@@ -31,7 +31,7 @@ static void stress_check(const struct parked_piece *p)
 		abort();
 }
 
-static void stress_give_back(const struct parked_piece *p)
+static void check_and_return_held_piece(const struct parked_piece *p)
 {
 	struct vma_thread *self = vma_enter();
 	struct vma_file *file = vma_fd_lookup(p->fd);
@@ -45,7 +45,7 @@ static void stress_give_back(const struct parked_piece *p)
 	vma_leave(self);
 }
 
-static int stress_take(void *arg, uint64_t number, struct vma_buf *buf, uint32_t off, uint32_t len)
+static int hold_piece_of_zcopy_recv(void *arg, uint64_t number, struct vma_buf *buf, uint32_t off, uint32_t len)
 {
 	struct stress_reader *reader = arg;
 	struct parked_piece p = {.buf = buf,
@@ -82,7 +82,7 @@ static bool stress_return_one(uint32_t random)
 	p = parked[random];
 	parked[random] = parked[--parked_count];
 	pthread_mutex_unlock(&parked_lock);
-	stress_give_back(&p);
+	check_and_return_held_piece(&p);
 	return true;
 }
 
@@ -101,7 +101,7 @@ static void *stress_return_work(void *arg)
 /* The peer sends, if it has room, and the reader takes or copies what is there. False: it has not all yet. */
 static bool stress_reads_on(struct stress_reader *reader, struct fixture_conn *peer, uint32_t *sent)
 {
-	const struct vma_stream_zcopy_taker taker = {.take = stress_take, .arg = reader};
+	const struct vma_stream_zcopy_taker taker = {.take = hold_piece_of_zcopy_recv, .arg = reader};
 	struct fixture_message m = {.iov = {.iov_base = read_bytes, .iov_len = 100}};
 	const uint32_t from = reader->at;
 	struct iovec span;

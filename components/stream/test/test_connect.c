@@ -24,7 +24,7 @@ static void test_an_attempt_is_under_way_until_the_peer_answers(void **state)
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EALREADY);
 	assert_int_equal(do_poll(fd), 0);
-	assert_int_equal(do_get(fd, SOL_SOCKET, SO_ERROR), 0);
+	assert_int_equal(fixture_getsockopt_int(fd, SOL_SOCKET, SO_ERROR), 0);
 	fixture_until(do_poll(fd) & EPOLLOUT);
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), 0);
 	fixture_until(atomic_load(&fixture.n_accepted) == 1);
@@ -55,8 +55,8 @@ static void test_nobody_listens_is_refused_and_told_once(void **state)
 	fixture_until(do_poll(fd) & EPOLLERR);
 	assert_int_equal(do_poll(fd) & (EPOLLIN | EPOLLOUT | EPOLLHUP | EPOLLRDHUP),
 	                 EPOLLIN | EPOLLOUT | EPOLLHUP | EPOLLRDHUP);
-	assert_int_equal(do_get(fd, SOL_SOCKET, SO_ERROR), ECONNREFUSED);
-	assert_int_equal(do_get(fd, SOL_SOCKET, SO_ERROR), 0);
+	assert_int_equal(fixture_getsockopt_int(fd, SOL_SOCKET, SO_ERROR), ECONNREFUSED);
+	assert_int_equal(fixture_getsockopt_int(fd, SOL_SOCKET, SO_ERROR), 0);
 	assert_false(do_poll(fd) & EPOLLERR);
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7001),
 	                 -ECONNABORTED); /* as the kernel, when the error was taken */
@@ -109,7 +109,7 @@ static void test_an_attempt_that_has_failed_already_is_told_later(void **state)
 	fixture_path_set_state(VMA_NET_FAILED, EHOSTUNREACH);
 	assert_int_equal(do_connect(fd, FIXTURE_PEER, 7000), -EINPROGRESS);
 	assert_true(do_poll(fd) & EPOLLERR);
-	assert_int_equal(do_get(fd, SOL_SOCKET, SO_ERROR), EHOSTUNREACH);
+	assert_int_equal(fixture_getsockopt_int(fd, SOL_SOCKET, SO_ERROR), EHOSTUNREACH);
 	fixture_reset();
 	do_close(fd);
 	fixture_settle();
@@ -266,9 +266,9 @@ static void test_an_option_of_the_kernel_s_only_keeps_it_there(void **state)
 	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 
 	(void)state;
-	assert_int_equal(do_set(fd, SOL_SOCKET, SO_DONTROUTE, 1), 0);
+	assert_int_equal(fixture_setsockopt_int(fd, SOL_SOCKET, SO_DONTROUTE, 1), 0);
 	assert_true(stream_has_kernel_only_option(fixture_sock_of(fd)));
-	assert_int_equal(do_set(fd, SOL_SOCKET, SO_DONTROUTE, 0), 0);
+	assert_int_equal(fixture_setsockopt_int(fd, SOL_SOCKET, SO_DONTROUTE, 0), 0);
 	assert_false(stream_has_kernel_only_option(fixture_sock_of(fd)));
 	do_close(fd);
 }
@@ -455,7 +455,7 @@ static void test_after_close_the_port_is_free_when_the_connection_is_over(void *
 static int (*os_bind)(int fd, const struct sockaddr *addr, socklen_t len);
 static uint16_t first_choice_be; /* 0: chosen already */
 
-static int chooses(int fd, const struct sockaddr *addr, socklen_t len)
+static int bind_choosing_first_port(int fd, const struct sockaddr *addr, socklen_t len)
 {
 	struct sockaddr_in name = *(const struct sockaddr_in *)addr;
 
@@ -484,7 +484,7 @@ static void test_the_kernels_choice_of_a_port_is_none_that_rests_here(void **sta
 	vma_os.close(other);
 	next = fixture_stream_socket(SOCK_NONBLOCK);
 	os_bind = vma_os.bind;
-	vma_os.bind = chooses;
+	vma_os.bind = bind_choosing_first_port;
 	first_choice_be = resting_be;
 	assert_int_equal(do_bind(next, "0.0.0.0", 0), 0);
 	vma_os.bind = os_bind;

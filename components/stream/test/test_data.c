@@ -184,7 +184,7 @@ static void test_rcvlowat_is_what_readable_means(void **state)
 	struct pair p = pair(SOCK_NONBLOCK);
 
 	(void)state;
-	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_RCVLOWAT, 6), 0);
+	assert_int_equal(fixture_setsockopt_int(p.fd, SOL_SOCKET, SO_RCVLOWAT, 6), 0);
 	fixture_peer_send(p.peer, "hello", 5);
 	fixture_until(queued(p.fd) == 5);
 	assert_false(do_poll(p.fd) & EPOLLIN);
@@ -260,7 +260,7 @@ static void test_a_full_buffer_is_eagain_and_then_there_is_room(void **state)
 
 	(void)state;
 	data_fill(out, sizeof(out));
-	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_SNDBUF, 20000), 0);
+	assert_int_equal(fixture_setsockopt_int(p.fd, SOL_SOCKET, SO_SNDBUF, 20000), 0);
 	while ((rc = do_send(p.fd, out, sizeof(out), 0)) > 0) {
 		sent += (size_t)rc;
 		fixture_drive();
@@ -299,7 +299,7 @@ static void test_a_blocking_write_sends_everything(void **state)
 	(void)state;
 	data_fill(out, sizeof(out));
 	memset(in, 0, sizeof(in));
-	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_SNDBUF, 20000), 0);
+	assert_int_equal(fixture_setsockopt_int(p.fd, SOL_SOCKET, SO_SNDBUF, 20000), 0);
 	fixture_peer_thread_start();
 	pthread_create(&thread, NULL, data_read_all, &p);
 	assert_int_equal(do_send(p.fd, out, sizeof(out), 0), sizeof(out));
@@ -311,7 +311,7 @@ static void test_a_blocking_write_sends_everything(void **state)
 }
 
 /* How much a socket takes that nobody reads from: the peer's ring is not driven. */
-static size_t takes_for_sending(void)
+static size_t bytes_accepted_until_full(void)
 {
 	struct pair p = pair(SOCK_NONBLOCK);
 	size_t sent = 0;
@@ -327,14 +327,14 @@ static size_t takes_for_sending(void)
 static void test_the_send_buffer_is_as_large_as_the_environment_says(void **state)
 {
 	struct vma_conf *conf = &vma_engine()->conf;
-	size_t usual = takes_for_sending(), small, large;
+	size_t usual = bytes_accepted_until_full(), small, large;
 
 	(void)state;
 	conf->given[VMA_CONF_AT_tcp_send_buffer_size] = true;
 	conf->tcp_send_buffer_size = 5000;
-	small = takes_for_sending();
+	small = bytes_accepted_until_full();
 	conf->tcp_send_buffer_size = 1000000;
-	large = takes_for_sending();
+	large = bytes_accepted_until_full();
 	conf->given[VMA_CONF_AT_tcp_send_buffer_size] = false;
 	assert_in_range(small, 5000, 9999);
 	assert_in_range(large, 1000000, 1100000);
@@ -429,14 +429,14 @@ static void test_options_of_a_connection_do_without_the_kernel_if_the_environmen
 
 	(void)state;
 	count_os_options(true);
-	assert_int_equal(do_set(p.fd, IPPROTO_TCP, TCP_KEEPIDLE, 77), 0);
+	assert_int_equal(fixture_setsockopt_int(p.fd, IPPROTO_TCP, TCP_KEEPIDLE, 77), 0);
 	assert_int_equal(option_now(p.fd, IPPROTO_TCP, TCP_KEEPIDLE), 77);
 	assert_true(os_options.calls >= 2);
 	conf->avoid_sys_calls_on_tcp_fd = true;
 	os_options.calls = 0;
-	assert_int_equal(do_set(p.fd, IPPROTO_TCP, TCP_NODELAY, 7), 0);
-	assert_int_equal(do_set(p.fd, IPPROTO_TCP, TCP_KEEPIDLE, 78), 0);
-	assert_int_equal(do_set(p.fd, IPPROTO_TCP, TCP_KEEPIDLE, 32768), -EINVAL);
+	assert_int_equal(fixture_setsockopt_int(p.fd, IPPROTO_TCP, TCP_NODELAY, 7), 0);
+	assert_int_equal(fixture_setsockopt_int(p.fd, IPPROTO_TCP, TCP_KEEPIDLE, 78), 0);
+	assert_int_equal(fixture_setsockopt_int(p.fd, IPPROTO_TCP, TCP_KEEPIDLE, 32768), -EINVAL);
 	assert_int_equal(option_now(p.fd, IPPROTO_TCP, TCP_NODELAY), 1);
 	assert_int_equal(option_now(p.fd, IPPROTO_TCP, TCP_KEEPIDLE), 78);
 	calls = os_options.calls;
@@ -461,14 +461,14 @@ static void test_privileged_options_are_allowed_if_the_environment_says_so(void 
 	(void)state;
 	count_os_options(true);
 	os_options.refuses = true;
-	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_RCVBUFFORCE, 3000000),
+	assert_int_equal(fixture_setsockopt_int(p.fd, SOL_SOCKET, SO_RCVBUFFORCE, 3000000),
 	                 -EPERM); /* whatever the field's default is */
 	conf->given[VMA_CONF_AT_allow_privileged_sock_opt] = true;
-	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_RCVBUFFORCE, 3000000), 0);
-	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_MARK, 9), 0);
-	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_DEBUG, 1), -EPERM);
+	assert_int_equal(fixture_setsockopt_int(p.fd, SOL_SOCKET, SO_RCVBUFFORCE, 3000000), 0);
+	assert_int_equal(fixture_setsockopt_int(p.fd, SOL_SOCKET, SO_MARK, 9), 0);
+	assert_int_equal(fixture_setsockopt_int(p.fd, SOL_SOCKET, SO_DEBUG, 1), -EPERM);
 	conf->allow_privileged_sock_opt = false;
-	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_MARK, 10), -EPERM);
+	assert_int_equal(fixture_setsockopt_int(p.fd, SOL_SOCKET, SO_MARK, 10), -EPERM);
 	os_options.refuses = false;
 	count_os_options(false);
 	conf->allow_privileged_sock_opt = true;
@@ -607,7 +607,7 @@ static void test_a_receive_buffer_is_no_smaller_than_the_environment_says(void *
 	for (int given = 0; given < 2; given++) {
 		conf->given[VMA_CONF_AT_rx_bytes_min] = given != 0;
 		p = pair(SOCK_NONBLOCK);
-		assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_RCVBUF, 4000), 0);
+		assert_int_equal(fixture_setsockopt_int(p.fd, SOL_SOCKET, SO_RCVBUF, 4000), 0);
 		fixture_drive();
 		vma_tcp_info(stream_tcp_conn(fixture_sock_of(p.fd)), &info);
 		assert_int_equal(info.kernel.tcpi_rcv_ssthresh, given ? conf->rx_bytes_min : 4000);
@@ -717,7 +717,7 @@ static void test_zero_copy_sends_are_answered(void **state)
 	struct sock_extended_err error;
 
 	(void)state;
-	assert_int_equal(do_set(p.fd, SOL_SOCKET, SO_ZEROCOPY, 1), 0);
+	assert_int_equal(fixture_setsockopt_int(p.fd, SOL_SOCKET, SO_ZEROCOPY, 1), 0);
 	assert_int_equal(do_send(p.fd, "a", 1, MSG_ZEROCOPY), 1);
 	assert_int_equal(do_send(p.fd, "b", 1, MSG_ZEROCOPY), 1);
 	assert_true(do_poll(p.fd) & EPOLLERR);
@@ -980,7 +980,7 @@ static uint64_t unsent(const struct pair *p)
 }
 
 /* Sends `before` bytes, told of `ready` ones, and whether one more was seen to have left when its send returned. */
-static bool leaves_at_once(const struct pair *p, int ready, int before, size_t *sent)
+static bool byte_leaves_at_once(const struct pair *p, int ready, int before, size_t *sent)
 {
 	bool left;
 
@@ -1002,13 +1002,13 @@ static void test_an_answer_to_one_leaves_at_once(void **state)
 	size_t sent = 0;
 
 	(void)state;
-	assert_int_equal(do_set(p.fd, IPPROTO_TCP, TCP_NODELAY, 1), 0);
+	assert_int_equal(fixture_setsockopt_int(p.fd, IPPROTO_TCP, TCP_NODELAY, 1), 0);
 	for (int i = 0; i < 20 && !one; i++)
-		one = leaves_at_once(&p, 1, 0, &sent);
+		one = byte_leaves_at_once(&p, 1, 0, &sent);
 	assert_true(one);
 	/* So does what a thread sends long after it was told of two. */
 	for (int i = 0; i < 20 && !late; i++)
-		late = leaves_at_once(&p, 2, 8, &sent);
+		late = byte_leaves_at_once(&p, 2, 8, &sent);
 	assert_true(late);
 	fixture_until(peer_data_arrives(&p, sent));
 	pair_end(&p);

@@ -8,7 +8,7 @@ static int open_listener_at(uint16_t port, int backlog)
 {
 	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 
-	assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
+	assert_int_equal(fixture_setsockopt_int(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
 	assert_int_equal(do_bind(fd, FIXTURE_LOCAL, port), 0);
 	assert_int_equal(do_listen(fd, backlog), 0);
 	return fd;
@@ -111,7 +111,7 @@ static __typeof__(vma_os.listen) real_listen;
 static enum vma_sock_reason reason_meanwhile;
 static bool refuse_listen;
 
-static int listen_that_looks(int fd, int backlog)
+static int listen_recording_reason(int fd, int backlog)
 {
 	reason_meanwhile = fixture_reason(fd);
 	if (!refuse_listen)
@@ -128,7 +128,7 @@ static void test_connections_are_taken_before_the_shadow_listens(void **state)
 
 	(void)state;
 	real_listen = vma_os.listen;
-	vma_os.listen = listen_that_looks;
+	vma_os.listen = listen_recording_reason;
 	refuse_listen = false;
 	assert_int_equal(do_bind(fd, FIXTURE_LOCAL, 7150), 0);
 	assert_int_equal(do_listen(fd, 4), 0);
@@ -267,7 +267,7 @@ static void test_the_shadow_s_connections_are_accepted_as_well(void **state)
 	struct sockaddr_in to = fixture_name_of("127.0.0.1", 7103), from;
 
 	(void)state;
-	assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
+	assert_int_equal(fixture_setsockopt_int(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
 	assert_int_equal(do_bind(fd, "0.0.0.0", 7103), 0);
 	assert_int_equal(do_listen(fd, 4), 0);
 	assert_int_equal(vma_os.connect(client, (struct sockaddr *)&to, sizeof(to)), 0);
@@ -449,7 +449,7 @@ static void test_sockets_of_one_port_share_what_comes(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		fd[i] = fixture_stream_socket(SOCK_NONBLOCK);
-		assert_int_equal(do_set(fd[i], SOL_SOCKET, SO_REUSEPORT, 1), 0);
+		assert_int_equal(fixture_setsockopt_int(fd[i], SOL_SOCKET, SO_REUSEPORT, 1), 0);
 		assert_int_equal(do_bind(fd[i], FIXTURE_LOCAL, 7111), 0);
 		assert_int_equal(do_listen(fd[i], 64), 0);
 		assert_int_equal(fixture_reason(fd[i]), VMA_SOCK_OFFLOADED);
@@ -480,7 +480,7 @@ static void test_who_does_not_accept_gets_no_more_than_its_backlog(void **state)
 	(void)state;
 	for (unsigned i = 0; i < 2; i++) {
 		fd[i] = fixture_stream_socket(SOCK_NONBLOCK);
-		assert_int_equal(do_set(fd[i], SOL_SOCKET, SO_REUSEPORT, 1), 0);
+		assert_int_equal(fixture_setsockopt_int(fd[i], SOL_SOCKET, SO_REUSEPORT, 1), 0);
 		assert_int_equal(do_bind(fd[i], FIXTURE_LOCAL, 7114), 0);
 		assert_int_equal(do_listen(fd[i], 1), 0);
 	}
@@ -521,18 +521,18 @@ static void test_a_connection_inherits_the_listener_s_options(void **state)
 	struct fixture_conn peer;
 
 	(void)state;
-	assert_int_equal(do_set(fd, SOL_SOCKET, SO_KEEPALIVE, 1), 0);
-	assert_int_equal(do_set(fd, IPPROTO_TCP, TCP_NODELAY, 1), 0);
+	assert_int_equal(fixture_setsockopt_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1), 0);
+	assert_int_equal(fixture_setsockopt_int(fd, IPPROTO_TCP, TCP_NODELAY, 1), 0);
 	assert_int_equal(do_bind(fd, FIXTURE_LOCAL, 7113), 0);
 	assert_int_equal(do_listen(fd, 4), 0);
-	assert_int_equal(do_set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 77), 0);
+	assert_int_equal(fixture_setsockopt_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 77), 0);
 	fixture_peer_connect(&peer, 8131, 7113);
 	fixture_until(do_poll(fd) & EPOLLIN);
 	child = do_accept(fd, NULL, SOCK_NONBLOCK);
 	assert_true(child >= 0);
-	assert_int_equal(do_get(child, SOL_SOCKET, SO_KEEPALIVE), 1);
-	assert_int_equal(do_get(child, IPPROTO_TCP, TCP_NODELAY), 1);
-	assert_int_equal(do_get(child, IPPROTO_TCP, TCP_KEEPIDLE), 77);
+	assert_int_equal(fixture_getsockopt_int(child, SOL_SOCKET, SO_KEEPALIVE), 1);
+	assert_int_equal(fixture_getsockopt_int(child, IPPROTO_TCP, TCP_NODELAY), 1);
+	assert_int_equal(fixture_getsockopt_int(child, IPPROTO_TCP, TCP_KEEPIDLE), 77);
 	assert_int_equal(vma_tcp_get_option(stream_tcp_conn(fixture_sock_of(child)), VMA_TCP_OPT_NODELAY), 1);
 	assert_int_equal(vma_tcp_get_option(stream_tcp_conn(fixture_sock_of(child)), VMA_TCP_OPT_KEEPIDLE), 77);
 	do_close(child);

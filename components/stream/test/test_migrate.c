@@ -37,30 +37,30 @@ static int restore_qp_create_op(void **state)
 	return 0;
 }
 
-struct looker {
+struct receiver_that_looks {
 	int fd;
 	uint64_t rings; /* of the socket, afterwards */
 };
 
-static void *look_often(void *arg)
+static void *receive_often_without_waiting(void *arg)
 {
-	struct looker *looker = arg;
+	struct receiver_that_looks *receiver_that_looks = arg;
 	char byte;
 
 	for (int i = 0; i < 2 * RATIO; i++)
-		do_recv(looker->fd, &byte, 1, MSG_DONTWAIT);
-	looker->rings = stream_ring_bits(vma_fd_lookup(looker->fd));
+		do_recv(receiver_that_looks->fd, &byte, 1, MSG_DONTWAIT);
+	receiver_that_looks->rings = stream_ring_bits(vma_fd_lookup(receiver_that_looks->fd));
 	return NULL;
 }
 
 /* Another thread uses the socket so often that it is to move. How many rings that made. */
-static unsigned rings_made_by_another_thread(int fd)
+static unsigned rings_created_by_use_in_other_thread(int fd)
 {
-	struct looker looker = {.fd = fd};
+	struct receiver_that_looks receiver_that_looks = {.fd = fd};
 	pthread_t thread;
 
 	device.made = 0;
-	assert_int_equal(pthread_create(&thread, NULL, look_often, &looker), 0);
+	assert_int_equal(pthread_create(&thread, NULL, receive_often_without_waiting, &receiver_that_looks), 0);
 	pthread_join(thread, NULL);
 	return device.made;
 }
@@ -84,7 +84,7 @@ static void test_a_connection_goes_on_with_the_ring_of_another_thread(void **sta
 	char got[8] = "";
 
 	(void)state;
-	assert_int_equal(rings_made_by_another_thread(fd), 1);
+	assert_int_equal(rings_created_by_use_in_other_thread(fd), 1);
 	assert_int_equal(migrations_of(fd), 1);
 	assert_int_equal(stream_ring_bits(vma_fd_lookup(fd)) & rings, 0);
 	fixture_peer_send(peer, "there", 5);
@@ -94,41 +94,42 @@ static void test_a_connection_goes_on_with_the_ring_of_another_thread(void **sta
 }
 
 /* With VMA_TCP_3T_RULES: its listener's rule covers it. */
-struct covered {
+struct conn_covered_by_3tuple_rule {
 	int listener, fd;
 	struct fixture_conn peer;
 };
 
-static void covered_start(struct covered *covered, uint16_t port)
+static void covered_start(struct conn_covered_by_3tuple_rule *conn_covered_by_3tuple_rule, uint16_t port)
 {
 	vma_engine()->conf.tcp_3t_rules = true;
-	covered->listener = fixture_stream_socket(SOCK_NONBLOCK);
-	assert_int_equal(do_bind(covered->listener, FIXTURE_LOCAL, port), 0);
-	assert_int_equal(do_listen(covered->listener, 4), 0);
-	fixture_peer_connect(&covered->peer, 2000, port);
-	fixture_until((covered->fd = do_accept(covered->listener, NULL, SOCK_NONBLOCK)) != -EAGAIN);
-	assert_true(covered->fd >= 0);
-	assert_false(vma_tcp_has_rule(stream_tcp_conn(fixture_sock_of(covered->fd))));
+	conn_covered_by_3tuple_rule->listener = fixture_stream_socket(SOCK_NONBLOCK);
+	assert_int_equal(do_bind(conn_covered_by_3tuple_rule->listener, FIXTURE_LOCAL, port), 0);
+	assert_int_equal(do_listen(conn_covered_by_3tuple_rule->listener, 4), 0);
+	fixture_peer_connect(&conn_covered_by_3tuple_rule->peer, 2000, port);
+	fixture_until((conn_covered_by_3tuple_rule->fd =
+	                       do_accept(conn_covered_by_3tuple_rule->listener, NULL, SOCK_NONBLOCK)) != -EAGAIN);
+	assert_true(conn_covered_by_3tuple_rule->fd >= 0);
+	assert_false(vma_tcp_has_rule(stream_tcp_conn(fixture_sock_of(conn_covered_by_3tuple_rule->fd))));
 }
 
-static void covered_end(struct covered *covered)
+static void covered_end(struct conn_covered_by_3tuple_rule *conn_covered_by_3tuple_rule)
 {
-	do_close(covered->fd);
-	do_close(covered->listener);
-	fixture_peer_forget(&covered->peer);
+	do_close(conn_covered_by_3tuple_rule->fd);
+	do_close(conn_covered_by_3tuple_rule->listener);
+	fixture_peer_forget(&conn_covered_by_3tuple_rule->peer);
 	fixture_settle();
 }
 
 static void test_no_ring_is_made_for_a_connection_that_is_to_have_no_rule(void **state)
 {
-	struct covered covered;
+	struct conn_covered_by_3tuple_rule conn_covered_by_3tuple_rule;
 
 	(void)state;
-	covered_start(&covered, 7120);
-	assert_int_equal(rings_made_by_another_thread(covered.fd), 0);
-	assert_int_equal(migrations_of(covered.fd), 0);
-	assert_int_equal(refused_of(covered.fd), 1);
-	covered_end(&covered);
+	covered_start(&conn_covered_by_3tuple_rule, 7120);
+	assert_int_equal(rings_created_by_use_in_other_thread(conn_covered_by_3tuple_rule.fd), 0);
+	assert_int_equal(migrations_of(conn_covered_by_3tuple_rule.fd), 0);
+	assert_int_equal(refused_of(conn_covered_by_3tuple_rule.fd), 1);
+	covered_end(&conn_covered_by_3tuple_rule);
 }
 
 static void test_no_ring_is_made_for_a_connection_that_is_over(void **state)
@@ -140,7 +141,7 @@ static void test_no_ring_is_made_for_a_connection_that_is_over(void **state)
 	(void)state;
 	fixture_peer_forget(peer);
 	fixture_until(do_poll(fd) & EPOLLHUP);
-	assert_int_equal(rings_made_by_another_thread(fd), 0);
+	assert_int_equal(rings_created_by_use_in_other_thread(fd), 0);
 	assert_int_equal(migrations_of(fd), 0);
 	fixture_pair_end(fd, listener, peer);
 }
@@ -148,16 +149,16 @@ static void test_no_ring_is_made_for_a_connection_that_is_over(void **state)
 /* Of its own thread's ring it is said before anything is looked at that could keep the connection. */
 static void test_a_connection_that_is_at_home_is_not_refused(void **state)
 {
-	struct looker looker;
-	struct covered covered;
+	struct receiver_that_looks receiver_that_looks;
+	struct conn_covered_by_3tuple_rule conn_covered_by_3tuple_rule;
 
 	(void)state;
-	covered_start(&covered, 7121);
-	looker.fd = covered.fd;
-	look_often(&looker);
-	assert_int_equal(refused_of(covered.fd), 0);
-	assert_int_equal(migrations_of(covered.fd), 0);
-	covered_end(&covered);
+	covered_start(&conn_covered_by_3tuple_rule, 7121);
+	receiver_that_looks.fd = conn_covered_by_3tuple_rule.fd;
+	receive_often_without_waiting(&receiver_that_looks);
+	assert_int_equal(refused_of(conn_covered_by_3tuple_rule.fd), 0);
+	assert_int_equal(migrations_of(conn_covered_by_3tuple_rule.fd), 0);
+	covered_end(&conn_covered_by_3tuple_rule);
 }
 
 #define MIGRATE_CASE(name) cmocka_unit_test_setup_teardown(name, hook_qp_create_op, restore_qp_create_op)

@@ -33,7 +33,7 @@ static int answer_repair_call(int fd, int level, int name, const void *value, so
 	return 0;
 }
 
-static int try_to_move(int fd)
+static int try_stream_to_kernel(int fd)
 {
 	struct stream_sock *sock = fixture_sock_of(fd);
 	struct vma_thread *self = vma_enter();
@@ -47,7 +47,7 @@ static int try_to_move(int fd)
 	return rc;
 }
 
-static void move_goes_on(int fd, struct fixture_conn *peer)
+static void expect_conversation_goes_on(int fd, struct fixture_conn *peer)
 {
 	char got[8] = "";
 
@@ -75,13 +75,13 @@ static void fail_repair_call_at(int call, int error)
 	kernel.fails_at = call;
 	kernel.error = error;
 	vma_repair_setsockopt = answer_repair_call;
-	assert_int_equal(try_to_move(fd), -error);
+	assert_int_equal(try_stream_to_kernel(fd), -error);
 	vma_repair_setsockopt = kernel.setsockopt;
 	assert_false(kernel.repairing);
 	assert_false(fixture_sock_of(fd)->file.os_only);
 	assert_int_equal(vma_os.getsockname(fd, (struct sockaddr *)&after, &len), 0);
 	assert_int_equal(after.sin_port, before.sin_port); /* the port is still reserved */
-	move_goes_on(fd, peer);
+	expect_conversation_goes_on(fd, peer);
 	fixture_pair_end(fd, listener, peer);
 }
 
@@ -107,7 +107,7 @@ static void test_what_has_no_connection_is_not_moved(void **state)
 	int fd = fixture_stream_socket(0);
 
 	(void)state;
-	assert_int_equal(try_to_move(fd), -ENOTCONN);
+	assert_int_equal(try_stream_to_kernel(fd), -ENOTCONN);
 	do_close(fd);
 }
 

@@ -54,7 +54,7 @@ static int xtreme_listener(uint16_t port)
 {
 	int fd = fixture_stream_socket(SOCK_NONBLOCK);
 
-	assert_int_equal(do_set(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
+	assert_int_equal(fixture_setsockopt_int(fd, SOL_SOCKET, SO_REUSEADDR, 1), 0);
 	assert_int_equal(do_bind(fd, FIXTURE_LOCAL, port), 0);
 	assert_int_equal(do_listen(fd, 8), 0);
 	return fd;

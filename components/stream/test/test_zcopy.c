@@ -72,15 +72,15 @@ static void check_held(size_t from)
 	}
 }
 
-struct zpair {
+struct zcopy_conn_pair {
 	struct vma_tcp_listener *listener;
 	struct fixture_conn *peer;
 	int fd;
 };
 
-static struct zpair zcopy_pair(int flags)
+static struct zcopy_conn_pair zcopy_pair(int flags)
 {
-	struct zpair p;
+	struct zcopy_conn_pair p;
 
 	zcopy_fill();
 	room = HELD;
@@ -88,7 +88,7 @@ static struct zpair zcopy_pair(int flags)
 	return p;
 }
 
-static void zcopy_pair_end(struct zpair *p)
+static void zcopy_pair_end(struct zcopy_conn_pair *p)
 {
 	fixture_pair_end(p->fd, p->listener, p->peer);
 }
@@ -115,7 +115,7 @@ static void zcopy_begin(int fd)
 
 static void test_pieces_are_taken_where_they_lie(void **state)
 {
-	struct zpair p = zcopy_pair(SOCK_NONBLOCK);
+	struct zcopy_conn_pair p = zcopy_pair(SOCK_NONBLOCK);
 	bool taken;
 
 	(void)state;
@@ -134,7 +134,7 @@ static void test_pieces_are_taken_where_they_lie(void **state)
 
 static void test_bytes_of_before_are_copied(void **state)
 {
-	struct zpair p = zcopy_pair(SOCK_NONBLOCK);
+	struct zcopy_conn_pair p = zcopy_pair(SOCK_NONBLOCK);
 	bool taken;
 
 	(void)state;
@@ -148,7 +148,7 @@ static void test_bytes_of_before_are_copied(void **state)
 
 static void test_taker_without_room_gets_a_copy_or_the_rest_later(void **state)
 {
-	struct zpair p = zcopy_pair(SOCK_NONBLOCK);
+	struct zcopy_conn_pair p = zcopy_pair(SOCK_NONBLOCK);
 	bool taken;
 
 	(void)state;
@@ -171,7 +171,7 @@ static void test_taker_without_room_gets_a_copy_or_the_rest_later(void **state)
 
 static void test_peeking_copies(void **state)
 {
-	struct zpair p = zcopy_pair(SOCK_NONBLOCK);
+	struct zcopy_conn_pair p = zcopy_pair(SOCK_NONBLOCK);
 	bool taken;
 
 	(void)state;
@@ -195,7 +195,7 @@ static void *zcopy_say_late(void *arg)
 
 static void test_blocking_receive_waits_for_pieces(void **state)
 {
-	struct zpair p = zcopy_pair(SOCK_NONBLOCK);
+	struct zcopy_conn_pair p = zcopy_pair(SOCK_NONBLOCK);
 	pthread_t thread;
 	bool taken;
 
@@ -215,7 +215,7 @@ static void test_blocking_receive_waits_for_pieces(void **state)
 
 static void test_end_of_stream_and_errors_are_told_as_by_recv(void **state)
 {
-	struct zpair p = zcopy_pair(SOCK_NONBLOCK);
+	struct zcopy_conn_pair p = zcopy_pair(SOCK_NONBLOCK);
 	bool taken;
 
 	(void)state;
@@ -236,7 +236,7 @@ static void test_end_of_stream_and_errors_are_told_as_by_recv(void **state)
 
 static void test_pieces_outlive_the_socket_and_count_in_no_other(void **state)
 {
-	struct zpair p = zcopy_pair(SOCK_NONBLOCK);
+	struct zcopy_conn_pair p = zcopy_pair(SOCK_NONBLOCK);
 	struct vma_tcp_conn *conn;
 	bool taken;
 	unsigned before;
@@ -271,7 +271,7 @@ static void test_pieces_outlive_the_socket_and_count_in_no_other(void **state)
 
 static void test_window_closes_for_a_holder_and_opens_again(void **state)
 {
-	struct zpair p = zcopy_pair(SOCK_NONBLOCK);
+	struct zcopy_conn_pair p = zcopy_pair(SOCK_NONBLOCK);
 	size_t sent = 0, got = 0;
 	bool taken;
 
@@ -368,7 +368,7 @@ static bool do_inspect(int fd)
 
 static void test_socket_is_readable_after_the_verdict(void **state)
 {
-	struct zpair p = zcopy_pair(SOCK_NONBLOCK);
+	struct zcopy_conn_pair p = zcopy_pair(SOCK_NONBLOCK);
 
 	(void)state;
 	watch_begin(p.fd, VMA_TCP_RECV);
@@ -405,7 +405,7 @@ static void test_inspector_of_before_sees_the_first_byte(void **state)
 
 static void test_calls_on_the_socket_work_in_a_verdict(void **state)
 {
-	struct zpair p = zcopy_pair(SOCK_NONBLOCK);
+	struct zcopy_conn_pair p = zcopy_pair(SOCK_NONBLOCK);
 
 	(void)state;
 	watch_begin(p.fd, VMA_TCP_RECV);
@@ -424,7 +424,7 @@ static void test_calls_on_the_socket_work_in_a_verdict(void **state)
 
 static void check_close_in_verdict(enum vma_tcp_inspect_verdict verdict, uint32_t event)
 {
-	struct zpair p = zcopy_pair(SOCK_NONBLOCK);
+	struct zcopy_conn_pair p = zcopy_pair(SOCK_NONBLOCK);
 
 	watch_begin(p.fd, verdict);
 	fixture_drive();
@@ -460,7 +460,7 @@ static void test_close_in_a_verdict_sends_rst_if_they_are_left_unread(void **sta
 
 static void test_what_waits_is_received_when_the_inspector_goes(void **state)
 {
-	struct zpair p = zcopy_pair(SOCK_NONBLOCK);
+	struct zcopy_conn_pair p = zcopy_pair(SOCK_NONBLOCK);
 
 	(void)state;
 	watch_begin(p.fd, VMA_TCP_DROP);
@@ -479,7 +479,7 @@ static void test_what_waits_is_received_when_the_inspector_goes(void **state)
 
 static void test_end_of_stream_comes_after_the_verdict(void **state)
 {
-	struct zpair p = zcopy_pair(SOCK_NONBLOCK);
+	struct zcopy_conn_pair p = zcopy_pair(SOCK_NONBLOCK);
 
 	(void)state;
 	watch_begin(p.fd, VMA_TCP_DROP);
@@ -497,7 +497,7 @@ static void test_end_of_stream_comes_after_the_verdict(void **state)
 /* Here the kernel has no way to the peer, so the connection stays: with what the kernel would have got. */
 static void test_what_waits_is_received_for_the_kernel(void **state)
 {
-	struct zpair p = zcopy_pair(SOCK_NONBLOCK);
+	struct zcopy_conn_pair p = zcopy_pair(SOCK_NONBLOCK);
 	struct vma_file *file = vma_fd_lookup(p.fd);
 
 	(void)state;
@@ -525,7 +525,7 @@ static void *watch_late(void *arg)
 /* This side has ended first, so the peer's FIN is the connection's end: a reader still waits for the verdict. */
 static void test_reader_hears_of_the_end_after_the_last_verdict(void **state)
 {
-	struct zpair p = zcopy_pair(SOCK_NONBLOCK);
+	struct zcopy_conn_pair p = zcopy_pair(SOCK_NONBLOCK);
 	pthread_t thread;
 
 	(void)state;

@@ -53,9 +53,9 @@ static bool fixture_alloc_fails, fixture_alloc_bytes_fails;
 static struct vma_tcp_listener *fixture_listener;
 static struct app *fixture_accepted[APPS];
 static unsigned fixture_accepted_count;
-static bool fixture_admits, fixture_accepts;
-static bool fixture_offloads,
-        fixture_no_tso; /* of what is opened next: the wire sums and cuts; stacks do not ask it to */
+static bool fixture_listener_admits, fixture_listener_accepts;
+static bool fixture_wire_offloads,
+        fixture_stack_uses_no_tso; /* of what is opened next: the wire sums and cuts; stacks do not ask it to */
 
 static uint64_t fixture_clock(void *arg)
 {
@@ -87,7 +87,7 @@ static void fixture_free(void *memory)
 
 /* ---- apps ---- */
 
-static void app_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
+static void fixture_app_on_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 {
 	struct app *app = arg;
 
@@ -95,12 +95,12 @@ static void app_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 	app->events |= events;
 	app->told++;
 }
-static const struct vma_tcp_conn_ops app_owner = {.event = app_event};
+static const struct vma_tcp_conn_ops fixture_app_conn_ops = {.event = fixture_app_on_event};
 
 static bool fixture_admit(struct vma_tcp_listener *listener, void *arg)
 {
 	(void)listener, (void)arg;
-	return fixture_admits;
+	return fixture_listener_admits;
 }
 
 static bool fixture_accept(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
@@ -108,13 +108,13 @@ static bool fixture_accept(struct vma_tcp_listener *listener, void *arg, struct 
 	struct app *app;
 
 	(void)listener, (void)arg;
-	if (!fixture_accepts)
+	if (!fixture_listener_accepts)
 		return false;
 	assert_true(fixture_accepted_count < APPS);
 	app = calloc(1, sizeof(*app));
 	app->conn = conn;
 	fixture_accepted[fixture_accepted_count++] = app;
-	vma_tcp_conn_adopt(conn, &app_owner, app);
+	vma_tcp_conn_adopt(conn, &fixture_app_conn_ops, app);
 	return true;
 }
 static const struct vma_tcp_listener_ops fixture_listener_owner = {.admit = fixture_admit, .accepted = fixture_accept};
@@ -179,7 +179,7 @@ static void side_open(struct side *s, int i, const struct vma_tcp_attr *requests
 
 	assert_int_equal(vma_ring_create(&attr, &s->ring), 0);
 	tcp.ring = s->ring;
-	tcp.no_tso = fixture_no_tso;
+	tcp.no_tso = fixture_stack_uses_no_tso;
 	tcp.arena = fixture_arena;
 	tcp.host = (struct vma_tcp_host_ops){.now_ns = fixture_clock,
 	                                     .alloc = fixture_alloc,
@@ -199,13 +199,13 @@ static inline void fixture_open_with(const struct vma_tcp_attr *requests, uint32
 	struct vma_bufpool_attr spill = {.name = "spill", .max_bufs = 1 << 14};
 	struct vma_wire_pair_attr wire = {.virtual_now_ns = &fixture_now_ns,
 	                                  .mtu = mtu,
-	                                  .checksum_offload = fixture_offloads,
-	                                  .segmentation_offload = fixture_offloads};
+	                                  .checksum_offload = fixture_wire_offloads,
+	                                  .segmentation_offload = fixture_wire_offloads};
 	struct vma_nic *nics[2];
 
 	fixture_now_ns = 1000 * SEC;
 	fixture_accepted_count = 0;
-	fixture_admits = fixture_accepts = true;
+	fixture_listener_admits = fixture_listener_accepts = true;
 	assert_int_equal(vma_bufarena_create(&arena, &fixture_arena), 0);
 	spill.arena = fixture_arena;
 	assert_int_equal(vma_bufpool_create(&spill, &fixture_spill), 0);
@@ -263,7 +263,7 @@ static inline int fixture_close(void **state)
 
 /* ---- connections ---- */
 
-static inline void listen_on_with(int i, const struct vma_tcp_options *options, uint32_t backlog)
+static inline void fixture_listen_with(int i, const struct vma_tcp_options *options, uint32_t backlog)
 {
 	struct vma_tcp_listen_attr attr = {.owner = &fixture_listener_owner,
 	                                   .options = options,
@@ -276,10 +276,10 @@ static inline void listen_on_with(int i, const struct vma_tcp_options *options, 
 }
 static inline void fixture_listen_on(int i)
 {
-	listen_on_with(i, &side[i].options, 16);
+	fixture_listen_with(i, &side[i].options, 16);
 }
 
-static inline struct vma_tcp_path path_to(int i, uint32_t mtu)
+static inline struct vma_tcp_path fixture_path_to_peer_of(int i, uint32_t mtu)
 {
 	struct vma_tcp_path path = {.len = 34, .ip_off = 14, .mtu = mtu};
 
@@ -292,10 +292,10 @@ static inline struct vma_tcp_path path_to(int i, uint32_t mtu)
 	return path;
 }
 
-static inline int connect_rc(int i, uint16_t local_port, uint16_t peer_port, const struct vma_tcp_path *path,
-                             struct app *app)
+static inline int fixture_connect_rc(int i, uint16_t local_port, uint16_t peer_port, const struct vma_tcp_path *path,
+                                     struct app *app)
 {
-	struct vma_tcp_conn_attr attr = {.owner = &app_owner,
+	struct vma_tcp_conn_attr attr = {.owner = &fixture_app_conn_ops,
 	                                 .arg = app,
 	                                 .options = &side[i].options,
 	                                 .path = *path,
@@ -310,10 +310,10 @@ static inline int connect_rc(int i, uint16_t local_port, uint16_t peer_port, con
 
 static inline struct app *fixture_connect_from(int i, uint16_t local_port)
 {
-	struct vma_tcp_path path = path_to(i, side[i].nic->info.mtu);
+	struct vma_tcp_path path = fixture_path_to_peer_of(i, side[i].nic->info.mtu);
 	struct app *app = calloc(1, sizeof(*app));
 
-	assert_int_equal(connect_rc(i, local_port, PORT, &path, app), 0);
+	assert_int_equal(fixture_connect_rc(i, local_port, PORT, &path, app), 0);
 	return app;
 }
 
@@ -336,7 +336,7 @@ static inline void establish(struct app **client, struct app **server)
 	assert_int_equal(vma_tcp_state((*server)->conn), TCP_ESTABLISHED);
 }
 
-static inline uint32_t take_events(struct app *app)
+static inline uint32_t fixture_take_app_events(struct app *app)
 {
 	uint32_t events = app->events;
 
@@ -422,12 +422,12 @@ static inline void transfer(struct app *from, struct app *to, size_t n, uint64_t
 	assert_int_equal(got, n);
 }
 
-static inline void wire_faults(int i, struct vma_wire_faults faults)
+static inline void fixture_set_wire_faults(int i, struct vma_wire_faults faults)
 {
 	assert_int_equal(vma_wire_set_faults(side[i].nic, &faults), 0);
 }
 
-static inline uint64_t frames_sent(int i)
+static inline uint64_t fixture_wire_frames_sent(int i)
 {
 	struct vma_wire_counts counts;
 
@@ -435,7 +435,7 @@ static inline uint64_t frames_sent(int i)
 	return counts.sent;
 }
 
-static inline struct vma_tcp_counts counts_of(int i)
+static inline struct vma_tcp_counts fixture_stack_counts(int i)
 {
 	struct vma_tcp_counts counts;
 

@@ -54,16 +54,17 @@ static struct vma_tcp_listener *listener;
 static struct vma_tcp_conn *conn;
 static bool closed;
 static uint64_t read_bytes;
-static unsigned passed; /* urgent bytes right behind them that reading leaves out: for newer ones, as in the kernel */
-static struct {         /* what the peer knows: in sequence numbers */
-	bool known;     /* the stack has sent something */
-	uint32_t next;  /* what the stack has sent up to */
-	uint32_t acked; /* what it has acknowledged last: the peer's right sequence number */
-	uint32_t isn;   /* the peer's own, when it behaves well */
-	uint32_t syn;   /* the last SYN's that it sent */
-	bool unsure;    /* bytes may be elsewhere than they say: they are not compared */
-	bool begun;     /* the stack has taken one of them: */
-	uint32_t base;  /* where the peer's bytes begin */
+static unsigned
+        urgent_bytes_left_out; /* urgent bytes right behind them that reading leaves out: for newer ones, as in the kernel */
+static struct {                /* what the peer knows: in sequence numbers */
+	bool known;            /* the stack has sent something */
+	uint32_t next;         /* what the stack has sent up to */
+	uint32_t acked;        /* what it has acknowledged last: the peer's right sequence number */
+	uint32_t isn;          /* the peer's own, when it behaves well */
+	uint32_t syn;          /* the last SYN's that it sent */
+	bool unsure;           /* bytes may be elsewhere than they say: they are not compared */
+	bool begun;            /* the stack has taken one of them: */
+	uint32_t base;         /* where the peer's bytes begin */
 	uint32_t ts_val;
 } peer;
 static uint8_t stream[STREAM]; /* of the peer, by distance from its first byte */
@@ -84,7 +85,7 @@ static uint32_t segments_take32(struct input *in)
 
 /* ---- the stack's side ---- */
 
-static void on_frame(struct sim_side *side, const uint8_t *ip, uint32_t len)
+static void note_frame_of_stack(struct sim_side *side, const uint8_t *ip, uint32_t len)
 {
 	struct sim_segment segment;
 
@@ -164,7 +165,7 @@ static void segments_listen_here(struct input *in)
 	must(vma_tcp_listen(sim.side[0].tcp, &attr, &listener) == 0);
 }
 
-static void connect_there(struct input *in)
+static void fuzz_connect_to_peer(struct input *in)
 {
 	struct vma_tcp_options options;
 	struct vma_tcp_conn_attr attr = {.owner = &owner,
@@ -188,25 +189,26 @@ static void connect_there(struct input *in)
 		conn = made;
 }
 
-static bool is_inline(void)
+static bool is_urgent_data_inline(void)
 {
 	return vma_tcp_get_option(conn, VMA_TCP_OPT_OOBINLINE) != 0;
 }
 
 /* Where the urgent byte is among the bytes read; -1: there is none. */
-static int64_t mark_now(void)
+static int64_t urgent_mark_among_read_bytes(void)
 {
 	return conn != NULL ? atomic_load(&conn->urgent_at) : -1;
 }
 
 /* Before a step that does not read: whether the next byte is an urgent one, which a newer one would have left out. */
-static bool stands_before_mark(void)
+static bool next_byte_is_urgent(void)
 {
-	if (conn == NULL || mark_now() != (int64_t)(read_bytes + passed) || is_inline())
+	if (conn == NULL || urgent_mark_among_read_bytes() != (int64_t)(read_bytes + urgent_bytes_left_out) ||
+	    is_urgent_data_inline())
 		return false;
 	if (conn->pcb != NULL && conn->pcb->refused_data != NULL)
 		peer.unsure = true; /* it comes in the step, before the newer one or behind */
-	return fifo_queued_bytes(&conn->rx) > passed;
+	return fifo_queued_bytes(&conn->rx) > urgent_bytes_left_out;
 }
 
 /* Whatever overlapped, came twice or in between: a position has one value. */
@@ -214,14 +216,14 @@ static void segments_read_some(size_t most)
 {
 	struct iovec spans[4];
 	size_t taken = 0;
-	unsigned steps = passed + (vma_tcp_rx_urgent_mark(conn) == 0 && !is_inline());
+	unsigned steps = urgent_bytes_left_out + (vma_tcp_rx_urgent_mark(conn) == 0 && !is_urgent_data_inline());
 	unsigned n = vma_tcp_rx_front(conn, 0, spans, 4);
 
 	if (most == 0)
 		return;
 	if (n > 0 || fifo_queued_bytes(&conn->rx) == steps) {
 		read_bytes += steps;
-		passed = 0;
+		urgent_bytes_left_out = 0;
 	}
 	for (unsigned i = 0; i < n && taken < most; i++) {
 		size_t part = spans[i].iov_len < most - taken ? spans[i].iov_len : most - taken;
@@ -234,7 +236,7 @@ static void segments_read_some(size_t most)
 	vma_tcp_rx_consume(conn, taken);
 }
 
-static void write_some(size_t bytes)
+static void fuzz_write_bytes(size_t bytes)
 {
 	struct iovec spans[4];
 	size_t sum = 0;
@@ -278,7 +280,7 @@ static void segments_check(void)
 
 /* ---- the peer's side ---- */
 
-static void segments_settle(void)
+static void fuzz_drive_until_idle(void)
 {
 	for (int i = 0; i < 8; i++) {
 		vma_wire_drive_both_ends(sim.side[0].nic);
@@ -291,7 +293,7 @@ static void segments_settle(void)
 }
 
 /* Ports, addresses, lengths and checksum are made right: what is wrong there never gets past the ring. */
-static void inject(const uint8_t *tcp, uint32_t len)
+static void fuzz_inject_segment(const uint8_t *tcp, uint32_t len)
 {
 	struct vma_buf *buf = vma_ring_tx_buf(sim.side[1].ring);
 	struct vma_nic_seg seg = {.buf = buf};
@@ -330,7 +332,7 @@ static void inject(const uint8_t *tcp, uint32_t len)
 	seg.len = 34 + len;
 	if (vma_ring_send(sim.side[1].ring, &seg, 1, 0) != 1)
 		vma_buf_put(sim.side[1].arena, buf);
-	segments_settle();
+	fuzz_drive_until_idle();
 }
 
 static void segments_put32(uint8_t *at, uint32_t value)
@@ -348,7 +350,7 @@ struct segment {
 };
 
 /* Where the stack takes the peer's bytes to begin, as far as that can be known. */
-static uint32_t stream_base(void)
+static uint32_t fuzz_peer_stream_start_seq(void)
 {
 	if (conn != NULL && conn->connected)
 		return conn->rx_seq;
@@ -361,7 +363,7 @@ static void send_segment(const struct segment *s)
 {
 	uint8_t tcp[1480];
 	uint32_t header = 20 + (s->options_len + 3) / 4 * 4;
-	uint32_t at = s->payload != 0 ? s->seq - stream_base() : 0;
+	uint32_t at = s->payload != 0 ? s->seq - fuzz_peer_stream_start_seq() : 0;
 
 	memset(tcp, 0, header);
 	segments_put32(tcp + 4, s->seq);
@@ -375,7 +377,7 @@ static void send_segment(const struct segment *s)
 	memcpy(tcp + 20, s->options, s->options_len);
 	for (uint32_t i = 0; i < s->payload; i++)
 		tcp[header + i] = stream[(at + i) % STREAM];
-	inject(tcp, header + s->payload);
+	fuzz_inject_segment(tcp, header + s->payload);
 }
 
 static uint32_t expected_peer_seq(void)
@@ -436,7 +438,7 @@ static uint32_t fuzz_draw_tcp_options(struct input *in, uint8_t options[40])
 	return len;
 }
 
-static void step_segment(struct input *in)
+static void fuzz_step_segment(struct input *in)
 {
 	struct segment s = {.flags = segments_take8(in) & 63};
 
@@ -449,7 +451,7 @@ static void step_segment(struct input *in)
 	send_segment(&s);
 }
 
-static void step_bytes(struct input *in)
+static void fuzz_step_raw_segment(struct input *in)
 {
 	uint8_t tcp[200] = {0};
 	uint32_t len = 20 + segments_take8(in) % 180, i;
@@ -461,7 +463,7 @@ static void step_bytes(struct input *in)
 	tcp[12] |= 0x50;
 	if (len < (uint32_t)(tcp[12] >> 4) * 4)
 		len = (uint32_t)(tcp[12] >> 4) * 4;
-	inject(tcp, len);
+	fuzz_inject_segment(tcp, len);
 }
 
 /* What a peer would do. */
@@ -494,17 +496,17 @@ static void segments_pass_time(uint64_t ns)
 		uint64_t due = vma_tcp_next_due_ns(sim.side[0].tcp);
 
 		sim.now_ns = due > sim.now_ns ? due : sim.now_ns + 2000;
-		segments_settle();
+		fuzz_drive_until_idle();
 	}
 	if (until > sim.now_ns)
 		sim.now_ns = until;
-	segments_settle();
+	fuzz_drive_until_idle();
 }
 
 /* ---- ICMP errors that quote a segment ---- */
 
 /* Whether the message quotes one of the connection's segments, read by RFC 792 and nothing else. */
-static bool quotes_ours(const uint8_t *icmp, size_t len)
+static bool icmp_quotes_our_segment(const uint8_t *icmp, size_t len)
 {
 	const uint8_t *ip = icmp + 8, *tcp;
 	size_t header = len >= 28 ? (size_t)(ip[0] & 15) * 4 : 0;
@@ -519,7 +521,7 @@ static bool quotes_ours(const uint8_t *icmp, size_t len)
 }
 
 /* Mostly right, as long as the input says, a few bytes of it written over: in memory that ends where it does. */
-static void step_quote(struct input *in)
+static void fuzz_step_icmp_quote(struct input *in)
 {
 	uint8_t options = segments_take8(in) % 16, writes = segments_take8(in) % 8;
 	size_t len = segments_take8(in) % 100;
@@ -540,12 +542,12 @@ static void step_quote(struct input *in)
 	message = malloc(len > 0 ? len : 1);
 	must(message != NULL);
 	memcpy(message, whole, len);
-	ours = quotes_ours(message, len);
+	ours = icmp_quotes_our_segment(message, len);
 	found = vma_tcp_icmp_packet(sim.side[0].tcp, 0, message, len);
 	must(!found || ours);
 	must(found || !ours || vma_tcp_state(conn) != TCP_ESTABLISHED);
 	free(message);
-	segments_settle();
+	fuzz_drive_until_idle();
 	must(conn->path.len == 0 || conn->path.mtu >= 200); /* STEP_PATH's least */
 }
 
@@ -569,7 +571,7 @@ static void held_give_back(unsigned most)
 	}
 }
 
-static void step_hold(uint8_t byte)
+static void fuzz_step_hold_piece(uint8_t byte)
 {
 	struct vma_tcp_rx_stream_piece piece;
 
@@ -597,7 +599,7 @@ static enum vma_tcp_inspect_verdict segments_judge(struct vma_tcp_conn *c, const
 	return VMA_TCP_RECV;
 }
 
-static void step_inspect(enum step step, uint8_t byte)
+static void fuzz_step_inspect(enum step step, uint8_t byte)
 {
 	static const struct vma_tcp_inspector inspector = {.judge = segments_judge};
 
@@ -609,7 +611,7 @@ static void step_inspect(enum step step, uint8_t byte)
 
 /* ---- an input ---- */
 
-static void step_conn(enum step step, struct input *in)
+static void fuzz_step_on_connection(enum step step, struct input *in)
 {
 	uint8_t byte = segments_take8(in);
 	struct vma_tcp_path path;
@@ -618,7 +620,7 @@ static void step_conn(enum step step, struct input *in)
 		return;
 	switch (step) {
 	case STEP_WRITE:
-		write_some(byte * 33U + 1);
+		fuzz_write_bytes(byte * 33U + 1);
 		break;
 	case STEP_READ:
 		segments_read_some(byte < 200 ? byte * 11U : SIZE_MAX);
@@ -641,18 +643,18 @@ static void step_conn(enum step step, struct input *in)
 		break;
 	case STEP_ICMP:
 		if (byte >= 192) {
-			step_quote(in);
+			fuzz_step_icmp_quote(in);
 			return;
 		}
 		vma_tcp_icmp(conn, byte, segments_take8(in), (uint16_t)(segments_take8(in) << 3),
 		             peer.acked + distance(in));
 		break;
 	case STEP_HOLD:
-		step_hold(byte);
+		fuzz_step_hold_piece(byte);
 		break;
 	case STEP_INSPECT:
 	case STEP_INSPECT_SOME:
-		step_inspect(step, byte);
+		fuzz_step_inspect(step, byte);
 		break;
 	case STEP_PATH:
 		path = path_of(200 + byte * 5U);
@@ -662,22 +664,22 @@ static void step_conn(enum step step, struct input *in)
 	default:
 		break;
 	}
-	segments_settle();
+	fuzz_drive_until_idle();
 }
 
 static void segments_do_step(struct input *in)
 {
 	const uint8_t byte = segments_take8(in);
-	const bool stands = stands_before_mark();
-	const uint64_t before = read_bytes + passed;
+	const bool stands = next_byte_is_urgent();
+	const uint64_t before = read_bytes + urgent_bytes_left_out;
 	enum step step = (enum step)(byte >= STEP_HOLD && byte <= STEP_INSPECT_SOME ? byte : byte % STEPS);
 
 	switch (step) {
 	case STEP_SEGMENT:
-		step_segment(in);
+		fuzz_step_segment(in);
 		break;
 	case STEP_BYTES:
-		step_bytes(in);
+		fuzz_step_raw_segment(in);
 		break;
 	case STEP_DATA:
 	case STEP_ACK:
@@ -691,8 +693,8 @@ static void segments_do_step(struct input *in)
 		segments_pass_time(1000ULL << segments_take8(in) % 28);
 		break;
 	case STEP_CONNECT:
-		connect_there(in);
-		segments_settle();
+		fuzz_connect_to_peer(in);
+		fuzz_drive_until_idle();
 		break;
 	case STEP_NO_MEMORY:
 		sim_alloc_fail_ppm = segments_take8(in) & 1 ? 500000 : 0;
@@ -703,11 +705,11 @@ static void segments_do_step(struct input *in)
 		listener = NULL;
 		break;
 	default:
-		step_conn(step, in);
+		fuzz_step_on_connection(step, in);
 		break;
 	}
 	/* A step that reads takes the mark away, and brings no newer one. */
-	passed += stands && mark_now() > (int64_t)before;
+	urgent_bytes_left_out += stands && urgent_mark_among_read_bytes() > (int64_t)before;
 	segments_check();
 }
 
@@ -723,13 +725,13 @@ static void start_fixture(void)
 	struct sim_rng chance = {7};
 
 	sim_start(&sim, &attr);
-	sim.frame = on_frame;
+	sim.frame = note_frame_of_stack;
 	for (unsigned i = 0; i < STREAM; i++)
 		stream[i] = (uint8_t)sim_rng_next(&chance);
 }
 
 /* A stack of its own for each input, so that none depends on another. */
-static void start_stack(void)
+static void fuzz_start_new_stack(void)
 {
 	struct sim_side *side = &sim.side[0];
 	struct vma_tcp_attr attr = {.ring = side->ring,
@@ -746,7 +748,7 @@ static void start_stack(void)
 	conn = NULL;
 	closed = false;
 	read_bytes = 0;
-	passed = 0;
+	urgent_bytes_left_out = 0;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -762,7 +764,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		vma_tcp_destroy(sim.side[0].tcp);
 		before = sim_allocated;
 	}
-	start_stack();
+	fuzz_start_new_stack();
 	segments_listen_here(&in);
 	while (in.at < in.end)
 		segments_do_step(&in);
@@ -772,7 +774,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (listener != NULL)
 		vma_tcp_listener_close(listener);
 	listener = NULL;
-	segments_settle();
+	fuzz_drive_until_idle();
 	vma_tcp_destroy(sim.side[0].tcp);
 	sim_free_retired(&sim.side[0]);
 	must(sim_allocated == before);

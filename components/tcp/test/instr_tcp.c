@@ -41,7 +41,7 @@ static enum vma_thread_mode thread_mode = VMA_THREAD_SPIN;
 static uint64_t now_ns = 1000000000;
 static uint8_t bytes[CHUNK];
 static uint64_t received;
-static struct vma_tcp_memory *memory_of_all;
+static struct vma_tcp_memory *memory_limit_of_both_sides;
 
 static void tcp_must(int rc, const char *what)
 {
@@ -107,7 +107,8 @@ static inline __attribute__((always_inline)) size_t receive_pieces(struct side *
 	for (unsigned k = 0; k < n; k++) {
 		bytes[k] = *(const uint8_t *)piece[k].data;
 		vma_buf_put(to->arena, piece[k].buf);
-		vma_tcp_held_bytes_returned(conn, memory_of_all, vma_tcp_zcopy_number(conn), piece[k].len, 1);
+		vma_tcp_held_bytes_returned(conn, memory_limit_of_both_sides, vma_tcp_zcopy_number(conn), piece[k].len,
+		                            1);
 	}
 	return done != 0 ? done : receive_bytes(to, i);
 }
@@ -229,7 +230,7 @@ static void tcp_send_bulk(const struct phases *p, unsigned segments)
 
 /* ---- the fixture ---- */
 
-static uint64_t get_now(void *arg)
+static uint64_t clock_of_stack_ns(void *arg)
 {
 	(void)arg;
 	return now_ns;
@@ -241,11 +242,11 @@ static bool tcp_admit(struct vma_tcp_listener *listener, void *arg)
 	return true;
 }
 
-static void no_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
+static void ignore_conn_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 {
 	(void)conn, (void)arg, (void)events;
 }
-static const struct vma_tcp_conn_ops owner = {no_event};
+static const struct vma_tcp_conn_ops owner = {ignore_conn_event};
 
 static bool tcp_accepted(struct vma_tcp_listener *listener, void *arg, struct vma_tcp_conn *conn)
 {
@@ -268,7 +269,7 @@ static void tcp_open_side(int number, struct vma_nic *nic, bool no_timestamps)
 	                             .rx_sw_csum = true,
 	                             .name = "instr"};
 	struct vma_tcp_attr attr = {.arena = s->arena,
-	                            .host = {.now_ns = get_now},
+	                            .host = {.now_ns = clock_of_stack_ns},
 	                            .no_timestamps = no_timestamps,
 	                            .gro_streams_max = 32,
 	                            .name = "instr"};
@@ -376,7 +377,7 @@ int main(int argc, char **argv)
 	tcp_open_listener(&options);
 	for (unsigned i = 0; i < p->connections; i++)
 		connect_one(i, &options);
-	memory_of_all = vma_tcp_memory_limits_of(side[1].conn[0]);
+	memory_limit_of_both_sides = vma_tcp_memory_limits_of(side[1].conn[0]);
 	for (int i = 0; i < 2 && strcmp(p->name, "zcopy") == 0; i++)
 		tcp_must(vma_tcp_zcopy_begin(side[i].conn[0]), "zcopy");
 	tcp_ping_pong(&quiet, p->connections * 4 > 1024 ? p->connections * 4 : 1024); /* each has found its memory */

@@ -9,17 +9,17 @@
 
 #include "raw.h"
 
-enum { FAST, SLOW, PATHS };
+enum { FAST, SLOW, TCP_PATHS };
 
 /* Everything that recovery, congestion control, window and timers go by, and what the peer and the owner have seen. */
-#define KNOWN_OF_CONN(X)                                                                                               \
+#define COMPARED_STATE_OF_CONN(X)                                                                                      \
 	X(struct tcp_recovery, recovery, conn->recovery)                                                               \
 	X(struct tcp_rtt, rtt, conn->rtt)                                                                              \
 	X(struct tcp_cc, cc, conn->cc)                                                                                 \
 	X(struct tcp_rate, rate, conn->rate)                                                                           \
 	X(struct tcp_pacing, pace, conn->pace)                                                                         \
 	X(struct vma_tcp_counts, counts, conn->counts)                                                                 \
-	X(struct vma_tcp_counts, stack_counts, counts_of(0))                                                           \
+	X(struct vma_tcp_counts, stack_counts, fixture_stack_counts(0))                                                \
 	X(uint64_t, retransmit_due_ns, known_due_ns(conn, TCP_TIMER_RETRANSMIT))                                       \
 	X(uint64_t, delack_timer_due_ns, known_due_ns(conn, TCP_TIMER_DELACK))                                         \
 	X(uint64_t, keepalive_due_ns, known_due_ns(conn, TCP_TIMER_KEEPALIVE))                                         \
@@ -67,7 +67,7 @@ enum { FAST, SLOW, PATHS };
 	X(uint64_t, urgent_mode, conn->urgent_mode)                                                                    \
 	X(uint64_t, sent, raw.count)                                                                                   \
 	X(uint64_t, sent_segments, compared_sent_digest())
-#define KNOWN_OF_PCB(X)                                                                                                \
+#define COMPARED_STATE_OF_PCB(X)                                                                                       \
 	X(uint64_t, rcv_nxt, pcb->rcv_nxt)                                                                             \
 	X(uint64_t, rcv_wnd, pcb->rcv_wnd)                                                                             \
 	X(uint64_t, snd_nxt, pcb->snd_nxt)                                                                             \
@@ -84,18 +84,18 @@ enum { FAST, SLOW, PATHS };
 	X(uint64_t, flags, pcb->flags)                                                                                 \
 	X(uint64_t, unsent, pcb->unsent != NULL)                                                                       \
 	X(uint64_t, unacked, compared_unacked_digest(pcb))
-#define KNOWN(X) KNOWN_OF_CONN(X) KNOWN_OF_PCB(X)
+#define COMPARED_STATE(X) COMPARED_STATE_OF_CONN(X) COMPARED_STATE_OF_PCB(X)
 
 struct known { /* compared as bytes */
 #define X(type, name, value) type name;
-	KNOWN(X)
+	COMPARED_STATE(X)
 #undef X
 };
 
 static struct app *app;
 static uint32_t mine; /* the next number */
 
-static inline uint32_t theirs(void)
+static inline uint32_t raw_peer_expected_ack(void)
 {
 	return app->conn->pcb->snd_nxt - raw.their_isn;
 }
@@ -159,9 +159,9 @@ static inline void record_compared_state(struct known *k)
 
 	memset(k, 0, sizeof(*k));
 #define X(type, name, value) k->name = value;
-	KNOWN_OF_CONN(X)
+	COMPARED_STATE_OF_CONN(X)
 	if (pcb != NULL) {
-		KNOWN_OF_PCB(X)
+		COMPARED_STATE_OF_PCB(X)
 	}
 #undef X
 	memset(&k->recovery.delta, 0, sizeof(k->recovery.delta)); /* of one acknowledgement; and so is a sample */
@@ -180,7 +180,7 @@ static inline const char *compared_state_difference(const struct known *a, const
 		size_t at, len;
 	} fields[] = {
 #define X(type, name, value) {#name, offsetof(struct known, name), sizeof(type)},
-	        KNOWN(X)
+	        COMPARED_STATE(X)
 #undef X
 	};
 
@@ -215,7 +215,7 @@ static inline void expect_same_state(const struct known *a, const struct known *
 
 static inline void peer_sends_expected_message(uint32_t len)
 {
-	raw_send_bytes(mine, theirs(), len);
+	raw_send_bytes(mine, raw_peer_expected_ack(), len);
 	mine += len;
 }
 
@@ -230,7 +230,7 @@ static inline void paths_open_side(int which)
 }
 
 /* Time stamps, SACK and window scaling, or some of them. The first bytes find a place in the fifo. */
-static inline void open_conversation(bool stamped, bool sack)
+static inline void paths_open_connection(bool stamped, bool sack)
 {
 	uint8_t options[24] = {2, 4, 1000 >> 8, 1000 & 255, 1, 3, 3, 7};
 	unsigned len = 8;
@@ -253,13 +253,13 @@ static inline void open_conversation(bool stamped, bool sack)
 	assert_int_equal(read_bytes(app, 64), 64);
 }
 
-static inline void open_on_path(int which, bool stamped, bool sack)
+static inline void paths_open_side_and_connection(int which, bool stamped, bool sack)
 {
 	paths_open_side(which);
-	open_conversation(stamped, sack);
+	paths_open_connection(stamped, sack);
 }
 
-static inline void close_path(void)
+static inline void paths_close(void)
 {
 	app_free(app);
 	raw_close(NULL);

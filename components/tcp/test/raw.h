@@ -8,7 +8,7 @@
 
 #include "fixture.h"
 
-enum { RAW_ISN = 0x7fffff00u, RAW_LOG = 512, RAW_PORT = 4000 };
+enum { RAW_ISN = 0x7fffff00u, RAW_SEGMENTS_LOGGED_MAX = 512, RAW_PORT = 4000 };
 
 struct raw_segment {
 	uint32_t seq, ack; /* relative: their first byte of data is 1, mine too */
@@ -55,7 +55,7 @@ static bool raw_sink(struct vma_flow *flow, struct vma_buf *packet, const struct
 	struct raw_segment *s = &raw.log[raw.count];
 
 	(void)flow;
-	assert_true(raw.count < RAW_LOG);
+	assert_true(raw.count < RAW_SEGMENTS_LOGGED_MAX);
 	raw.count++;
 	memset(s, 0, sizeof(*s));
 	s->flags = tcp[13];
@@ -84,7 +84,7 @@ static inline int raw_open(void **state)
 {
 	fixture_open(state);
 	memset(&raw, 0, sizeof(raw));
-	raw.log = calloc(RAW_LOG, sizeof(*raw.log));
+	raw.log = calloc(RAW_SEGMENTS_LOGGED_MAX, sizeof(*raw.log));
 	raw.port = RAW_PORT;
 	raw.window = 65535;
 	/* Any peer: what no connection takes. */
@@ -107,7 +107,7 @@ static inline int raw_close(void **state)
 static inline void raw_send_options(uint32_t seq, uint32_t ack, uint8_t flags, const void *options,
                                     unsigned options_len, uint16_t urgent, const void *data, uint32_t len)
 {
-	struct vma_tcp_path path = path_to(1, 1500);
+	struct vma_tcp_path path = fixture_path_to_peer_of(1, 1500);
 	struct vma_buf *buf = vma_ring_tx_buf(side[1].ring);
 	uint8_t *frame = (uint8_t *)vma_buf_data(fixture_arena, buf), *ip = frame + 14, *tcp = ip + 20;
 	uint32_t l4_len = 20 + options_len + len;
@@ -184,10 +184,10 @@ static inline void raw_forget_seen(void)
 
 static inline struct app *raw_connect_begin(void)
 {
-	struct vma_tcp_path path = path_to(0, side[0].nic->info.mtu);
+	struct vma_tcp_path path = fixture_path_to_peer_of(0, side[0].nic->info.mtu);
 	struct app *app = calloc(1, sizeof(*app));
 
-	assert_int_equal(connect_rc(0, 1000, RAW_PORT, &path, app), 0);
+	assert_int_equal(fixture_connect_rc(0, 1000, RAW_PORT, &path, app), 0);
 	fixture_run_until_idle();
 	return app;
 }
@@ -203,7 +203,7 @@ static inline struct app *raw_connect(void)
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, raw.ts != 0 ? 16 : 4, 0, "", 0);
 	assert_int_equal(raw_next_segment()->flags, TCP_ACK);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
-	take_events(app);
+	fixture_take_app_events(app);
 	return app;
 }
 
@@ -216,7 +216,7 @@ static inline struct app *raw_connect_sack(void)
 	assert_int_equal(raw_next_segment()->flags, TCP_SYN);
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, 12, 0, "", 0);
 	assert_int_equal(raw_next_segment()->flags, TCP_ACK);
-	take_events(app);
+	fixture_take_app_events(app);
 	return app;
 }
 

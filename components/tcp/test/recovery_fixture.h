@@ -83,7 +83,7 @@ static bool fixture_chance(double p)
 	return fixture_draw() % 100000 < p * 100000;
 }
 
-static void fly(const struct flying *what, uint64_t leaves_ns)
+static void fixture_put_in_flight(const struct flying *what, uint64_t leaves_ns)
 {
 	struct flying *copy = malloc(sizeof(*copy)), **place = &w.flying;
 
@@ -126,12 +126,12 @@ static void transmit(struct tcp_seg *seg, bool again)
 	if ((w.drop && w.drop(data.seq - ISS, false)) || fixture_chance(w.loss))
 		return;
 	if (link_transmit(data.len, &leaves_ns))
-		fly(&data, leaves_ns);
+		fixture_put_in_flight(&data, leaves_ns);
 }
 
 /* ---- the receiver ---- */
 
-static void insert_range(uint32_t left, uint32_t right)
+static void fixture_insert_received_range(uint32_t left, uint32_t right)
 {
 	struct range grown = {left, right};
 	unsigned kept = 0;
@@ -152,7 +152,7 @@ static void insert_range(uint32_t left, uint32_t right)
 	w.ooo_count = kept + 1;
 }
 
-static void take_ranges(void)
+static void fixture_join_received_ranges(void)
 {
 	for (unsigned i = 0; i < w.ooo_count; i++) {
 		if (TCP_SEQ_GT(w.ooo[i].left, w.rcv_nxt))
@@ -160,7 +160,7 @@ static void take_ranges(void)
 		if (TCP_SEQ_GT(w.ooo[i].right, w.rcv_nxt))
 			w.rcv_nxt = w.ooo[i].right;
 		memmove(w.ooo + i, w.ooo + i + 1, (--w.ooo_count - i) * sizeof(w.ooo[0]));
-		take_ranges();
+		fixture_join_received_ranges();
 		return;
 	}
 }
@@ -195,7 +195,7 @@ static void send_ack(const struct range *dsack)
 	}
 	if ((w.drop && w.drop(w.rcv_nxt - ISS, true)) || fixture_chance(w.ack_loss))
 		return;
-	fly(&answer, w.tcp.now_ns);
+	fixture_put_in_flight(&answer, w.tcp.now_ns);
 }
 
 static void fixture_receive(const struct flying *data)
@@ -208,8 +208,8 @@ static void fixture_receive(const struct flying *data)
 	if (TCP_SEQ_LEQ(data->seq, w.rcv_nxt) && TCP_SEQ_GEQ(data->ts_val, w.ts_recent))
 		w.ts_recent = data->ts_val;
 	if (!twice) {
-		insert_range(range.left, range.right);
-		take_ranges();
+		fixture_insert_received_range(range.left, range.right);
+		fixture_join_received_ranges();
 		w.delivered_ns = w.tcp.now_ns;
 	}
 	/* An ACK for every ack_every segments in order, at once for everything else; the last ones wait for no timer.
@@ -221,7 +221,7 @@ static void fixture_receive(const struct flying *data)
 
 /* ---- the scoreboard as it should be ---- */
 
-static unsigned check_list(const struct tcp_seg_list *list, uint8_t marks)
+static unsigned fixture_check_lost_list(const struct tcp_seg_list *list, uint8_t marks)
 {
 	const struct tcp_seg *before = NULL;
 	unsigned n = 0;
@@ -236,7 +236,7 @@ static unsigned check_list(const struct tcp_seg_list *list, uint8_t marks)
 }
 
 /* Every run holds the segments up to the next one, and knows how many of them are not SACKed. */
-static void check_index(void)
+static void fixture_check_sack_index(void)
 {
 	const struct tcp_sack_index *index = &w.conn.recovery.sack_index;
 	const struct tcp_seg *seg = w.pcb.unacked;
@@ -286,9 +286,9 @@ static void fixture_check(void)
 		last = seg;
 	}
 	assert_true(!last || last == w.pcb.unacked_last);
-	assert_int_equal(check_list(&r->waiting, SEG_LOST), waiting);
-	assert_int_equal(check_list(&r->resent, SEG_LOST | SEG_RETRANSMITTED), resent);
-	check_index();
+	assert_int_equal(fixture_check_lost_list(&r->waiting, SEG_LOST), waiting);
+	assert_int_equal(fixture_check_lost_list(&r->resent, SEG_LOST | SEG_RETRANSMITTED), resent);
+	fixture_check_sack_index();
 	assert_int_equal(r->sacked_bytes, sacked);
 	assert_int_equal(r->sacked_segments, segments);
 	assert_int_equal(r->lost_bytes, lost);
@@ -360,7 +360,7 @@ static void append(struct tcp_seg *seg)
 }
 
 /* Whole segments only, but for the last bytes of all. Returns whether one has left. */
-static bool send_new(void)
+static bool fixture_send_new_segment(void)
 {
 	uint32_t waiting = (uint32_t)(fifo_produced(&w.conn.tx) - w.conn.lwip_end), len = waiting < MSS ? waiting : MSS;
 
@@ -380,7 +380,7 @@ static void fixture_output(void)
 	if (w.error)
 		return;
 	if (recovery_retransmit(&w.conn) == 0) {
-		while (send_new())
+		while (fixture_send_new_segment())
 			if (!w.unchecked)
 				fixture_check();
 	}
@@ -390,7 +390,7 @@ static void fixture_output(void)
 	fixture_check();
 }
 
-static void take_ack(const struct tcp_ack *ack)
+static void fixture_receive_ack(const struct tcp_ack *ack)
 {
 	struct tcp_seg *seg;
 
@@ -443,7 +443,7 @@ static void fixture_run_until(uint64_t until_ns)
 		if (first && first->at_ns <= w.tcp.now_ns) {
 			w.flying = first->next;
 			if (first->is_ack)
-				take_ack(&first->ack);
+				fixture_receive_ack(&first->ack);
 			else
 				fixture_receive(first);
 			free(first);
@@ -516,7 +516,7 @@ static void fixture_begin(int algorithm)
 	timers_init(&w.conn);
 }
 
-static inline bool all_arrived(void)
+static inline bool fixture_all_bytes_delivered(void)
 {
 	return w.rcv_nxt == ISS + (uint32_t)fifo_produced(&w.conn.tx) && w.pcb.lastack == w.rcv_nxt && !w.pcb.unacked;
 }

@@ -32,7 +32,7 @@
 
 #define SIM_MS 1000000ULL
 #define SIM_S 1000000000ULL
-enum { SIM_STOLEN = 4096, SIM_RETIRED = 64 };
+enum { SIM_FRAMES_WITHHELD_MAX = 4096, SIM_RETIRED = 64 };
 
 /* ---- chance: splitmix64 ---- */
 
@@ -80,7 +80,7 @@ struct sim_side {
 	uint64_t laziness_ns, next_drive_ns; /* frames wait so long until somebody polls */
 	uint64_t known_due_ns;               /* what the internal thread believes */
 	bool known_busy, told;
-	struct vma_buf *stolen[SIM_STOLEN]; /* a shortage: frames that somebody else holds */
+	struct vma_buf *stolen[SIM_FRAMES_WITHHELD_MAX]; /* a shortage: frames that somebody else holds */
 	unsigned stolen_count;
 	struct vma_tcp_conn *retired[SIM_RETIRED];
 	unsigned retired_count;
@@ -175,7 +175,7 @@ static void sim_on_due_changed(void *arg)
 }
 
 /* Freed later, as if somebody still looked at it. */
-static void sim_retire(struct vma_tcp_conn *conn, void *arg)
+static void sim_retire_conn(struct vma_tcp_conn *conn, void *arg)
 {
 	struct sim_side *side = arg;
 
@@ -200,7 +200,7 @@ static struct vma_tcp_host_ops sim_host(struct sim_side *side)
 	                                 .alloc_bytes = sim_alloc_bytes,
 	                                 .free = sim_free,
 	                                 .due = sim_on_due_changed,
-	                                 .retire = sim_retire,
+	                                 .retire = sim_retire_conn,
 	                                 .arg = side};
 }
 
@@ -294,8 +294,8 @@ static inline void sim_return_taken_frames(struct sim_side *side)
 /* All frames of a pool that are free now. */
 static inline void sim_take_free_frames(struct sim_side *side, struct vma_bufpool *pool)
 {
-	while (side->stolen_count < SIM_STOLEN) {
-		unsigned n = SIM_STOLEN - side->stolen_count, got;
+	while (side->stolen_count < SIM_FRAMES_WITHHELD_MAX) {
+		unsigned n = SIM_FRAMES_WITHHELD_MAX - side->stolen_count, got;
 
 		got = vma_bufpool_get(pool, side->stolen + side->stolen_count, n < 64 ? n : 64);
 		if (got == 0)
@@ -338,7 +338,7 @@ static inline void sim_end(struct sim *sim)
 /* ---- rounds ---- */
 
 /* What the internal thread knows of the stack's time. */
-static void sim_listen_to(struct sim *sim, struct sim_side *side)
+static void sim_note_stack_due_time(struct sim *sim, struct sim_side *side)
 {
 	uint64_t due = vma_tcp_next_due_ns(side->tcp);
 	bool busy = vma_tcp_is_busy(side->tcp);
@@ -412,7 +412,7 @@ static bool sim_run_once(struct sim *sim)
 		moved |= sim->act(sim);
 	vma_wire_drive_both_ends(sim->side[0].nic);
 	for (int i = 0; i < 2; i++)
-		sim_listen_to(sim, &sim->side[i]);
+		sim_note_stack_due_time(sim, &sim->side[i]);
 	sim->rounds++;
 	return moved;
 }

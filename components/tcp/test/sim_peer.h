@@ -22,10 +22,10 @@ enum sim_early_action {
 	SIM_EARLY_SHUT_WR,
 	SIM_EARLY_SHUT_RDWR,
 	SIM_EARLY_DISOWN,
-	SIM_EARLIES
+	SIM_EARLY_ACTIONS
 };
 
-enum { SIM_STOPS = 3 };
+enum { SIM_READER_PAUSES = 3 };
 
 struct sim_plan {
 	struct vma_tcp_options options;
@@ -34,7 +34,7 @@ struct sim_plan {
 	uint64_t write_gap_ns, read_gap_ns; /* at most, between two of them */
 	struct {
 		uint64_t at, ns; /* reading stops at this position for so long */
-	} stop[SIM_STOPS];
+	} stop[SIM_READER_PAUSES];
 	uint32_t more_percent, later_percent, cork_percent, urgent_percent;
 	bool echo;             /* writes no more than it has read */
 	bool waits_for_eof;    /* before it ends its own direction */
@@ -117,7 +117,7 @@ static const uint8_t *sim_bytes(const struct sim_peer *peer, uint64_t at)
 	return sim_pattern_table + (at + stream * 7919) % SIM_PERIOD;
 }
 
-static struct sim_peer *sim_other(const struct sim_peer *peer)
+static struct sim_peer *sim_other_peer(const struct sim_peer *peer)
 {
 	return &peer->pair->peer[1 - peer->side->number];
 }
@@ -167,7 +167,7 @@ static uint16_t sim_port(const struct sim_peer *peer)
 
 /* ---- events ---- */
 
-static bool sim_peer_act(struct sim_peer *peer);
+static bool sim_peer_run_actions(struct sim_peer *peer);
 
 static void sim_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 {
@@ -185,7 +185,7 @@ static void sim_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 	peer->events |= events;
 	peer->told = true;
 	if (peer->plan.eager && peer->conn != NULL && !peer->acting)
-		sim_peer_act(peer);
+		sim_peer_run_actions(peer);
 }
 
 static const struct vma_tcp_conn_ops sim_owner = {sim_event};
@@ -206,7 +206,7 @@ static void sim_wake_at(struct sim_peer *peer, uint64_t ns)
 		peer->next_ns = ns;
 }
 
-static void sim_held_return(unsigned i)
+static void sim_return_held_piece(unsigned i)
 {
 	const struct sim_held_piece held = sim_held_piece[i];
 
@@ -220,7 +220,7 @@ static void sim_held_return_due(const struct sim_peer *peer, uint64_t now_ns)
 {
 	for (unsigned i = sim_held_count; i-- > 0;)
 		if (sim_held_piece[i].peer == peer && sim_held_piece[i].due_ns <= now_ns)
-			sim_held_return(i);
+			sim_return_held_piece(i);
 }
 
 static void sim_peer_release_conn(struct sim_peer *peer)
@@ -274,7 +274,7 @@ static bool sim_check_read(struct sim_peer *peer, const struct iovec *span)
 
 	while (done < span->iov_len) {
 		size_t part = span->iov_len - done < 65536 ? span->iov_len - done : 65536;
-		const uint8_t *expected = sim_bytes(sim_other(peer), peer->read + done);
+		const uint8_t *expected = sim_bytes(sim_other_peer(peer), peer->read + done);
 
 		if (memcmp((const uint8_t *)span->iov_base + done, expected, part) != 0) {
 			size_t i = 0;
@@ -282,7 +282,7 @@ static bool sim_check_read(struct sim_peer *peer, const struct iovec *span)
 			while (((const uint8_t *)span->iov_base)[done + i] == expected[i])
 				i++;
 			sim_peer_fail(peer, "wrong byte at %" PRIu64 " of %" PRIu64, peer->read + done + i,
-			              sim_other(peer)->written);
+			              sim_other_peer(peer)->written);
 			return false;
 		}
 		done += part;
@@ -291,7 +291,7 @@ static bool sim_check_read(struct sim_peer *peer, const struct iovec *span)
 }
 
 /* So many of the next bytes were urgent ones, each when another was announced, and reading leaves them out. */
-static unsigned sim_urgent_passed(const struct sim_peer *peer)
+static unsigned sim_urgent_bytes_left_out(const struct sim_peer *peer)
 {
 	const struct vma_tcp_conn *conn = peer->conn;
 
@@ -302,20 +302,21 @@ static unsigned sim_urgent_passed(const struct sim_peer *peer)
 static void sim_read_urgent(struct sim_peer *peer)
 {
 	int64_t mark = vma_tcp_rx_urgent_mark(peer->conn);
-	uint64_t at = peer->read + sim_urgent_passed(peer) + (uint64_t)mark;
+	uint64_t at = peer->read + sim_urgent_bytes_left_out(peer) + (uint64_t)mark;
 	uint8_t byte;
 	int rc = vma_tcp_rx_urgent(peer->conn, &byte, sim_rng_happens(&peer->pair->chance, 50));
 
-	if (rc == 1 && mark >= 0 && !peer->eof && byte != *sim_bytes(sim_other(peer), at))
+	if (rc == 1 && mark >= 0 && !peer->eof && byte != *sim_bytes(sim_other_peer(peer), at))
 		sim_peer_fail(peer, "wrong urgent byte at %" PRIu64, at);
 	if (rc != 1 && rc != 0 && rc != -EINVAL)
 		sim_peer_fail(peer, "urgent byte: %d", rc);
 }
 
 /* So many of the next bytes are urgent ones, which reading leaves out. */
-static unsigned sim_urgent_ahead(const struct sim_peer *peer)
+static unsigned sim_urgent_bytes_to_leave_out(const struct sim_peer *peer)
 {
-	return sim_urgent_passed(peer) + (vma_tcp_rx_urgent_mark(peer->conn) == 0 && !peer->plan.options.oobinline);
+	return sim_urgent_bytes_left_out(peer) +
+	       (vma_tcp_rx_urgent_mark(peer->conn) == 0 && !peer->plan.options.oobinline);
 }
 
 /* As sim_read takes its first span: the piece is held. Its bytes; 0: it is to be copied. */
@@ -324,7 +325,8 @@ static uint64_t sim_hold_piece(struct sim_peer *peer, uint64_t wanted)
 	struct vma_tcp_rx_stream_piece piece;
 
 	if (!peer->keeps_frames || sim_held_count == SIM_HELD || vma_tcp_rx_urgent_mark(peer->conn) >= 0 ||
-	    sim_urgent_passed(peer) || !vma_tcp_rx_piece(peer->conn, &piece) || piece.buf == NULL || piece.len > wanted)
+	    sim_urgent_bytes_left_out(peer) || !vma_tcp_rx_piece(peer->conn, &piece) || piece.buf == NULL ||
+	    piece.len > wanted)
 		return 0;
 	if (!sim_check_read(peer, &(const struct iovec){piece.data, piece.len}))
 		return 0;
@@ -370,7 +372,7 @@ static bool sim_read(struct sim_peer *peer)
 		return false;
 	}
 	wanted = sim_rng_between(chance, peer->plan.read_min, peer->plan.read_max);
-	if (peer->stops < SIM_STOPS && peer->plan.stop[peer->stops].ns != 0) {
+	if (peer->stops < SIM_READER_PAUSES && peer->plan.stop[peer->stops].ns != 0) {
 		uint64_t at = peer->plan.stop[peer->stops].at;
 
 		if (peer->read >= at) {
@@ -389,7 +391,7 @@ static bool sim_read(struct sim_peer *peer)
 		peer->told = true;
 		return true;
 	}
-	step = sim_urgent_ahead(peer);
+	step = sim_urgent_bytes_to_leave_out(peer);
 	n = vma_tcp_rx_front(peer->conn, 0, spans, 4);
 	if (n > 0)
 		peer->read += step;
@@ -403,7 +405,7 @@ static bool sim_read(struct sim_peer *peer)
 	}
 	if (taken == 0)
 		return false;
-	if (peer->read > sim_other(peer)->written)
+	if (peer->read > sim_other_peer(peer)->written)
 		sim_peer_fail(peer, "more bytes than were written");
 	vma_tcp_rx_consume(peer->conn, taken);
 	sim_trace_peer_action(peer, "has read", peer->read);
@@ -414,7 +416,7 @@ static bool sim_read(struct sim_peer *peer)
 	return true;
 }
 
-static uint64_t sim_may_write(const struct sim_peer *peer)
+static uint64_t sim_writable_bytes(const struct sim_peer *peer)
 {
 	uint64_t limit = peer->plan.total;
 
@@ -423,7 +425,7 @@ static uint64_t sim_may_write(const struct sim_peer *peer)
 	return limit > peer->written ? limit - peer->written : 0;
 }
 
-static void sim_commit(struct sim_peer *peer, uint64_t bytes)
+static void sim_commit_written(struct sim_peer *peer, uint64_t bytes)
 {
 	struct sim_rng *chance = &peer->pair->chance;
 	bool last = peer->written + bytes >= peer->plan.total || peer->plan.echo;
@@ -455,7 +457,7 @@ static bool sim_write(struct sim_peer *peer)
 {
 	struct sim_rng *chance = &peer->pair->chance;
 	struct sim *sim = peer->side->sim;
-	uint64_t may = sim_may_write(peer), wanted, done = 0;
+	uint64_t may = sim_writable_bytes(peer), wanted, done = 0;
 	struct iovec spans[3];
 	int n;
 
@@ -498,7 +500,7 @@ static bool sim_write(struct sim_peer *peer)
 	}
 	if (done > wanted)
 		sim_peer_fail(peer, "reserves more than was asked");
-	sim_commit(peer, sim_rng_happens(chance, 10) ? sim_rng_between(chance, 1, done) : done);
+	sim_commit_written(peer, sim_rng_happens(chance, 10) ? sim_rng_between(chance, 1, done) : done);
 	if (peer->plan.write_gap_ns != 0)
 		peer->write_ns = sim->now_ns + sim_rng_between(chance, 0, peer->plan.write_gap_ns);
 	sim_wake_at(peer, peer->write_ns);
@@ -594,7 +596,7 @@ static void sim_apply_path_changes(struct sim_peer *peer)
 	}
 }
 
-static void sim_obey_path(struct sim_peer *peer)
+static void sim_peer_obey_path_mtu(struct sim_peer *peer)
 {
 	if (peer->obey_ns == 0)
 		return;
@@ -603,7 +605,7 @@ static void sim_obey_path(struct sim_peer *peer)
 		return;
 	}
 	peer->obey_ns = 0;
-	sim_seen_mtu[peer->pair->number][peer->side->number] = peer->plan.path_change_mtu;
+	sim_largest_segment_allowed[peer->pair->number][peer->side->number] = peer->plan.path_change_mtu;
 }
 
 static void sim_steer(struct sim_peer *peer)
@@ -691,19 +693,19 @@ static void sim_read_end(struct sim_peer *peer)
 {
 	struct iovec span;
 
-	peer->read += sim_urgent_ahead(peer);
+	peer->read += sim_urgent_bytes_to_leave_out(peer);
 	vma_tcp_rx_front(peer->conn, 0, &span, 1);
 	vma_tcp_rx_consume(peer->conn, 0);
 }
 
-static bool sim_act_once(struct sim_peer *peer)
+static bool sim_peer_run_one_action(struct sim_peer *peer)
 {
 	bool moved = false;
 
 	sim_check_readiness(peer);
 	sim_return_pieces(peer);
 	sim_apply_path_changes(peer);
-	sim_obey_path(peer);
+	sim_peer_obey_path_mtu(peer);
 	sim_steer(peer);
 	if (sim_early_action(peer)) {
 		moved = true;
@@ -725,7 +727,7 @@ static bool sim_act_once(struct sim_peer *peer)
 	return sim_end_peer(peer) || moved;
 }
 
-static bool sim_peer_act(struct sim_peer *peer)
+static bool sim_peer_run_actions(struct sim_peer *peer)
 {
 	bool moved = false;
 
@@ -737,7 +739,7 @@ static bool sim_peer_act(struct sim_peer *peer)
 	do {
 		peer->told = false;
 		peer->next_ns = UINT64_MAX;
-		moved |= sim_act_once(peer);
+		moved |= sim_peer_run_one_action(peer);
 	} while (peer->told && peer->conn != NULL && !peer->side->sim->failed);
 	peer->acting = false;
 	return moved;
@@ -753,13 +755,14 @@ static bool sim_connect(struct sim_peer *peer)
 	                                 .options = &peer->plan.options,
 	                                 .family = AF_INET,
 	                                 .local_port_be = htons(sim_port(peer)),
-	                                 .peer_port_be = htons(sim_port(sim_other(peer)))};
+	                                 .peer_port_be = htons(sim_port(sim_other_peer(peer)))};
 	struct vma_tcp_conn *conn = NULL;
 	int rc;
 
 	sim_address(peer->side->number, attr.local);
 	sim_address(1 - peer->side->number, attr.peer);
-	sim_seen_mtu[peer->pair->number][0] = sim_seen_mtu[peer->pair->number][1] = sim->mtu;
+	sim_largest_segment_allowed[peer->pair->number][0] = sim_largest_segment_allowed[peer->pair->number][1] =
+	        sim->mtu;
 	if (peer->plan.path_late_ns == 0)
 		attr.path = sim_path(peer->side, sim->mtu);
 	else

@@ -13,7 +13,13 @@
 #include "sim_peer.h"
 
 enum { SIM_SHORTAGES = 4 };
-enum sim_shortage_kind { SIM_NO_TX, SIM_NO_RX, SIM_NO_MEMORY, SIM_NO_WIRE, SIM_SHORTAGE_KINDS };
+enum sim_shortage_kind {
+	SIM_SHORTAGE_TX_FRAMES,
+	SIM_SHORTAGE_RX_BUFFERS,
+	SIM_SHORTAGE_MEMORY,
+	SIM_SHORTAGE_WIRE_SLOTS,
+	SIM_SHORTAGE_KINDS
+};
 
 struct sim_shortage {
 	enum sim_shortage_kind kind;
@@ -87,7 +93,7 @@ static void sim_plan_shortages(struct sim_rng *chance, struct sim_scenario *s)
 		bool wire;
 
 		shortage->kind = (enum sim_shortage_kind)(sim_rng_next(chance) % SIM_SHORTAGE_KINDS);
-		wire = shortage->kind == SIM_NO_WIRE;
+		wire = shortage->kind == SIM_SHORTAGE_WIRE_SLOTS;
 		shortage->side = (int)(sim_rng_next(chance) & 1);
 		shortage->begin_ns = s->attr.start_ns + sim_rng_magnitude(chance, 1, 5 * SIM_S);
 		shortage->end_ns = shortage->begin_ns + sim_rng_magnitude(chance, 1000, (wire ? 20000 : 500) * SIM_MS);
@@ -95,7 +101,7 @@ static void sim_plan_shortages(struct sim_rng *chance, struct sim_scenario *s)
 	}
 	if (s->disturbed && sim_rng_happens(chance, 15)) {
 		s->cut = true;
-		s->shortage[0].kind = SIM_NO_WIRE;
+		s->shortage[0].kind = SIM_SHORTAGE_WIRE_SLOTS;
 		s->shortage[0].end_ns = UINT64_MAX;
 	}
 }
@@ -139,20 +145,20 @@ static void sim_plan_options(struct sim_rng *chance, const struct sim_scenario *
 		        (int32_t)sim_rng_between(chance, 2, 10);
 }
 
-static void sim_plan_stops(struct sim_rng *chance, struct sim_plan *plan, uint64_t total)
+static void sim_plan_reader_pauses(struct sim_rng *chance, struct sim_plan *plan, uint64_t total)
 {
 	uint64_t at = 0;
 
-	for (unsigned i = 0; i < SIM_STOPS && sim_rng_happens(chance, 25); i++) {
+	for (unsigned i = 0; i < SIM_READER_PAUSES && sim_rng_happens(chance, 25); i++) {
 		at += sim_rng_between(chance, 0, total);
 		plan->stop[i].at = at;
 		plan->stop[i].ns = sim_rng_magnitude(chance, 1000, 30 * SIM_S);
 	}
 }
 
-static void sim_plan_early(struct sim_rng *chance, struct sim_plan *plan, uint64_t both)
+static void sim_plan_early_end(struct sim_rng *chance, struct sim_plan *plan, uint64_t both)
 {
-	plan->early = (enum sim_early_action)sim_rng_between(chance, SIM_EARLY_CLOSE, SIM_EARLIES - 1);
+	plan->early = (enum sim_early_action)sim_rng_between(chance, SIM_EARLY_CLOSE, SIM_EARLY_ACTIONS - 1);
 	plan->early_ns = sim_rng_happens(chance, 50) ? 0 : sim_rng_magnitude(chance, 1, 3 * SIM_S);
 	if (sim_rng_happens(chance, 40))
 		plan->early_state = (int)sim_rng_between(chance, TCP_ESTABLISHED, TCP_CLOSING);
@@ -261,10 +267,10 @@ static void sim_plan_pair(struct sim_scenario *s, unsigned number, unsigned inca
 			plan[1 - first]->total = plan[first]->total;
 	}
 	for (int i = 0; i < 2; i++) {
-		sim_plan_stops(chance, plan[i], plan[1 - i]->total);
+		sim_plan_reader_pauses(chance, plan[i], plan[1 - i]->total);
 		sim_limit_slow_reader(plan[i], plan[1 - i]->total);
 		if (s->disturbed && (i == first || sim_rng_happens(chance, 40)))
-			sim_plan_early(chance, plan[i], plan[0]->total + plan[1]->total);
+			sim_plan_early_end(chance, plan[i], plan[0]->total + plan[1]->total);
 	}
 }
 
@@ -397,16 +403,17 @@ static void sim_shortage_set(struct sim_scenario *s, const struct sim_shortage *
 		fprintf(stderr, "%12.6f shortage %d of side %d %s\n", (double)s->sim.now_ns / 1e9, shortage->kind,
 		        shortage->side, on ? "begins" : "ends");
 	switch (shortage->kind) {
-	case SIM_NO_WIRE:
+	case SIM_SHORTAGE_WIRE_SLOTS:
 		sim_set_loss(s, on);
 		break;
-	case SIM_NO_MEMORY:
+	case SIM_SHORTAGE_MEMORY:
 		sim_alloc_fail_ppm = on ? 300000 : 0;
 		break;
 	default:
 		if (on)
-			sim_take_free_frames(side,
-			                     atomic_load(shortage->kind == SIM_NO_TX ? &qp->tx_pool : &qp->rx_pool));
+			sim_take_free_frames(
+			        side,
+			        atomic_load(shortage->kind == SIM_SHORTAGE_TX_FRAMES ? &qp->tx_pool : &qp->rx_pool));
 		else
 			sim_return_taken_frames(side);
 		break;
@@ -435,9 +442,9 @@ static bool sim_apply_due_shortages(struct sim_scenario *s)
 /* ---- what happens and when ---- */
 
 /* Everything that was written has been read, and the end was seen. */
-static void sim_check_calm(struct sim_peer *peer)
+static void sim_check_peer_undisturbed(struct sim_peer *peer)
 {
-	const struct sim_peer *other = sim_other(peer);
+	const struct sim_peer *other = sim_other_peer(peer);
 
 	/* Only its FIN was not acknowledged yet: so often was that lost that the other one's TIME_WAIT was over. */
 	bool late = peer->error == ECONNRESET && peer->closed && other->gone && other->eof && peer->eof;
@@ -457,14 +464,14 @@ static bool sim_pair_reconnect(struct sim_scenario *s, struct sim_pair *pair)
 
 	if (repeats == 0 || !pair->peer[0].gone || !pair->peer[1].gone)
 		return false;
-	sim_check_calm(&pair->peer[0]);
-	sim_check_calm(&pair->peer[1]);
+	sim_check_peer_undisturbed(&pair->peer[0]);
+	sim_check_peer_undisturbed(&pair->peer[1]);
 	sim_plan_pair(s, pair->number, pair->incarnation + 1, s->sim.now_ns);
 	pair->repeats = repeats - 1;
 	return true;
 }
 
-static bool sim_act_all(struct sim *sim)
+static bool sim_run_all_peers(struct sim *sim)
 {
 	struct sim_scenario *s = sim->top;
 	bool moved = sim_apply_due_shortages(s);
@@ -484,13 +491,13 @@ static bool sim_act_all(struct sim *sim)
 					moved |= sim_connect(&pair->peer[side]);
 		}
 		for (int side = 0; side < 2; side++)
-			moved |= sim_peer_act(&pair->peer[side]);
+			moved |= sim_peer_run_actions(&pair->peer[side]);
 		moved |= sim_pair_reconnect(s, pair);
 	}
 	return moved;
 }
 
-static uint64_t sim_due_all(const struct sim *sim)
+static uint64_t sim_next_due_of_all_peers(const struct sim *sim)
 {
 	const struct sim_scenario *s = sim->top;
 	uint64_t due = UINT64_MAX;

@@ -33,7 +33,7 @@ struct sim_seen_direction {
 	uint64_t segments, resets, data_segments;
 };
 static struct sim_seen_direction sim_seen_direction[SIM_PAIRS][2];
-static uint32_t sim_seen_mtu[SIM_PAIRS][2]; /* no segment may be longer; set by who sets the path */
+static uint32_t sim_largest_segment_allowed[SIM_PAIRS][2]; /* no segment may be longer; set by who sets the path */
 
 static inline uint32_t sim_be32(const uint8_t *p)
 {
@@ -123,8 +123,8 @@ static void sim_note_syn(struct sim_seen_direction *own, struct sim_seen_directi
 }
 
 /* RFC 9293 3.8.6: the right edge of the window does not move to the left (by more than scaling's rounding). */
-static void sim_check_edge(struct sim_side *side, struct sim_seen_direction *own,
-                           const struct sim_seen_direction *other, const struct sim_segment *segment)
+static void sim_check_window_right_edge(struct sim_side *side, struct sim_seen_direction *own,
+                                        const struct sim_seen_direction *other, const struct sim_segment *segment)
 {
 	uint32_t window = segment->flags & SIM_SYN ? segment->window : segment->window << own->scale;
 	uint32_t edge = segment->ack + window;
@@ -146,9 +146,9 @@ static void sim_check_data(struct sim_side *side, struct sim_seen_direction *own
 {
 	uint32_t end = segment->seq + segment->payload;
 
-	if (segment->total > sim_seen_mtu[segment->pair][side->number])
+	if (segment->total > sim_largest_segment_allowed[segment->pair][side->number])
 		sim_fail(side->sim, "side %d connection %u: a packet of %u bytes on a path of %u", side->number,
-		         segment->pair, segment->total, sim_seen_mtu[segment->pair][side->number]);
+		         segment->pair, segment->total, sim_largest_segment_allowed[segment->pair][side->number]);
 	if (other->mss != 0 && segment->payload > other->mss)
 		sim_fail(side->sim, "side %d connection %u: %u bytes, though the peer's MSS is %u", side->number,
 		         segment->pair, segment->payload, other->mss);
@@ -189,7 +189,7 @@ static void sim_watch_frame(struct sim_side *side, const uint8_t *frame, uint32_
 	if (segment.flags & SIM_FIN)
 		own->over = other->over = true;
 	if (segment.flags & SIM_ACK)
-		sim_check_edge(side, own, other, &segment);
+		sim_check_window_right_edge(side, own, other, &segment);
 	if (segment.payload > 0 && own->syn)
 		sim_check_data(side, own, other, &segment);
 	if ((segment.flags & SIM_FIN) && own->highest == segment.seq + segment.payload)
@@ -200,7 +200,7 @@ static void sim_watch_frame(struct sim_side *side, const uint8_t *frame, uint32_
 
 static struct sim_side *sim_watched[2];
 
-static void sim_watch_one(struct sim_side *side, const uint8_t *frame, uint32_t len)
+static void sim_watch_sent_frame(struct sim_side *side, const uint8_t *frame, uint32_t len)
 {
 	if (side->sim->frame != NULL)
 		side->sim->frame(side, frame + 14, len - 14);
@@ -209,7 +209,8 @@ static void sim_watch_one(struct sim_side *side, const uint8_t *frame, uint32_t 
 }
 
 /* The segments of a packet that the NIC cuts, without sums. */
-static void sim_watch_cut(struct sim_side *side, const uint8_t *packet, uint32_t len, const struct vma_nic_seg *seg)
+static void sim_watch_tso_packet(struct sim_side *side, const uint8_t *packet, uint32_t len,
+                                 const struct vma_nic_seg *seg)
 {
 	static uint8_t frame[65536];
 	uint8_t *ip = frame + 14, *tcp = ip + 20;
@@ -228,7 +229,7 @@ static void sim_watch_cut(struct sim_side *side, const uint8_t *packet, uint32_t
 		       (uint8_t[]){(uint8_t)(number >> 24), (uint8_t)(number >> 16), (uint8_t)(number >> 8),
 		                   (uint8_t)number},
 		       4);
-		sim_watch_one(side, frame, seg->hdr_len + n);
+		sim_watch_sent_frame(side, frame, seg->hdr_len + n);
 	}
 }
 
@@ -246,9 +247,9 @@ static unsigned sim_watch_tx(struct vma_nic_qp *qp, const struct vma_nic_seg *se
 		if (segs[i].flags & VMA_NIC_SEG_MORE)
 			continue;
 		if (segs[first].flags & VMA_NIC_SEG_TSO)
-			sim_watch_cut(side, frame, len, &segs[first]);
+			sim_watch_tso_packet(side, frame, len, &segs[first]);
 		else
-			sim_watch_one(side, frame, len);
+			sim_watch_sent_frame(side, frame, len);
 		len = 0;
 	}
 	return taken;
@@ -275,7 +276,7 @@ static void sim_watch_install(struct sim_side *side)
 	sim_watched[side->number] = side;
 	if (side->number == 0) {
 		memset(sim_seen_direction, 0, sizeof(sim_seen_direction));
-		memset(sim_seen_mtu, 0, sizeof(sim_seen_mtu));
+		memset(sim_largest_segment_allowed, 0, sizeof(sim_largest_segment_allowed));
 	}
 }
 

@@ -218,7 +218,7 @@ static void *writer(void *arg)
 }
 
 /* Both directions at once, two threads per end; then closed in one of four ways. */
-static void connection_converse(struct end *client, struct end *server, uint64_t round)
+static void stress_connection_both_ways(struct end *client, struct end *server, uint64_t round)
 {
 	uint64_t bytes = 1 + (round * 7919) % 60000;
 	struct job jobs[2] = {{client, bytes}, {server, bytes / 2}};
@@ -232,7 +232,7 @@ static void connection_converse(struct end *client, struct end *server, uint64_t
 		pthread_join(threads[i], NULL);
 }
 
-static void *connection_work(void *arg)
+static void *stress_connection_thread(void *arg)
 {
 	unsigned number = (unsigned)(uintptr_t)arg;
 
@@ -246,7 +246,7 @@ static void *connection_work(void *arg)
 		client = connect_end(port);
 		while ((server = atomic_load(&waiting[slot])) == NULL)
 			connection_drive_or_time_out(&since);
-		connection_converse(client, server, round);
+		stress_connection_both_ways(client, server, round);
 		connection_close_and_disown(client, round % 4 == 1);
 		connection_close_and_disown(server, round % 4 == 2);
 		atomic_fetch_add(&connections, 1);
@@ -314,7 +314,7 @@ static void converse_for_a_while(void)
 	connection_open_fixture();
 	atomic_store(&stop, false);
 	for (uintptr_t i = 0; i < WORKERS; i++)
-		assert_int_equal(pthread_create(&threads[i], NULL, connection_work, (void *)i), 0);
+		assert_int_equal(pthread_create(&threads[i], NULL, stress_connection_thread, (void *)i), 0);
 	while (connection_now_ns() < end)
 		poll(NULL, 0, 20);
 	atomic_store(&stop, true);

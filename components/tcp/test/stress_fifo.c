@@ -17,7 +17,7 @@ enum { ROUND = 4 << 20, FULL = 300000 };
 static struct tcp_fifo fifo;
 static _Atomic unsigned allocated;
 static _Thread_local bool is_reader;
-static unsigned given_back; /* chunks, by the reader when it had emptied the fifo */
+static unsigned chunks_freed_by_reader; /* chunks, by the reader when it had emptied the fifo */
 
 static void *fifo_counted_alloc(size_t size)
 {
@@ -28,7 +28,7 @@ static void *fifo_counted_alloc(size_t size)
 static void fifo_counted_free(void *memory)
 {
 	if (is_reader && fifo_queued_bytes(&fifo) == 0)
-		given_back++;
+		chunks_freed_by_reader++;
 	atomic_fetch_sub(&allocated, 1);
 	free(memory);
 }
@@ -40,7 +40,7 @@ static void fifo_counted_put(const struct fifo_memory *memory, struct fifo_chunk
 }
 
 static const struct fifo_memory memory = {fifo_counted_alloc, fifo_counted_free, NULL, fifo_counted_put};
-static bool with_frames; /* of what is produced, some comes in frames */
+static bool producer_uses_frames; /* of what is produced, some comes in frames */
 
 static uint32_t fifo_next_random(uint32_t *seed)
 {
@@ -58,7 +58,7 @@ static void fifo_random_delay(uint32_t *seed)
 }
 
 /* Small messages for a while, then large ones. */
-static size_t next_size(uint32_t *seed, uint64_t at)
+static size_t fifo_next_message_size(uint32_t *seed, uint64_t at)
 {
 	return 1 + fifo_next_random(seed) % (at >> 19 & 1 ? 40000 : 700);
 }
@@ -87,7 +87,7 @@ static void *fifo_produce(void *arg)
 
 	while (at < ROUND) {
 		struct iovec spans[4];
-		size_t wanted = next_size(&seed, at);
+		size_t wanted = fifo_next_message_size(&seed, at);
 		unsigned n;
 		size_t sum = 0;
 
@@ -97,7 +97,7 @@ static void *fifo_produce(void *arg)
 		}
 		if (wanted > ROUND - at)
 			wanted = ROUND - at;
-		if (with_frames && fifo_next_random(&seed) % 2 == 0) {
+		if (producer_uses_frames && fifo_next_random(&seed) % 2 == 0) {
 			wanted = wanted < 2000 ? wanted : 2000;
 			fifo_append_frame(at, wanted);
 			at += wanted;
@@ -140,7 +140,7 @@ static void fifo_take_all(uint32_t seed)
 		uint32_t r = fifo_next_random(&seed);
 		size_t sum;
 
-		if (r % 4 == 0 && !with_frames) { /* by position, as segments do */
+		if (r % 4 == 0 && !producer_uses_frames) { /* by position, as segments do */
 			spans[0] = fifo_span(&fifo, at);
 			sum = fifo_check(at, spans, spans[0].iov_len > 0);
 		} else {
@@ -178,20 +178,20 @@ static void produce_and_take(void)
 		fifo_fini(&fifo);
 		assert_int_equal(atomic_load(&allocated), 0);
 	} while (time(NULL) < end);
-	assert_true(given_back > 0); /* or that hand-over was not tested */
+	assert_true(chunks_freed_by_reader > 0); /* or that hand-over was not tested */
 }
 
 static void test_bytes_come_once_and_in_order(void **state)
 {
 	(void)state;
-	with_frames = false;
+	producer_uses_frames = false;
 	produce_and_take();
 }
 
 static void test_frames_come_in_their_order_among_bytes(void **state)
 {
 	(void)state;
-	with_frames = true;
+	producer_uses_frames = true;
 	produce_and_take();
 }
 

@@ -8,10 +8,10 @@
 
 enum { ROUNDS = 2000 };
 static struct fixture fixtures[2];
-static pthread_barrier_t together;
+static pthread_barrier_t threads_start_barrier;
 
 /* A connection made, some bytes each way, and closed by this side. Payloads and numbers differ between the threads. */
-static void lwip_converse(struct fixture *w, unsigned i, const char *payload)
+static void stress_lwip_one_connection(struct fixture *w, unsigned i, const char *payload)
 {
 	uint32_t bytes = (uint32_t)strlen(payload), ours = FIXTURE_ISN + 1;
 
@@ -43,14 +43,14 @@ static void lwip_converse(struct fixture *w, unsigned i, const char *payload)
 	assert_int_equal(port_memory_in_use(&w->tcp), 0);
 }
 
-static void *lwip_talk(void *arg)
+static void *stress_lwip_thread(void *arg)
 {
 	unsigned me = arg == &fixtures[1];
 
 	fixture = arg;
-	pthread_barrier_wait(&together);
+	pthread_barrier_wait(&threads_start_barrier);
 	for (unsigned i = 0; i < ROUNDS; i++)
-		lwip_converse(arg, i, me ? "of the second thread" : "of the first");
+		stress_lwip_one_connection(arg, i, me ? "of the second thread" : "of the first");
 	return NULL;
 }
 
@@ -59,15 +59,15 @@ static void test_two_threads_in_lwip_do_not_see_each_other(void **state)
 	pthread_t thread;
 
 	(void)state;
-	assert_int_equal(pthread_barrier_init(&together, NULL, 2), 0);
+	assert_int_equal(pthread_barrier_init(&threads_start_barrier, NULL, 2), 0);
 	for (unsigned i = 0; i < 2; i++)
 		lwip_fixture_open(&fixtures[i], NULL);
-	assert_int_equal(pthread_create(&thread, NULL, lwip_talk, &fixtures[1]), 0);
-	lwip_talk(&fixtures[0]); /* here, where a failed assertion can say so */
+	assert_int_equal(pthread_create(&thread, NULL, stress_lwip_thread, &fixtures[1]), 0);
+	stress_lwip_thread(&fixtures[0]); /* here, where a failed assertion can say so */
 	assert_int_equal(pthread_join(thread, NULL), 0);
 	for (unsigned i = 0; i < 2; i++)
 		lwip_fixture_close(&fixtures[i]);
-	pthread_barrier_destroy(&together);
+	pthread_barrier_destroy(&threads_start_barrier);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -23,7 +23,7 @@
 
 enum { PAIRS = 2, PORT = 80, FIRST_PORT = 1000, TIMEOUT_S = 60, PARKED = 1024 };
 
-struct zend {
+struct zcopy_stress_end {
 	struct vma_tcp_conn *conn;
 	_Atomic uint32_t events;
 	/* judged */
@@ -42,17 +42,17 @@ struct parked {
 	const uint8_t *data;
 };
 
-static struct vma_bufarena *zarena;
-static struct vma_bufpool *zspill;
-static struct vma_nic *znic[2];
-static struct vma_ring *zring[2];
-static struct vma_tcp *ztcp[2];
-static const uint8_t zip[2][16] = {{10, 0, 0, 1}, {10, 0, 0, 2}};
-static struct vma_tcp_listener *zlistener;
-static struct zend *_Atomic zwaiting[PAIRS * 2];
-static _Atomic bool zstop, zcopy_pairs_done; /* pairs may wait for what holders give back */
-static _Atomic uint64_t zconnections, zheld;
-static struct vma_tcp_memory zmemory;
+static struct vma_bufarena *zcopy_stress_arena;
+static struct vma_bufpool *zcopy_stress_spill;
+static struct vma_nic *zcopy_stress_nics[2];
+static struct vma_ring *zcopy_stress_rings[2];
+static struct vma_tcp *zcopy_stress_stacks[2];
+static const uint8_t zcopy_stress_addresses[2][16] = {{10, 0, 0, 1}, {10, 0, 0, 2}};
+static struct vma_tcp_listener *zcopy_stress_listener;
+static struct zcopy_stress_end *_Atomic zcopy_stress_accepted_ends[PAIRS * 2];
+static _Atomic bool zcopy_stress_should_stop, zcopy_pairs_done; /* pairs may wait for what holders give back */
+static _Atomic uint64_t zcopy_stress_connections_n, zcopy_stress_held_n;
+static struct vma_tcp_memory zcopy_stress_memory;
 static pthread_mutex_t parked_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct parked parked[PARKED];
 static unsigned parked_count;
@@ -72,12 +72,12 @@ static uint32_t zcopy_random(uint32_t *seed)
 
 static void zcopy_on_event(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 {
-	struct zend *end = arg;
+	struct zcopy_stress_end *end = arg;
 
 	(void)conn;
 	atomic_fetch_or(&end->events, events);
 }
-static const struct vma_tcp_conn_ops zowner = {.event = zcopy_on_event};
+static const struct vma_tcp_conn_ops zcopy_stress_conn_ops = {.event = zcopy_on_event};
 
 static bool zcopy_admit(struct vma_tcp_listener *l, void *arg)
 {
@@ -88,14 +88,14 @@ static bool zcopy_admit(struct vma_tcp_listener *l, void *arg)
 static bool zcopy_on_accepted(struct vma_tcp_listener *l, void *arg, struct vma_tcp_conn *conn)
 {
 	struct vma_flow_key names;
-	struct zend *end = calloc(1, sizeof(*end));
+	struct zcopy_stress_end *end = calloc(1, sizeof(*end));
 
 	(void)l, (void)arg;
 	vma_tcp_conn_key(conn, &names);
 	end->conn = conn;
 	end->seed = names.peer_port_be;
-	vma_tcp_conn_adopt(conn, &zowner, end);
-	atomic_store(&zwaiting[(ntohs(names.peer_port_be) - FIRST_PORT) % (PAIRS * 2)], end);
+	vma_tcp_conn_adopt(conn, &zcopy_stress_conn_ops, end);
+	atomic_store(&zcopy_stress_accepted_ends[(ntohs(names.peer_port_be) - FIRST_PORT) % (PAIRS * 2)], end);
 	return true;
 }
 static const struct vma_tcp_listener_ops zcopy_listener_owner = {.admit = zcopy_admit, .accepted = zcopy_on_accepted};
@@ -103,7 +103,7 @@ static const struct vma_tcp_listener_ops zcopy_listener_owner = {.admit = zcopy_
 static void zcopy_drive_or_time_out(uint64_t *since)
 {
 	for (int i = 0; i < 2; i++)
-		vma_ring_progress(zring[i]);
+		vma_ring_progress(zcopy_stress_rings[i]);
 	sched_yield();
 	if (*since == 0)
 		*since = zcopy_now_ns();
@@ -127,15 +127,16 @@ static void zcopy_check(const uint8_t *data, uint64_t at, size_t len)
 
 /* ---- pieces that are held ---- */
 
-static void piece_return(const struct parked *p)
+static void check_and_return_piece(const struct parked *p)
 {
 	zcopy_check(p->data, p->at, p->len);
-	vma_buf_put(zarena, p->buf);
-	vma_tcp_held_bytes_returned(p->conn, &zmemory, p->number, p->len, 1);
+	vma_buf_put(zcopy_stress_arena, p->buf);
+	vma_tcp_held_bytes_returned(p->conn, &zcopy_stress_memory, p->number, p->len, 1);
 	vma_tcp_conn_put(p->conn);
 }
 
-static void piece_park(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece, uint64_t at)
+static void keep_piece_for_later_return(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece,
+                                        uint64_t at)
 {
 	struct parked p = {conn, piece->buf, vma_tcp_zcopy_number(conn), at, piece->len, piece->data};
 	bool full;
@@ -147,8 +148,8 @@ static void piece_park(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream
 		parked[parked_count++] = p;
 	pthread_mutex_unlock(&parked_lock);
 	if (full)
-		piece_return(&p);
-	atomic_fetch_add(&zheld, 1);
+		check_and_return_piece(&p);
+	atomic_fetch_add(&zcopy_stress_held_n, 1);
 }
 
 static bool parked_return_one(uint32_t random)
@@ -164,11 +165,11 @@ static bool parked_return_one(uint32_t random)
 	p = parked[random];
 	parked[random] = parked[--parked_count];
 	pthread_mutex_unlock(&parked_lock);
-	piece_return(&p);
+	check_and_return_piece(&p);
 	return true;
 }
 
-static void *parked_work(void *arg)
+static void *return_parked_pieces_thread(void *arg)
 {
 	uint32_t seed = (uint32_t)(uintptr_t)arg;
 
@@ -181,7 +182,7 @@ static void *parked_work(void *arg)
 
 /* ---- what a connection is read by ---- */
 
-static void zcopy_write(struct zend *end, uint64_t total)
+static void zcopy_write(struct zcopy_stress_end *end, uint64_t total)
 {
 	uint64_t done = 0, since = 0;
 
@@ -204,21 +205,21 @@ static void zcopy_write(struct zend *end, uint64_t total)
 	}
 }
 
-struct zjob {
-	struct zend *end;
+struct zcopy_stress_writer_job {
+	struct zcopy_stress_end *end;
 	uint64_t bytes;
 };
 
 static void *zcopy_writer(void *arg)
 {
-	const struct zjob *job = arg;
+	const struct zcopy_stress_writer_job *job = arg;
 
 	zcopy_write(job->end, job->bytes);
 	return NULL;
 }
 
 /* Some bytes are read, some pieces are held. */
-static void zcopy_read(struct zend *end, uint64_t total)
+static void zcopy_read(struct zcopy_stress_end *end, uint64_t total)
 {
 	uint64_t done = 0, since = 0;
 
@@ -234,7 +235,7 @@ static void zcopy_read(struct zend *end, uint64_t total)
 		zcopy_check(piece.data, done, piece.len);
 		if (piece.buf != NULL && r % 4 != 0) {
 			vma_buf_ref(piece.buf);
-			piece_park(end->conn, &piece, done);
+			keep_piece_for_later_return(end->conn, &piece, done);
 			vma_tcp_rx_hold_piece(end->conn, &piece);
 		} else {
 			piece.len = 1 + r % piece.len;
@@ -248,13 +249,13 @@ static void zcopy_read(struct zend *end, uint64_t total)
 static enum vma_tcp_inspect_verdict zcopy_judge(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece,
                                                 void *arg)
 {
-	struct zend *end = arg;
+	struct zcopy_stress_end *end = arg;
 	const uint32_t r = zcopy_random(&end->seed) % 3;
 
 	zcopy_check(piece->data, end->seen, piece->len);
 	if (r == VMA_TCP_HOLD && piece->buf != NULL) {
 		vma_buf_ref(piece->buf);
-		piece_park(conn, piece, end->seen);
+		keep_piece_for_later_return(conn, piece, end->seen);
 	} else if (r != VMA_TCP_DROP) {
 		atomic_fetch_add(&end->received, piece->len);
 	}
@@ -263,7 +264,7 @@ static enum vma_tcp_inspect_verdict zcopy_judge(struct vma_tcp_conn *conn, const
 }
 
 /* Who takes the event inspects, and nobody else would. */
-static bool zcopy_inspect(struct zend *end)
+static bool zcopy_inspect(struct zcopy_stress_end *end)
 {
 	const struct vma_tcp_inspector inspector = {.judge = zcopy_judge, .arg = end};
 
@@ -276,7 +277,7 @@ static bool zcopy_inspect(struct zend *end)
 
 static void *zcopy_inspect_work(void *arg)
 {
-	struct zend *end = arg;
+	struct zcopy_stress_end *end = arg;
 
 	while (!atomic_load(&end->done)) {
 		if (!zcopy_inspect(end))
@@ -286,7 +287,7 @@ static void *zcopy_inspect_work(void *arg)
 }
 
 /* The peer's end comes only after the last verdict. */
-static void zcopy_read_inspected(struct zend *end, uint64_t total)
+static void zcopy_read_inspected(struct zcopy_stress_end *end, uint64_t total)
 {
 	uint64_t read = 0, since = 0;
 	pthread_t other;
@@ -313,11 +314,11 @@ static void zcopy_read_inspected(struct zend *end, uint64_t total)
 
 /* ---- connections, one after the other ---- */
 
-static struct zend *zcopy_connect(uint16_t port)
+static struct zcopy_stress_end *zcopy_connect(uint16_t port)
 {
-	struct zend *end = calloc(1, sizeof(*end));
+	struct zcopy_stress_end *end = calloc(1, sizeof(*end));
 	struct vma_tcp_options options;
-	struct vma_tcp_conn_attr attr = {.owner = &zowner,
+	struct vma_tcp_conn_attr attr = {.owner = &zcopy_stress_conn_ops,
 	                                 .arg = end,
 	                                 .options = &options,
 	                                 .path = {.len = 34, .ip_off = 14, .mtu = 1500},
@@ -326,16 +327,16 @@ static struct zend *zcopy_connect(uint16_t port)
 	                                 .peer_port_be = htons(PORT)};
 	uint64_t since = 0;
 
-	memcpy(attr.path.bytes, znic[1]->info.mac, 6);
-	memcpy(attr.path.bytes + 6, znic[0]->info.mac, 6);
+	memcpy(attr.path.bytes, zcopy_stress_nics[1]->info.mac, 6);
+	memcpy(attr.path.bytes + 6, zcopy_stress_nics[0]->info.mac, 6);
 	attr.path.bytes[12] = 8;
 	attr.path.bytes[14] = 0x45;
-	memcpy(attr.path.bytes + 26, zip[0], 4);
-	memcpy(attr.path.bytes + 30, zip[1], 4);
+	memcpy(attr.path.bytes + 26, zcopy_stress_addresses[0], 4);
+	memcpy(attr.path.bytes + 30, zcopy_stress_addresses[1], 4);
 	vma_tcp_options_init(&options);
-	memcpy(attr.local, zip[0], 16);
-	memcpy(attr.peer, zip[1], 16);
-	while (vma_tcp_connect(ztcp[0], &attr, &end->conn) == -EADDRINUSE)
+	memcpy(attr.local, zcopy_stress_addresses[0], 16);
+	memcpy(attr.peer, zcopy_stress_addresses[1], 16);
+	while (vma_tcp_connect(zcopy_stress_stacks[0], &attr, &end->conn) == -EADDRINUSE)
 		zcopy_drive_or_time_out(&since);
 	since = 0;
 	while (vma_tcp_state(end->conn) == TCP_SYN_SENT)
@@ -344,7 +345,7 @@ static struct zend *zcopy_connect(uint16_t port)
 	return end;
 }
 
-static void zcopy_close_and_disown(struct zend *end, bool abort)
+static void zcopy_close_and_disown(struct zcopy_stress_end *end, bool abort)
 {
 	vma_tcp_close(end->conn, abort);
 	vma_tcp_conn_disown(end->conn);
@@ -352,9 +353,9 @@ static void zcopy_close_and_disown(struct zend *end, bool abort)
 	free(end);
 }
 
-static void zcopy_converse(struct zend *client, struct zend *server, uint64_t round)
+static void zcopy_converse(struct zcopy_stress_end *client, struct zcopy_stress_end *server, uint64_t round)
 {
-	struct zjob job = {client, 1 + (round * 7919) % 90000};
+	struct zcopy_stress_writer_job job = {client, 1 + (round * 7919) % 90000};
 	const bool inspected = round % 2 != 0;
 	uint64_t since = 0;
 	pthread_t writer;
@@ -378,20 +379,20 @@ static void *zcopy_work_pair(void *arg)
 {
 	unsigned number = (unsigned)(uintptr_t)arg;
 
-	for (uint64_t round = number; !atomic_load(&zstop); round++) {
+	for (uint64_t round = number; !atomic_load(&zcopy_stress_should_stop); round++) {
 		unsigned slot = number + PAIRS * (round & 1);
 		uint16_t port = (uint16_t)(FIRST_PORT + slot + PAIRS * 2 * (round % 1000));
-		struct zend *client, *server;
+		struct zcopy_stress_end *client, *server;
 		uint64_t since = 0;
 
-		atomic_store(&zwaiting[slot], NULL);
+		atomic_store(&zcopy_stress_accepted_ends[slot], NULL);
 		client = zcopy_connect(port);
-		while ((server = atomic_load(&zwaiting[slot])) == NULL)
+		while ((server = atomic_load(&zcopy_stress_accepted_ends[slot])) == NULL)
 			zcopy_drive_or_time_out(&since);
 		zcopy_converse(client, server, round);
 		zcopy_close_and_disown(client, round % 4 == 1);
 		zcopy_close_and_disown(server, round % 4 == 2);
-		atomic_fetch_add(&zconnections, 1);
+		atomic_fetch_add(&zcopy_stress_connections_n, 1);
 	}
 	return NULL;
 }
@@ -405,47 +406,48 @@ static void zcopy_open_fixture(void)
 	        .owner = &zcopy_listener_owner, .family = AF_INET, .local_port_be = htons(PORT), .backlog = 64};
 	struct vma_tcp_options options;
 
-	assert_int_equal(vma_bufarena_create(&arena_attr, &zarena), 0);
-	spill_attr.arena = zarena;
-	assert_int_equal(vma_bufpool_create(&spill_attr, &zspill), 0);
-	wire.arena[0] = wire.arena[1] = zarena;
-	assert_int_equal(vma_wire_pair(&wire, znic), 0);
-	zmemory = (struct vma_tcp_memory){.pressure = INT64_MAX, .limit = INT64_MAX};
+	assert_int_equal(vma_bufarena_create(&arena_attr, &zcopy_stress_arena), 0);
+	spill_attr.arena = zcopy_stress_arena;
+	assert_int_equal(vma_bufpool_create(&spill_attr, &zcopy_stress_spill), 0);
+	wire.arena[0] = wire.arena[1] = zcopy_stress_arena;
+	assert_int_equal(vma_wire_pair(&wire, zcopy_stress_nics), 0);
+	zcopy_stress_memory = (struct vma_tcp_memory){.pressure = INT64_MAX, .limit = INT64_MAX};
 	for (int i = 0; i < 2; i++) {
-		struct vma_ring_attr r = {.nic = znic[i],
-		                          .spill_pool = zspill,
+		struct vma_ring_attr r = {.nic = zcopy_stress_nics[i],
+		                          .spill_pool = zcopy_stress_spill,
 		                          .thread_mode = VMA_THREAD_YIELD,
 		                          .rx_sw_csum = true,
 		                          .name = "stress"};
-		struct vma_tcp_attr t = {.arena = zarena, .gro_streams_max = 8, .memory = &zmemory};
+		struct vma_tcp_attr t = {
+		        .arena = zcopy_stress_arena, .gro_streams_max = 8, .memory = &zcopy_stress_memory};
 
-		assert_int_equal(vma_ring_create(&r, &zring[i]), 0);
-		t.ring = zring[i];
+		assert_int_equal(vma_ring_create(&r, &zcopy_stress_rings[i]), 0);
+		t.ring = zcopy_stress_rings[i];
 		t.secret[0] = (uint8_t)i;
-		assert_int_equal(vma_tcp_create(&t, &ztcp[i]), 0);
+		assert_int_equal(vma_tcp_create(&t, &zcopy_stress_stacks[i]), 0);
 	}
 	vma_tcp_options_init(&options);
 	attr.options = &options;
-	memcpy(attr.local, zip[1], 16);
-	assert_int_equal(vma_tcp_listen(ztcp[1], &attr, &zlistener), 0);
+	memcpy(attr.local, zcopy_stress_addresses[1], 16);
+	assert_int_equal(vma_tcp_listen(zcopy_stress_stacks[1], &attr, &zcopy_stress_listener), 0);
 }
 
 static void zcopy_close_fixture(void)
 {
-	vma_tcp_listener_close(zlistener);
+	vma_tcp_listener_close(zcopy_stress_listener);
 	for (int i = 0; i < 2; i++)
-		vma_tcp_destroy(ztcp[i]);
-	assert_int_equal(atomic_load(&zmemory.frames), 0);
-	assert_int_equal(atomic_load(&zmemory.used), 0);
+		vma_tcp_destroy(zcopy_stress_stacks[i]);
+	assert_int_equal(atomic_load(&zcopy_stress_memory.frames), 0);
+	assert_int_equal(atomic_load(&zcopy_stress_memory.used), 0);
 	for (int i = 0; i < 2; i++)
-		vma_ring_destroy(zring[i]);
+		vma_ring_destroy(zcopy_stress_rings[i]);
 	for (int i = 0; i < 2; i++)
-		vma_nic_close(znic[i]);
-	vma_bufpool_retire(zspill, NULL, NULL);
-	vma_bufpool_flush_thread(zarena);
+		vma_nic_close(zcopy_stress_nics[i]);
+	vma_bufpool_retire(zcopy_stress_spill, NULL, NULL);
+	vma_bufpool_flush_thread(zcopy_stress_arena);
 	for (int i = 0; i < VMA_BUFPOOL_MAX; i++)
-		assert_null(atomic_load(&zarena->pools[i])); /* every frame has come home */
-	vma_bufarena_destroy(zarena);
+		assert_null(atomic_load(&zcopy_stress_arena->pools[i])); /* every frame has come home */
+	vma_bufarena_destroy(zcopy_stress_arena);
 }
 
 static void test_held_and_inspected_pieces_are_neither_lost_nor_kept(void **state)
@@ -459,10 +461,10 @@ static void test_held_and_inspected_pieces_are_neither_lost_nor_kept(void **stat
 	for (uintptr_t i = 0; i < PAIRS; i++)
 		assert_int_equal(pthread_create(&pairs[i], NULL, zcopy_work_pair, (void *)i), 0);
 	for (uintptr_t i = 0; i < 2; i++)
-		assert_int_equal(pthread_create(&holders[i], NULL, parked_work, (void *)(i + 1)), 0);
+		assert_int_equal(pthread_create(&holders[i], NULL, return_parked_pieces_thread, (void *)(i + 1)), 0);
 	while (zcopy_now_ns() < end)
 		poll(NULL, 0, 20);
-	atomic_store(&zstop, true);
+	atomic_store(&zcopy_stress_should_stop, true);
 	for (int i = 0; i < PAIRS; i++)
 		pthread_join(pairs[i], NULL);
 	atomic_store(&zcopy_pairs_done, true);
@@ -470,9 +472,9 @@ static void test_held_and_inspected_pieces_are_neither_lost_nor_kept(void **stat
 		pthread_join(holders[i], NULL);
 	while (parked_return_one(0))
 		;
-	print_message("%lu connections, %lu pieces held\n", (unsigned long)atomic_load(&zconnections),
-	              (unsigned long)atomic_load(&zheld));
-	assert_true(atomic_load(&zconnections) > 1 && atomic_load(&zheld) > 0);
+	print_message("%lu connections, %lu pieces held\n", (unsigned long)atomic_load(&zcopy_stress_connections_n),
+	              (unsigned long)atomic_load(&zcopy_stress_held_n));
+	assert_true(atomic_load(&zcopy_stress_connections_n) > 1 && atomic_load(&zcopy_stress_held_n) > 0);
 	zcopy_close_fixture();
 }
 
@@ -482,7 +484,7 @@ static struct {
 	enum vma_tcp_inspect_verdict verdict;
 	_Atomic bool begun;
 	uint32_t seed;
-} last_word;
+} last_verdict_seen;
 
 static void zcopy_spin(uint32_t loops)
 {
@@ -494,13 +496,13 @@ static enum vma_tcp_inspect_verdict judge_slowly(struct vma_tcp_conn *conn, cons
                                                  void *arg)
 {
 	(void)arg;
-	if (last_word.verdict == VMA_TCP_HOLD) {
+	if (last_verdict_seen.verdict == VMA_TCP_HOLD) {
 		vma_buf_ref(piece->buf);
-		piece_park(conn, piece, 0);
+		keep_piece_for_later_return(conn, piece, 0);
 	}
-	atomic_store(&last_word.begun, true);
-	zcopy_spin(zcopy_random(&last_word.seed) % 2000);
-	return last_word.verdict;
+	atomic_store(&last_verdict_seen.begun, true);
+	zcopy_spin(zcopy_random(&last_verdict_seen.seed) % 2000);
+	return last_verdict_seen.verdict;
 }
 
 static void *close_during_verdict(void *arg)
@@ -508,7 +510,7 @@ static void *close_during_verdict(void *arg)
 	struct vma_tcp_conn *conn = arg;
 	uint32_t seed = (uint32_t)(uintptr_t)conn + (uint32_t)zcopy_now_ns();
 
-	while (!atomic_load(&last_word.begun))
+	while (!atomic_load(&last_verdict_seen.begun))
 		;
 	zcopy_spin(zcopy_random(&seed) % 2000);
 	vma_tcp_close(conn, false);
@@ -517,7 +519,7 @@ static void *close_during_verdict(void *arg)
 }
 
 /* One piece: what came after it would not have been seen. */
-static void zcopy_write_one(struct zend *client)
+static void zcopy_write_one(struct zcopy_stress_end *client)
 {
 	struct iovec span;
 
@@ -528,11 +530,11 @@ static void zcopy_write_one(struct zend *client)
 	vma_tcp_tx_commit(client->conn, 100, 0);
 }
 
-static struct zend *zcopy_accept_inspected(uint64_t *since)
+static struct zcopy_stress_end *zcopy_accept_inspected(uint64_t *since)
 {
-	struct zend *server;
+	struct zcopy_stress_end *server;
 
-	while ((server = atomic_load(&zwaiting[0])) == NULL)
+	while ((server = atomic_load(&zcopy_stress_accepted_ends[0])) == NULL)
 		zcopy_drive_or_time_out(since);
 	assert_int_equal(vma_tcp_set_inspected(server->conn, true), 0);
 	while (!(atomic_load(&server->conn->rx_mode) & RX_ZCOPY))
@@ -544,13 +546,13 @@ static void zcopy_close_round(uint32_t round)
 {
 	const struct vma_tcp_inspector inspector = {.judge = judge_slowly};
 	const bool resets = round % 3 == VMA_TCP_RECV;
-	struct zend *client, *server;
+	struct zcopy_stress_end *client, *server;
 	uint64_t since = 0;
 	pthread_t closer;
 
-	last_word.verdict = (enum vma_tcp_inspect_verdict)(round % 3);
-	atomic_store(&last_word.begun, false);
-	atomic_store(&zwaiting[0], NULL);
+	last_verdict_seen.verdict = (enum vma_tcp_inspect_verdict)(round % 3);
+	atomic_store(&last_verdict_seen.begun, false);
+	atomic_store(&zcopy_stress_accepted_ends[0], NULL);
 	client = zcopy_connect((uint16_t)(FIRST_PORT + PAIRS * 2 * (round % 5000)));
 	server = zcopy_accept_inspected(&since);
 	zcopy_write_one(client);

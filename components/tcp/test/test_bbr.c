@@ -71,7 +71,7 @@ static void flow_begin(unsigned i)
 	path.flow[i].app = UINT64_MAX;
 }
 
-static void note_queue(uint64_t waits_ns)
+static void note_queue_delay(uint64_t waits_ns)
 {
 	path.queue_sum_ns += waits_ns;
 	path.queue_samples++;
@@ -95,30 +95,30 @@ static void bbr_send_one(unsigned i)
 		f->lost_at[f->lost_tail++ % PACKETS] = p.index;
 		return;
 	}
-	note_queue(begins_ns - path.now_ns);
+	note_queue_delay(begins_ns - path.now_ns);
 	path.free_ns = begins_ns + MSS * SECOND / path.bytes_per_sec;
 	p.arrives_ns = path.free_ns + path.delay_ns;
 	assert_true(path.tail - path.head < PACKETS);
 	path.packet[path.tail++ % PACKETS] = p;
 }
 
-static bool has_window(const struct flow *f)
+static bool flow_has_open_window(const struct flow *f)
 {
 	return f->starts_ns <= path.now_ns && f->app >= MSS && f->in_flight + MSS <= f->cc.cwnd;
 }
 
-static void output(unsigned i)
+static void flow_send_all_allowed(unsigned i)
 {
 	struct flow *f = &path.flow[i];
 
-	while (has_window(f) && pacing_allows_send(&f->pace, &f->cc, path.now_ns))
+	while (flow_has_open_window(f) && pacing_allows_send(&f->pace, &f->cc, path.now_ns))
 		bbr_send_one(i);
 	if (f->starts_ns <= path.now_ns && f->app < MSS && f->in_flight < f->cc.cwnd)
 		rate_app_limited(&f->rate, f->in_flight);
 }
 
 /* What was sent before p and has not come. */
-static uint32_t find_lost(struct flow *f, const struct packet *p)
+static uint32_t bbr_sim_find_lost(struct flow *f, const struct packet *p)
 {
 	uint32_t lost = 0;
 
@@ -128,7 +128,7 @@ static uint32_t find_lost(struct flow *f, const struct packet *p)
 	return lost;
 }
 
-static void acknowledge(struct packet *p)
+static void flow_receive_ack(struct packet *p)
 {
 	struct flow *f = &path.flow[p->flow];
 	struct tcp_cc_sample s = {.prior_in_flight = f->in_flight, .newly = p->seg.len};
@@ -140,7 +140,7 @@ static void acknowledge(struct packet *p)
 		f->min_rtt_ns = s.rtt_ns;
 	f->srtt_ns = f->srtt_ns ? (7 * f->srtt_ns + s.rtt_ns) / 8 : s.rtt_ns;
 	f->in_flight -= p->seg.len;
-	s.lost = find_lost(f, p);
+	s.lost = bbr_sim_find_lost(f, p);
 	rate_delivered(&f->rate, &p->seg, path.now_ns);
 	/* A round trip later it is repaired. */
 	if (s.lost) {
@@ -166,7 +166,7 @@ static uint64_t next_event_ns(void)
 	for (unsigned i = 0; i < FLOWS; i++) {
 		const struct flow *f = &path.flow[i];
 
-		if (has_window(f) && f->pace.next_ns > path.now_ns && f->pace.next_ns < next_ns)
+		if (flow_has_open_window(f) && f->pace.next_ns > path.now_ns && f->pace.next_ns < next_ns)
 			next_ns = f->pace.next_ns;
 	}
 	return next_ns;
@@ -180,13 +180,13 @@ static void path_run(uint64_t for_ns)
 		uint64_t next_ns;
 
 		for (unsigned i = 0; i < FLOWS; i++)
-			output(i);
+			flow_send_all_allowed(i);
 		next_ns = next_event_ns();
 		if (next_ns > until_ns)
 			break;
 		path.now_ns = next_ns > path.now_ns ? next_ns : path.now_ns;
 		if (path.head < path.tail && path.packet[path.head % PACKETS].arrives_ns <= path.now_ns)
-			acknowledge(&path.packet[path.head++ % PACKETS]);
+			flow_receive_ack(&path.packet[path.head++ % PACKETS]);
 	}
 	path.now_ns = until_ns;
 }
@@ -206,7 +206,7 @@ static uint64_t bandwidth_delay_product(void)
 static struct tcp_rate rate;
 static struct tcp_cc_sample sample;
 
-static struct tcp_seg sent_at(uint64_t now_ns, bool nothing_out)
+static struct tcp_seg rate_segment_sent_at(uint64_t now_ns, bool nothing_out)
 {
 	struct tcp_seg seg = {.len = 1000, .sent_ns = now_ns};
 
@@ -230,10 +230,10 @@ static void test_rate_is_what_was_delivered_since_the_segment_was_sent(void **st
 	rate = (struct tcp_rate){0};
 	/* Two segments each millisecond, 4 ms under way. */
 	for (unsigned i = 0; i < 4; i++)
-		seg[i] = sent_at(SECOND + i * MS / 2, i == 0);
+		seg[i] = rate_segment_sent_at(SECOND + i * MS / 2, i == 0);
 	for (unsigned i = 0; i < 4; i++) {
 		bbr_ack(&seg[i], 4 * MS, SECOND + 4 * MS + i * MS / 2);
-		seg[4 + i] = sent_at(SECOND + 4 * MS + i * MS / 2, false);
+		seg[4 + i] = rate_segment_sent_at(SECOND + 4 * MS + i * MS / 2, false);
 	}
 	assert_int_equal(sample.delivered, 4000);
 	/* The fifth was sent when one had been delivered, and is the fifth delivered: four in 4 ms. */
@@ -252,7 +252,7 @@ static void test_acknowledgements_that_come_together_do_not_make_the_path_faster
 	(void)state;
 	rate = (struct tcp_rate){0};
 	for (unsigned i = 0; i < 10; i++)
-		seg[i] = sent_at(SECOND + i * 10 * MS, i == 0);
+		seg[i] = rate_segment_sent_at(SECOND + i * 10 * MS, i == 0);
 	/* Sent in 90 ms, all acknowledged at once: no more than ten in 90 ms. */
 	for (unsigned i = 0; i < 10; i++) {
 		bbr_ack(&seg[i], 5 * MS, SECOND + 95 * MS);
@@ -266,7 +266,7 @@ static void test_sample_of_less_than_a_round_trip_counts_for_nothing(void **stat
 
 	(void)state;
 	rate = (struct tcp_rate){0};
-	seg = sent_at(SECOND, true);
+	seg = rate_segment_sent_at(SECOND, true);
 	bbr_ack(&seg, 5 * MS, SECOND + 3 * MS);
 	assert_true(sample.is_valid);
 	assert_int_equal(sample.bytes_per_sec, 0);
@@ -278,15 +278,15 @@ static void test_segment_sent_while_the_application_had_nothing_is_marked(void *
 
 	(void)state;
 	rate = (struct tcp_rate){0};
-	first = sent_at(SECOND, true);
+	first = rate_segment_sent_at(SECOND, true);
 	rate_app_limited(&rate, 1000);
-	second = sent_at(SECOND + MS, false);
+	second = rate_segment_sent_at(SECOND + MS, false);
 	bbr_ack(&first, MS, SECOND + 4 * MS);
 	assert_false(sample.app_limited);
 	bbr_ack(&second, MS, SECOND + 5 * MS);
 	assert_true(sample.app_limited);
 	/* Everything that was under way has come. */
-	third = sent_at(SECOND + 6 * MS, true);
+	third = rate_segment_sent_at(SECOND + 6 * MS, true);
 	bbr_ack(&third, MS, SECOND + 10 * MS);
 	assert_false(sample.app_limited);
 }
@@ -343,7 +343,7 @@ static struct tcp_cc cc;
 static uint64_t delivered, now_ns;
 static bool app_limited;
 
-static void cc_begin(void)
+static void bbr_cc_begin(void)
 {
 	cc_init(&cc, VMA_TCP_CC_BBR, 1000);
 	delivered = 0;
@@ -374,7 +374,7 @@ static void test_first_pacing_rate_is_the_initial_window_in_a_round_trip(void **
 	struct tcp_cc_sample s = {.rtt_ns = 10 * MS};
 
 	(void)state;
-	cc_begin();
+	bbr_cc_begin();
 	assert_int_equal(cc.pacing_rate, 0);
 	cc_on_rate_sample(&cc, &s, now_ns);
 	assert_in_range(cc.pacing_rate, 10000 * 100 * 2.88, 10000 * 100 * 2.89);
@@ -383,7 +383,7 @@ static void test_first_pacing_rate_is_the_initial_window_in_a_round_trip(void **
 static void test_startup_ends_after_three_rounds_without_a_quarter_more(void **state)
 {
 	(void)state;
-	cc_begin();
+	bbr_cc_begin();
 	for (uint64_t r = 4; r <= 8; r++) {
 		bbr_one_round(100000 << r, 10 * MS, 1000 << r, 1000 << r);
 		assert_int_equal(cc.bbr.mode, STARTUP);
@@ -401,9 +401,9 @@ static void test_startup_ends_after_three_rounds_without_a_quarter_more(void **s
 	assert_int_equal(cc.bbr.mode, PROBE_BW);
 }
 
-static void bbr_fill(void)
+static void bbr_drive_until_pipe_full(void)
 {
-	cc_begin();
+	bbr_cc_begin();
 	for (unsigned r = 0; r < 6; r++)
 		bbr_one_round(10000000, 10 * MS, 100000, 100000);
 	assert_int_equal(cc.bbr.mode, PROBE_BW);
@@ -414,7 +414,7 @@ static void test_cycle_has_a_phase_of_more_one_of_less_and_six_of_one(void **sta
 	unsigned more = 0, less = 0, one = 0;
 
 	(void)state;
-	bbr_fill();
+	bbr_drive_until_pipe_full();
 	for (unsigned r = 0; r < 80; r++) {
 		uint8_t before = cc.bbr.cycle;
 
@@ -433,7 +433,7 @@ static void test_cycle_has_a_phase_of_more_one_of_less_and_six_of_one(void **sta
 static void test_phase_of_more_lasts_until_there_is_more_in_flight(void **state)
 {
 	(void)state;
-	bbr_fill();
+	bbr_drive_until_pipe_full();
 	while (cc.bbr.cycle != 0)
 		bbr_one_round(10000000, 10 * MS + 1, 100000, 100000);
 	for (unsigned r = 0; r < 5; r++) {
@@ -447,7 +447,7 @@ static void test_phase_of_more_lasts_until_there_is_more_in_flight(void **state)
 static void test_window_is_two_products_and_three_quanta(void **state)
 {
 	(void)state;
-	bbr_fill();
+	bbr_drive_until_pipe_full();
 	for (unsigned r = 0; r < 20; r++)
 		bbr_one_round(10000000, 10 * MS, 100000, 100000);
 	while (cc.bbr.cycle != 3)
@@ -466,7 +466,7 @@ static void test_quantum_is_a_millisecond_between_two_segments_and_64_kilobytes(
 
 	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
-		cc_begin();
+		bbr_cc_begin();
 		for (unsigned r = 0; r < 20; r++)
 			bbr_one_round(cases[i].bytes_per_sec / 99 * 100, 10 * MS, 10000, 0);
 		while (cc.bbr.cycle < 2)
@@ -479,7 +479,7 @@ static void test_quantum_is_a_millisecond_between_two_segments_and_64_kilobytes(
 static void test_rate_is_the_highest_of_ten_rounds(void **state)
 {
 	(void)state;
-	bbr_fill();
+	bbr_drive_until_pipe_full();
 	bbr_one_round(20000000, 10 * MS, 100000, 100000);
 	for (unsigned r = 0; r < 9; r++) {
 		bbr_one_round(5000000, 10 * MS, 100000, 100000);
@@ -494,7 +494,7 @@ static void test_application_that_sends_little_does_not_make_the_path_slow(void 
 	struct tcp_cc_sample s = {.bytes_per_sec = 1000, .newly = 1000, .is_valid = true, .app_limited = true};
 
 	(void)state;
-	bbr_fill();
+	bbr_drive_until_pipe_full();
 	for (unsigned r = 0; r < 100; r++) {
 		s.prior_delivered = delivered;
 		s.delivered = delivered += 1000;
@@ -514,7 +514,7 @@ static void test_round_trip_time_is_the_lowest_of_ten_seconds(void **state)
 	uint64_t since_ns;
 
 	(void)state;
-	bbr_fill();
+	bbr_drive_until_pipe_full();
 	bbr_one_round(10000000, 8 * MS, 100000, 100000);
 	since_ns = now_ns;
 	while (now_ns + 20 * MS < since_ns + 10 * SECOND) {
@@ -535,7 +535,7 @@ static void test_probe_of_the_round_trip_time_takes_200_ms_with_four_segments(vo
 	uint64_t since_ns;
 
 	(void)state;
-	bbr_fill();
+	bbr_drive_until_pipe_full();
 	for (unsigned r = 0; r < 20; r++)
 		bbr_one_round(10000000, 10 * MS, 100000, 100000);
 	before = cc.cwnd;
@@ -562,7 +562,7 @@ static void test_recovery_sends_what_is_delivered_and_then_has_its_window_back(v
 	uint32_t before;
 
 	(void)state;
-	bbr_fill();
+	bbr_drive_until_pipe_full();
 	for (unsigned r = 0; r < 20; r++)
 		bbr_one_round(10000000, 10 * MS, 100000, 100000);
 	before = cc.cwnd;
@@ -602,7 +602,7 @@ static void test_timeout_leaves_one_segment_until_it_was_repaired(void **state)
 	struct tcp_cc_sample s;
 
 	(void)state;
-	bbr_fill();
+	bbr_drive_until_pipe_full();
 	for (unsigned r = 0; r < 20; r++)
 		bbr_one_round(10000000, 10 * MS, 100000, 100000);
 	before = cc.cwnd;
@@ -624,7 +624,7 @@ static void test_silence_keeps_the_window_and_begins_at_the_rate_of_the_path(voi
 	uint32_t before;
 
 	(void)state;
-	bbr_fill();
+	bbr_drive_until_pipe_full();
 	while (cc.bbr.cycle != 0)
 		bbr_one_round(10000000, 10 * MS + 1, 100000, 100000);
 	before = cc.cwnd;

@@ -11,7 +11,7 @@ static struct vma_tcp_memory memory;
 static struct app *client[CONNS];
 static size_t sent[CONNS], got[CONNS];
 
-static int open_bounded(void **state)
+static int fixture_open_memory_bounded(void **state)
 {
 	struct vma_tcp_attr requests = {.gro_streams_max = 16, .memory = &memory};
 
@@ -20,7 +20,7 @@ static int open_bounded(void **state)
 	memset(sent, 0, sizeof(sent));
 	memset(got, 0, sizeof(got));
 	fixture_open_with(&requests, 0);
-	listen_on_with(1, &side[1].options, CONNS);
+	fixture_listen_with(1, &side[1].options, CONNS);
 	for (unsigned i = 0; i < CONNS; i++)
 		client[i] = fixture_connect_from(0, (uint16_t)(2000 + i));
 	fixture_run(10 * MS);
@@ -41,7 +41,7 @@ static int close_bounded(void **state)
 }
 
 /* Accepted in another order than asked for, perhaps. */
-static struct app *server_of(unsigned i)
+static struct app *server_end_of_client(unsigned i)
 {
 	struct vma_flow_key theirs, ours;
 
@@ -72,7 +72,7 @@ static bool budget_read_all(void)
 	bool done = true;
 
 	for (unsigned i = 0; i < CONNS; i++) {
-		got[i] += read_bytes(server_of(i), EACH);
+		got[i] += read_bytes(server_end_of_client(i), EACH);
 		done &= got[i] == EACH;
 	}
 	return done;
@@ -109,13 +109,13 @@ static void test_writer_that_waits_for_memory_is_told(void **state)
 			;
 		assert_true(vma_tcp_tx_queued(client[i]->conn) <= 4608);
 		waiting += (fixture_readiness(client[i]) & EPOLLOUT) == 0;
-		take_events(client[i]);
+		fixture_take_app_events(client[i]);
 	}
 	assert_int_equal(waiting, CONNS);
 	atomic_fetch_sub(&memory.used, LIMIT);
 	fixture_run(100 * MS); /* all is acknowledged */
 	for (unsigned i = 0; i < CONNS; i++)
-		told += (take_events(client[i]) & VMA_TCP_WRITABLE) != 0;
+		told += (fixture_take_app_events(client[i]) & VMA_TCP_WRITABLE) != 0;
 	assert_int_equal(told, CONNS);
 }
 
@@ -124,23 +124,24 @@ static void test_connection_that_reads_goes_on_while_memory_is_spent(void **stat
 {
 	(void)state;
 	atomic_store(&memory.used, LIMIT);
-	transfer(client[3], server_of(3), 100000, 60 * SEC);
+	transfer(client[3], server_end_of_client(3), 100000, 60 * SEC);
 	atomic_fetch_sub(&memory.used, LIMIT);
 }
 
 static void test_buffers_do_not_grow_under_pressure(void **state)
 {
-	uint64_t rcvbuf = atomic_load(&server_of(0)->conn->rcvbuf), sndbuf = atomic_load(&client[0]->conn->sndbuf);
+	uint64_t rcvbuf = atomic_load(&server_end_of_client(0)->conn->rcvbuf),
+	         sndbuf = atomic_load(&client[0]->conn->sndbuf);
 
 	(void)state;
 	atomic_store(&memory.used, LIMIT / 2);
-	transfer(client[0], server_of(0), 2000000, 60 * SEC);
-	assert_int_equal(atomic_load(&server_of(0)->conn->rcvbuf), rcvbuf);
+	transfer(client[0], server_end_of_client(0), 2000000, 60 * SEC);
+	assert_int_equal(atomic_load(&server_end_of_client(0)->conn->rcvbuf), rcvbuf);
 	assert_int_equal(atomic_load(&client[0]->conn->sndbuf), sndbuf);
 	atomic_fetch_sub(&memory.used, LIMIT / 2);
 }
 
-static void let_all_arrive(void)
+static void run_until_all_bytes_read(void)
 {
 	const uint64_t end = fixture_now_ns + 600 * SEC;
 	bool done = false;
@@ -149,7 +150,7 @@ static void let_all_arrive(void)
 		fixture_run(1 * MS);
 		done = true;
 		for (unsigned k = 0; k < CONNS; k++) {
-			read_bytes(server_of(k), EACH);
+			read_bytes(server_end_of_client(k), EACH);
 			done &= vma_tcp_tx_queued(client[k]->conn) == 0;
 		}
 	}
@@ -170,9 +171,9 @@ static int64_t segments_of_a_burst(int64_t max)
 			most = atomic_load(&memory.segments);
 		fixture_run(20 * MS);
 		for (unsigned k = 0; k < CONNS; k++)
-			read_bytes(server_of(k), EACH);
+			read_bytes(server_end_of_client(k), EACH);
 	}
-	let_all_arrive();
+	run_until_all_bytes_read();
 	return most;
 }
 
@@ -181,16 +182,16 @@ static void test_segments_are_as_many_as_the_environment_says(void **state)
 {
 	(void)state;
 	assert_in_range(segments_of_a_burst(40), 30, 40 + 2 * CONNS);
-	transfer(client[3], server_of(3), 100000, 60 * SEC);
+	transfer(client[3], server_end_of_client(3), 100000, 60 * SEC);
 	assert_true(segments_of_a_burst(0) > 40 + 2 * CONNS);
 }
 
-#define BOUNDED(f) cmocka_unit_test_setup_teardown(f, open_bounded, close_bounded)
+#define MEMORY_BOUNDED_CASE(f) cmocka_unit_test_setup_teardown(f, fixture_open_memory_bounded, close_bounded)
 static const struct CMUnitTest tests[] = {
-        BOUNDED(test_memory_is_bounded_when_nobody_reads_and_nothing_is_lost),
-        BOUNDED(test_writer_that_waits_for_memory_is_told),
-        BOUNDED(test_connection_that_reads_goes_on_while_memory_is_spent),
-        BOUNDED(test_buffers_do_not_grow_under_pressure),
-        BOUNDED(test_segments_are_as_many_as_the_environment_says),
+        MEMORY_BOUNDED_CASE(test_memory_is_bounded_when_nobody_reads_and_nothing_is_lost),
+        MEMORY_BOUNDED_CASE(test_writer_that_waits_for_memory_is_told),
+        MEMORY_BOUNDED_CASE(test_connection_that_reads_goes_on_while_memory_is_spent),
+        MEMORY_BOUNDED_CASE(test_buffers_do_not_grow_under_pressure),
+        MEMORY_BOUNDED_CASE(test_segments_are_as_many_as_the_environment_says),
 };
 VMA_TEST_MAIN(tests)

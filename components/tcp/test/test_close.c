@@ -23,7 +23,7 @@ static void test_half_closed_connection_still_receives(void **state)
 	fixture_run(MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_FIN_WAIT2);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE_WAIT);
-	assert_true(take_events(server) & VMA_TCP_PEER_CLOSED);
+	assert_true(fixture_take_app_events(server) & VMA_TCP_PEER_CLOSED);
 	assert_false(vma_tcp_rx_eof(server->conn)); /* five bytes before it */
 	assert_int_equal(fixture_readiness(server), IN_BITS | OUT_BITS | EPOLLRDHUP);
 	assert_int_equal(read_bytes(server, 100), 5);
@@ -34,10 +34,10 @@ static void test_half_closed_connection_still_receives(void **state)
 	fixture_run(MS);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
 	assert_int_equal(vma_tcp_error(server->conn), 0);
-	assert_true(take_events(server) & VMA_TCP_CLOSED);
+	assert_true(fixture_take_app_events(server) & VMA_TCP_CLOSED);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE); /* and TIME_WAIT, which is no longer it */
-	assert_int_equal(counts_of(0).time_waits, 1);
-	assert_int_equal(counts_of(1).time_waits, 0);
+	assert_int_equal(fixture_stack_counts(0).time_waits, 1);
+	assert_int_equal(fixture_stack_counts(1).time_waits, 0);
 	assert_int_equal(fixture_readiness(client), IN_BITS | OUT_BITS | EPOLLRDHUP | EPOLLHUP);
 	app_free(client);
 }
@@ -89,7 +89,7 @@ static void test_close_with_unread_data_resets(void **state)
 	fixture_run(MS);
 	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
-	assert_true(take_events(client) & VMA_TCP_FAILED);
+	assert_true(fixture_take_app_events(client) & VMA_TCP_FAILED);
 	app_free(client);
 }
 
@@ -264,7 +264,7 @@ static void test_reset_for_late_data_has_the_number_that_is_awaited(void **state
 	assert_true(s->flags & TCP_RST);
 	assert_int_equal(s->seq, 1);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
-	assert_int_equal(counts_of(0).resets_out, 1);
+	assert_int_equal(fixture_stack_counts(0).resets_out, 1);
 	app_free(app);
 }
 
@@ -298,7 +298,7 @@ static void test_both_may_close_at_once(void **state)
 	assert_int_equal(s->ack, 2);
 	raw_send(2, 2, TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
-	assert_int_equal(counts_of(0).time_waits, 1);
+	assert_int_equal(fixture_stack_counts(0).time_waits, 1);
 	app_free(app);
 }
 
@@ -319,7 +319,7 @@ static void test_passive_close_ends_with_last_ack(void **state)
 	assert_false(app->events & VMA_TCP_DRAINED);
 	raw_send(2, 2, TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
-	assert_true(take_events(app) & VMA_TCP_DRAINED);
+	assert_true(fixture_take_app_events(app) & VMA_TCP_DRAINED);
 	app_free(app);
 }
 

@@ -7,10 +7,10 @@ static void test_handshake_makes_a_connection_on_both_sides(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	assert_true(take_events(client) & VMA_TCP_CONNECTED);
-	assert_true(take_events(server) & VMA_TCP_CONNECTED);
-	assert_int_equal(frames_sent(0), 2); /* SYN, ACK */
-	assert_int_equal(frames_sent(1), 1); /* SYN-ACK */
+	assert_true(fixture_take_app_events(client) & VMA_TCP_CONNECTED);
+	assert_true(fixture_take_app_events(server) & VMA_TCP_CONNECTED);
+	assert_int_equal(fixture_wire_frames_sent(0), 2); /* SYN, ACK */
+	assert_int_equal(fixture_wire_frames_sent(1), 1); /* SYN-ACK */
 	assert_int_equal(fixture_readiness(client), EPOLLOUT | EPOLLWRNORM);
 	app_free(client);
 }
@@ -42,14 +42,14 @@ static void test_bytes_arrive_in_order_over_a_bad_wire(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	wire_faults(0, bad);
+	fixture_set_wire_faults(0, bad);
 	bad.seed = 8;
-	wire_faults(1, bad);
+	fixture_set_wire_faults(1, bad);
 	transfer(client, server, 500000, 100 * SEC);
 	transfer(server, client, 500000, 100 * SEC);
-	assert_true(counts_of(0).retransmits > 0);
-	wire_faults(0, none);
-	wire_faults(1, none);
+	assert_true(fixture_stack_counts(0).retransmits > 0);
+	fixture_set_wire_faults(0, none);
+	fixture_set_wire_faults(1, none);
 	fixture_run(SEC);
 	app_free(client);
 }
@@ -70,15 +70,15 @@ static void test_only_what_is_lost_is_sent_again(void **state)
 	(void)state;
 	side[0].options.congestion = VMA_TCP_CC_NONE;
 	side[0].options.sndbuf = side[1].options.rcvbuf = 1400000;
-	wire_faults(0, lossless);
-	wire_faults(1, lossless);
+	fixture_set_wire_faults(0, lossless);
+	fixture_set_wire_faults(1, lossless);
 	fixture_listen_on(1);
 	client = fixture_connect_from(0, 1000);
 	fixture_run(MS);
 	server = fixture_last_accepted();
 	server->conn->rtt.min_ns = 10 * MS; /* or the ring's depth would bound the window */
-	wire_faults(0, lossy);
-	wire_faults(1, lossy);
+	fixture_set_wire_faults(0, lossy);
+	fixture_set_wire_faults(1, lossy);
 	for (unsigned turn = 0; got < all && turn < 100000; turn++, fixture_now_ns += 20000) {
 		vma_wire_drive_both_ends(side[0].nic);
 		while (vma_ring_progress(side[1].ring) > 0)
@@ -90,9 +90,9 @@ static void test_only_what_is_lost_is_sent_again(void **state)
 	assert_int_equal(got, all);
 	vma_wire_counts(side[0].nic, &wire);
 	assert_true(wire.lost > 100);
-	assert_true(counts_of(0).retransmits <= wire.lost + 3); /* the end's probes */
-	wire_faults(0, none);
-	wire_faults(1, none);
+	assert_true(fixture_stack_counts(0).retransmits <= wire.lost + 3); /* the end's probes */
+	fixture_set_wire_faults(0, none);
+	fixture_set_wire_faults(1, none);
 	app_free(client);
 }
 
@@ -120,25 +120,25 @@ static void test_connection_lives_through_lack_of_memory(void **state)
 
 static void test_no_memory_for_a_connection_is_enomem(void **state)
 {
-	struct vma_tcp_path path = path_to(0, 1500);
+	struct vma_tcp_path path = fixture_path_to_peer_of(0, 1500);
 	struct app app = {0};
 
 	(void)state;
 	fixture_alloc_fails = true;
-	assert_int_equal(connect_rc(0, 1000, PORT, &path, &app), -ENOMEM);
+	assert_int_equal(fixture_connect_rc(0, 1000, PORT, &path, &app), -ENOMEM);
 	fixture_alloc_fails = false;
 	assert_null(app.conn);
 }
 
 static void test_names_in_use_are_eaddrinuse(void **state)
 {
-	struct vma_tcp_path path = path_to(0, 1500);
+	struct vma_tcp_path path = fixture_path_to_peer_of(0, 1500);
 	struct app *client, *server, app = {0};
 	struct vma_flow_key names;
 
 	(void)state;
 	establish(&client, &server);
-	assert_int_equal(connect_rc(0, 1000, PORT, &path, &app), -EADDRINUSE);
+	assert_int_equal(fixture_connect_rc(0, 1000, PORT, &path, &app), -EADDRINUSE);
 	vma_tcp_conn_key(client->conn, &names);
 	assert_int_equal(ntohs(names.local_port_be), 1000);
 	assert_int_equal(ntohs(names.peer_port_be), PORT);
@@ -173,10 +173,10 @@ static void test_events_from_before_are_told_to_who_adopts(void **state)
 	fixture_send_bytes(client, 10);
 	vma_tcp_shutdown(client->conn, SHUT_WR);
 	fixture_run(MS);
-	vma_tcp_conn_adopt(server->conn, &app_owner, &late);
+	vma_tcp_conn_adopt(server->conn, &fixture_app_conn_ops, &late);
 	assert_int_equal(late.events & (VMA_TCP_CONNECTED | VMA_TCP_READABLE | VMA_TCP_PEER_CLOSED),
 	                 VMA_TCP_CONNECTED | VMA_TCP_READABLE | VMA_TCP_PEER_CLOSED);
-	vma_tcp_conn_adopt(server->conn, &app_owner, server);
+	vma_tcp_conn_adopt(server->conn, &fixture_app_conn_ops, server);
 	app_free(client);
 }
 
@@ -195,14 +195,14 @@ static void test_reference_keeps_a_connection_that_has_ended(void **state)
 	vma_tcp_conn_put(conn);
 }
 
-static struct vma_tcp_conn *kept;
-static unsigned kept_count;
+static struct vma_tcp_conn *retired_conn_kept;
+static unsigned retired_conns_kept_n;
 
 static void connection_retire_keep(struct vma_tcp_conn *conn, void *arg)
 {
 	(void)arg;
-	kept = conn;
-	kept_count++;
+	retired_conn_kept = conn;
+	retired_conns_kept_n++;
 }
 
 /* As a thread does that was about to send when another one closed the socket. */
@@ -212,17 +212,17 @@ static void test_call_after_the_last_reference_ends_nothing_twice(void **state)
 
 	(void)state;
 	side[0].tcp->host.retire = connection_retire_keep;
-	kept_count = 0;
+	retired_conns_kept_n = 0;
 	establish(&client, &server);
 	vma_tcp_close(client->conn, true);
 	app_free(client);
 	fixture_run_until_idle();
-	assert_int_equal(kept_count, 1);
-	vma_tcp_send_committed(kept);
+	assert_int_equal(retired_conns_kept_n, 1);
+	vma_tcp_send_committed(retired_conn_kept);
 	fixture_run_until_idle();
-	assert_int_equal(kept_count, 1);
+	assert_int_equal(retired_conns_kept_n, 1);
 	assert_true(vma_tcp_is_empty(side[0].tcp));
-	vma_tcp_conn_free(kept);
+	vma_tcp_conn_free(retired_conn_kept);
 }
 
 static const struct CMUnitTest tests[] = {

@@ -11,7 +11,7 @@ static int export_begin(struct app *app, struct vma_tcp_export *out)
 	return rc;
 }
 
-static void export_leave(struct app *app)
+static void export_end_and_run(struct app *app)
 {
 	assert_true(vma_ring_acquire(vma_tcp_ring(vma_tcp_stack(app->conn))));
 	vma_tcp_export_end(app->conn, NULL);
@@ -50,7 +50,7 @@ static void test_queues_are_told_byte_by_byte(void **state)
 	assert_int_equal(fixture_send_bytes(client, 5000), 5000);
 	fixture_run(SEC);
 	assert_int_equal(read_bytes(server, 1000), 1000);
-	wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
+	fixture_set_wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
 	assert_int_equal(fixture_send_bytes(client, 700), 700);
 	assert_int_equal(export_begin(client, &mine), 0);
 	assert_int_equal(export_begin(server, &theirs), 0);
@@ -88,11 +88,11 @@ static void test_the_peers_fin_is_told_beside_the_numbers(void **state)
 static void lose_first_segment(struct app *client)
 {
 	assert_int_equal(vma_tcp_set_option(client->conn, VMA_TCP_OPT_NODELAY, 1), 0);
-	wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
+	fixture_set_wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
 	assert_int_equal(fixture_send_bytes(client, 1000), 1000);
 	fixture_run(MS);
-	wire_faults(0, (struct vma_wire_faults){0});
-	wire_faults(1, (struct vma_wire_faults){.loss_ppm = 1000000}); /* the client does not hear of it */
+	fixture_set_wire_faults(0, (struct vma_wire_faults){0});
+	fixture_set_wire_faults(1, (struct vma_wire_faults){.loss_ppm = 1000000}); /* the client does not hear of it */
 	assert_int_equal(fixture_send_bytes(client, 700), 700);
 	fixture_run(MS);
 }
@@ -121,15 +121,15 @@ static void test_what_came_out_of_order_is_told_piece_by_piece(void **state)
 	app_free(client);
 }
 
-struct kept_late {
+struct kept_late_sink {
 	struct vma_tcp_late_sink late;
 	unsigned packets;
 	uint32_t bytes, seq;
 };
 
-static void keep_late(struct vma_tcp_late_sink *late, struct vma_buf *packet)
+static void keep_late_packet(struct vma_tcp_late_sink *late, struct vma_buf *packet)
 {
-	struct kept_late *kept = (struct kept_late *)late;
+	struct kept_late_sink *kept = (struct kept_late_sink *)late;
 	const uint8_t *tcp = (const uint8_t *)vma_buf_data(fixture_arena, packet) + packet->l4_off;
 
 	if (packet->payload_len != 0 && kept->packets++ == 0)
@@ -139,7 +139,7 @@ static void keep_late(struct vma_tcp_late_sink *late, struct vma_buf *packet)
 
 static void test_what_comes_until_the_rule_has_gone_is_passed_on(void **state)
 {
-	struct kept_late kept = {.late = {.packet = keep_late}};
+	struct kept_late_sink kept = {.late = {.packet = keep_late_packet}};
 	struct vma_tcp_export theirs;
 	struct app *client, *server;
 
@@ -165,7 +165,7 @@ static void test_what_comes_until_the_rule_has_gone_is_passed_on(void **state)
 
 static void test_what_the_nic_has_when_the_rule_goes_is_passed_on(void **state)
 {
-	struct kept_late kept = {.late = {.packet = keep_late}};
+	struct kept_late_sink kept = {.late = {.packet = keep_late_packet}};
 	struct vma_tcp_export theirs;
 	struct app *client, *server;
 
@@ -192,13 +192,13 @@ static void test_it_goes_without_a_word(void **state)
 	establish(&client, &server);
 	fixture_run(SEC);
 	told = server->told;
-	frames = frames_sent(1);
-	export_leave(server);
+	frames = fixture_wire_frames_sent(1);
+	export_end_and_run(server);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
 	assert_int_equal(server->told, told);
 	assert_int_equal(fixture_send_bytes(client, 100), 100);
 	fixture_run(100 * MS);
-	assert_int_equal(frames_sent(1), frames);
+	assert_int_equal(fixture_wire_frames_sent(1), frames);
 	assert_int_equal(vma_tcp_error(client->conn), 0);
 	assert_int_equal(vma_tcp_tx_queued(client->conn), 100);
 	fixture_run(2 * SEC);

@@ -8,20 +8,20 @@
 
 static struct tcp_fifo fifo;
 static unsigned allocated, allocations;
-static size_t last_size;
-static unsigned failures; /* of the next allocations */
+static size_t last_allocation_size;
+static unsigned alloc_failures_left; /* of the next allocations */
 
 static void *tcp_fifo_counted_alloc(size_t size)
 {
 	void *memory;
 
-	if (failures > 0) {
-		failures--;
+	if (alloc_failures_left > 0) {
+		alloc_failures_left--;
 		return NULL;
 	}
 	allocated++;
 	allocations++;
-	last_size = size;
+	last_allocation_size = size;
 	memory = malloc(size);
 	memset(memory, 0xa5, size); /* alloc need not clear */
 	return memory;
@@ -33,12 +33,12 @@ static void tcp_fifo_counted_free(void *memory)
 	free(memory);
 }
 
-static unsigned frames_put;
+static unsigned frames_put_n;
 
 static void tcp_fifo_counted_put(const struct fifo_memory *memory, struct fifo_chunk *chunk)
 {
 	(void)memory;
-	frames_put++;
+	frames_put_n++;
 	tcp_fifo_counted_free(chunk);
 }
 
@@ -47,7 +47,7 @@ static const struct fifo_memory memory = {tcp_fifo_counted_alloc, tcp_fifo_count
 static int setup(void **state)
 {
 	(void)state;
-	allocated = allocations = failures = frames_put = 0;
+	allocated = allocations = alloc_failures_left = frames_put_n = 0;
 	fifo_init(&fifo, &memory);
 	return 0;
 }
@@ -153,7 +153,7 @@ static void test_conversation_in_small_messages_stays_in_the_same_memory(void **
 		fifo_consume(&fifo, 64);
 	}
 	assert_int_equal(allocations, 1);
-	assert_true(last_size <= 512);
+	assert_true(last_allocation_size <= 512);
 }
 
 static void test_bytes_do_not_move_until_they_are_consumed(void **state)
@@ -177,10 +177,10 @@ static void test_filling_fifo_takes_larger_chunks_and_few(void **state)
 {
 	(void)state;
 	fifo_put_pattern(10);
-	assert_true(last_size <= 512);
+	assert_true(last_allocation_size <= 512);
 	for (int i = 0; i < 10240; i++)
 		fifo_put_pattern(100);
-	assert_int_equal(last_size, 65536);
+	assert_int_equal(last_allocation_size, 65536);
 	assert_true(allocations < 30);
 }
 
@@ -197,7 +197,7 @@ static void test_chunks_are_as_large_as_they_are_to_be(void **state)
 	fifo_commit(&fifo, 0);
 	for (int i = 0; i < 100; i++)
 		fifo_put_pattern(100);
-	assert_int_equal(last_size, 1000 + sizeof(struct fifo_chunk));
+	assert_int_equal(last_allocation_size, 1000 + sizeof(struct fifo_chunk));
 	fifo_take(10000);
 }
 
@@ -221,7 +221,7 @@ static void test_large_fifo_that_runs_empty_keeps_no_chunk(void **state)
 		fifo_take(200000);
 		assert_int_equal(allocated, 0);
 		fifo_put_pattern(1);
-		assert_true(last_size <= 512);
+		assert_true(last_allocation_size <= 512);
 		fifo_take(1);
 		assert_int_equal(allocated, 1);
 	}
@@ -323,14 +323,15 @@ static void test_out_of_memory_takes_nothing_and_passes(void **state)
 	struct iovec spans[4];
 
 	(void)state;
-	failures = 1;
+	alloc_failures_left = 1;
 	assert_int_equal(fifo_reserve(&fifo, 10, spans, 4), 0);
 	fifo_put_pattern(480);
-	failures = 1;
+	alloc_failures_left = 1;
 	assert_int_equal(fifo_reserve(&fifo, 2000, spans, 4), 1); /* what the first chunk still holds */
 	fifo_put_pattern(2000);
-	for (failures = 1; fifo_reserve(&fifo, 1, spans, 1) == 1; failures = 1) { /* to the tail's end */
-		failures = 0;
+	for (alloc_failures_left = 1; fifo_reserve(&fifo, 1, spans, 1) == 1;
+	     alloc_failures_left = 1) { /* to the tail's end */
+		alloc_failures_left = 0;
 		fifo_put_pattern(1);
 	}
 	fifo_take(fifo_queued_bytes(&fifo));
@@ -356,7 +357,7 @@ static struct fifo_chunk *new_filled_chunk(uint64_t at, size_t bytes, bool in_fr
 
 	*chunk = (struct fifo_chunk){.size = bytes,
 	                             .bytes = (uint8_t *)(chunk + 1),
-	                             .frame = in_frame ? (struct vma_buf *)&frames_put : NULL,
+	                             .frame = in_frame ? (struct vma_buf *)&frames_put_n : NULL,
 	                             .is_large = true};
 	for (size_t k = 0; k < bytes; k++)
 		chunk->bytes[k] = tcp_fifo_pattern(at + k);
@@ -370,7 +371,7 @@ static void append(size_t bytes, bool in_frame)
 	fifo_append(&fifo, chunk, chunk, bytes);
 }
 
-static void take_all(void)
+static void fifo_consume_all(void)
 {
 	while (fifo_queued_bytes(&fifo) > 0) {
 		uint64_t at = fifo_consumed(&fifo);
@@ -391,10 +392,10 @@ static void test_frame_is_given_back_when_the_fifo_runs_empty(void **state)
 	(void)state;
 	for (unsigned i = 1; i <= 10; i++) {
 		append(100, true);
-		assert_ptr_equal(fifo_peek_frame(&fifo, 0), &frames_put);
-		assert_int_equal(frames_put, i - 1);
-		take_all();
-		assert_int_equal(frames_put, i);
+		assert_ptr_equal(fifo_peek_frame(&fifo, 0), &frames_put_n);
+		assert_int_equal(frames_put_n, i - 1);
+		fifo_consume_all();
+		assert_int_equal(frames_put_n, i);
 		assert_null(fifo_peek_frame(&fifo, 0));
 	}
 	assert_int_equal(allocated, 0);
@@ -414,25 +415,25 @@ static void test_frames_come_between_bytes_at_any_place(void **state)
 		append(1460, true);
 		fifo_put_pattern(10);
 		if (i % 2 != 0)
-			take_all();
+			fifo_consume_all();
 	}
-	take_all();
-	assert_int_equal(frames_put, 3 * sizeof(bytes) / sizeof(*bytes));
+	fifo_consume_all();
+	assert_int_equal(frames_put_n, 3 * sizeof(bytes) / sizeof(*bytes));
 	fifo_put_pattern(100);
-	take_all();
+	fifo_consume_all();
 }
 
 static void test_frame_follows_bytes_that_were_read(void **state)
 {
 	(void)state;
 	fifo_put_pattern(100);
-	take_all(); /* the small chunk stays, empty */
+	fifo_consume_all(); /* the small chunk stays, empty */
 	append(300, true);
 	fifo_put_pattern(50);
-	assert_ptr_equal(fifo_peek_frame(&fifo, 299), &frames_put);
+	assert_ptr_equal(fifo_peek_frame(&fifo, 299), &frames_put_n);
 	assert_null(fifo_peek_frame(&fifo, 300));
-	take_all();
-	assert_int_equal(frames_put, 1);
+	fifo_consume_all();
+	assert_int_equal(frames_put_n, 1);
 }
 
 static void test_reserved_bytes_are_given_up_for_a_frame(void **state)
@@ -443,7 +444,7 @@ static void test_reserved_bytes_are_given_up_for_a_frame(void **state)
 	fifo_put_pattern(400);
 	assert_true(fifo_reserve(&fifo, 5000, spans, 4) > 1);
 	append(300, true);
-	take_all();
+	fifo_consume_all();
 	assert_true(allocated <= 1);
 }
 
@@ -454,7 +455,7 @@ static void test_end_of_a_fifo_gives_frames_back(void **state)
 	append(300, true);
 	append(300, true);
 	fifo_fini(&fifo);
-	assert_int_equal(frames_put, 2);
+	assert_int_equal(frames_put_n, 2);
 	assert_int_equal(allocated, 0);
 	fifo_init(&fifo, &memory);
 }

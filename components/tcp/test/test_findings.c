@@ -17,7 +17,7 @@ static void test_path_wider_than_a_buffer_carries_data(void **state)
 	(void)state;
 	establish(&client, &server);
 	transfer(client, server, 100000, SEC);
-	assert_int_equal(counts_of(0).no_memory, 0);
+	assert_int_equal(fixture_stack_counts(0).no_memory, 0);
 	app_free(client);
 }
 
@@ -35,7 +35,7 @@ static void test_urgent_byte_that_is_not_read_is_a_reason_for_a_reset(void **sta
 	assert_int_equal(vma_tcp_rx_urgent(server->conn, &byte, false), 1);
 	vma_tcp_close(server->conn, false);
 	fixture_run(1 * MS);
-	assert_int_equal(counts_of(1).resets_out, 1);
+	assert_int_equal(fixture_stack_counts(1).resets_out, 1);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
 	app_free(client);
 }
@@ -55,7 +55,7 @@ static void test_urgent_byte_that_reading_has_passed_is_no_reason_for_a_reset(vo
 	vma_tcp_rx_consume(server->conn, 0);
 	vma_tcp_close(server->conn, false);
 	fixture_run(1 * MS);
-	assert_int_equal(counts_of(1).resets_out, 0);
+	assert_int_equal(fixture_stack_counts(1).resets_out, 0);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE_WAIT);
 	app_free(client);
 }
@@ -86,7 +86,7 @@ static void test_window_of_a_crossing_syn_ack_is_not_scaled(void **state)
 static void test_mss_of_a_crossing_syn_outlives_a_new_path(void **state)
 {
 	static const uint8_t options[4] = {2, 4, 0, 200};
-	struct vma_tcp_path path = path_to(0, 1500);
+	struct vma_tcp_path path = fixture_path_to_peer_of(0, 1500);
 	struct app *app = raw_connect_begin();
 
 	(void)state;
@@ -211,25 +211,25 @@ static void test_short_segments_are_sent_again_as_long_ones_after_a_timeout(void
 	(void)state;
 	side[0].options.nodelay = 1;
 	establish(&client, &server);
-	wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
+	fixture_set_wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
 	for (unsigned i = 0; i < 60; i++)
 		assert_int_equal(fixture_send_bytes(client, 40), 40);
 	vma_tcp_shutdown(client->conn, SHUT_WR);
 	fixture_run(1 * MS);
-	wire_faults(0, (struct vma_wire_faults){0});
-	before = frames_sent(0);
+	fixture_set_wire_faults(0, (struct vma_wire_faults){0});
+	before = fixture_wire_frames_sent(0);
 	fixture_run(5 * SEC);
-	assert_true(counts_of(0).timeouts > 0);
+	assert_true(fixture_stack_counts(0).timeouts > 0);
 	assert_int_equal(read_bytes(server, 10000), 2400);
 	assert_true(vma_tcp_rx_eof(server->conn));
-	assert_true(frames_sent(0) - before < 8);
+	assert_true(fixture_wire_frames_sent(0) - before < 8);
 	assert_int_equal(vma_tcp_tx_queued(client->conn), 0);
 	app_free(client);
 }
 
 static void test_path_that_finds_no_memory_says_so(void **state)
 {
-	struct vma_tcp_path path = path_to(0, 1400);
+	struct vma_tcp_path path = fixture_path_to_peer_of(0, 1400);
 	struct app *client, *server;
 
 	(void)state;

@@ -2,7 +2,8 @@
 #include "raw.h"
 
 /* About a segment that side 0 has sent from LOCAL_PORT to the raw peer: a header, the quote, the next hop's mtu. */
-static size_t message_about(const struct app *app, uint8_t *bytes, uint8_t code, uint16_t mtu, uint32_t seq)
+static size_t icmp_message_about_segment(const struct app *app, uint8_t *bytes, uint8_t code, uint16_t mtu,
+                                         uint32_t seq)
 {
 	struct vma_flow_key key;
 	uint32_t seq_be = htonl(seq);
@@ -27,7 +28,7 @@ static void test_unreachable_ends_the_attempt_that_it_quotes(void **state)
 {
 	struct app *app = raw_connect_begin();
 	uint8_t bytes[64];
-	size_t len = message_about(app, bytes, 1, 0, raw.their_isn);
+	size_t len = icmp_message_about_segment(app, bytes, 1, 0, raw.their_isn);
 
 	(void)state;
 	assert_true(vma_tcp_icmp_packet(side[0].tcp, 0, bytes, len));
@@ -46,7 +47,7 @@ static void test_smaller_mtu_cuts_segments(void **state)
 	fixture_send_bytes(app, 1000);
 	fixture_run_until_idle();
 	raw_forget_seen();
-	len = message_about(app, bytes, 4, 700, raw.their_isn + 1);
+	len = icmp_message_about_segment(app, bytes, 4, 700, raw.their_isn + 1);
 	assert_true(vma_tcp_icmp_packet(side[0].tcp, 0, bytes, len));
 	fixture_run_until_idle();
 	assert_true(raw_unseen_count() > 0);
@@ -59,7 +60,7 @@ static void test_what_quotes_no_connection_is_nobodys(void **state)
 {
 	struct app *app = raw_connect_begin();
 	uint8_t bytes[64];
-	const size_t len = message_about(app, bytes, 1, 0, raw.their_isn);
+	const size_t len = icmp_message_about_segment(app, bytes, 1, 0, raw.their_isn);
 
 	(void)state;
 	for (size_t shorter = 0; shorter < len; shorter++)

@@ -11,7 +11,7 @@ static struct {
 	unsigned held_count;
 	void (*inside)(struct vma_tcp_conn *conn);
 } judge;
-static struct vma_tcp_memory books;
+static struct vma_tcp_memory memory_limit_account;
 
 static enum vma_tcp_inspect_verdict judge_piece(struct vma_tcp_conn *conn, const struct vma_tcp_rx_stream_piece *piece,
                                                 void *arg)
@@ -35,32 +35,32 @@ static const struct vma_tcp_inspector inspector = {.judge = judge_piece};
 
 static int inspect_open(void **state)
 {
-	struct vma_tcp_attr requests = {.gro_streams_max = 16, .memory = &books};
+	struct vma_tcp_attr requests = {.gro_streams_max = 16, .memory = &memory_limit_account};
 
 	(void)state;
-	books = (struct vma_tcp_memory){.pressure = INT64_MAX, .limit = INT64_MAX};
+	memory_limit_account = (struct vma_tcp_memory){.pressure = INT64_MAX, .limit = INT64_MAX};
 	memset(&judge, 0, sizeof(judge));
 	fixture_open_with(&requests, 0);
 	return 0;
 }
 
-static void return_held(struct vma_tcp_conn *conn)
+static void return_held_pieces(struct vma_tcp_conn *conn)
 {
 	const uint64_t number = conn != NULL ? vma_tcp_zcopy_number(conn) : 0;
 	const unsigned count = judge.held_count;
 
 	while (judge.held_count > 0)
 		vma_buf_put(fixture_arena, judge.held[--judge.held_count]);
-	vma_tcp_held_bytes_returned(conn, &books, number, judge.held_bytes, count);
+	vma_tcp_held_bytes_returned(conn, &memory_limit_account, number, judge.held_bytes, count);
 	judge.held_bytes = 0;
 }
 
 static int inspect_close(void **state)
 {
-	return_held(NULL);
+	return_held_pieces(NULL);
 	assert_int_equal(fixture_close(state), 0);
-	assert_int_equal(atomic_load(&books.frames), 0);
-	assert_int_equal(atomic_load(&books.used), 0);
+	assert_int_equal(atomic_load(&memory_limit_account.frames), 0);
+	assert_int_equal(atomic_load(&memory_limit_account.used), 0);
 	return 0;
 }
 
@@ -69,7 +69,7 @@ static void establish_inspected(struct app **client, struct app **server)
 	establish(client, server);
 	assert_int_equal(vma_tcp_set_inspected((*server)->conn, true), 0);
 	fixture_run(MS);
-	take_events(*server);
+	fixture_take_app_events(*server);
 }
 
 static void set_verdicts(enum vma_tcp_inspect_verdict a, enum vma_tcp_inspect_verdict b, enum vma_tcp_inspect_verdict c,
@@ -102,7 +102,7 @@ static void test_nothing_is_readable_before_it_was_inspected(void **state)
 	establish_inspected(&client, &server);
 	set_verdict(VMA_TCP_RECV);
 	inspect_send(client, 3000);
-	assert_int_equal(take_events(server), VMA_TCP_ARRIVED);
+	assert_int_equal(fixture_take_app_events(server), VMA_TCP_ARRIVED);
 	assert_int_equal(vma_tcp_rx_bytes(server->conn), 0);
 	assert_false(fixture_readiness(server) & EPOLLIN);
 	result = vma_tcp_inspect_received(server->conn, &inspector, 100);
@@ -127,7 +127,7 @@ static void test_dropped_bytes_are_read_bytes(void **state)
 	}
 	assert_int_equal(judge.seen, 1000000);
 	assert_int_equal(zcopy_held_and_waiting_bytes(server->conn), 0);
-	assert_int_equal(atomic_load(&books.frames), 0);
+	assert_int_equal(atomic_load(&memory_limit_account.frames), 0);
 	vma_tcp_close(server->conn, false);
 	fixture_run(MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE_WAIT);
@@ -169,8 +169,8 @@ static void test_held_pieces_fill_the_buffer_until_they_are_back(void **state)
 	assert_true(judge.held_count > 30);
 	assert_true(zcopy_held_and_waiting_bytes(server->conn) <= atomic_load(&server->conn->rcvbuf));
 	assert_int_equal(zcopy_held_and_waiting_bytes(server->conn), judge.held_bytes);
-	assert_int_equal(atomic_load(&books.frames), judge.held_count);
-	return_held(server->conn);
+	assert_int_equal(atomic_load(&memory_limit_account.frames), judge.held_count);
+	return_held_pieces(server->conn);
 	assert_int_equal(zcopy_held_and_waiting_bytes(server->conn), 0);
 	fixture_run(MS);
 	assert_true(zcopy_waiting_bytes(server->conn) > 0);
@@ -232,11 +232,11 @@ static void test_fin_is_told_after_what_came_before_it(void **state)
 	assert_int_equal(fixture_send_bytes(client, 100), 100);
 	vma_tcp_shutdown(client->conn, SHUT_WR);
 	fixture_run(MS);
-	assert_int_equal(take_events(server), VMA_TCP_ARRIVED);
+	assert_int_equal(fixture_take_app_events(server), VMA_TCP_ARRIVED);
 	assert_false(vma_tcp_rx_eof(server->conn));
 	vma_tcp_inspect_received(server->conn, &inspector, 100);
 	fixture_run(0);
-	assert_true(take_events(server) & VMA_TCP_PEER_CLOSED);
+	assert_true(fixture_take_app_events(server) & VMA_TCP_PEER_CLOSED);
 	assert_false(vma_tcp_rx_eof(server->conn));
 	assert_int_equal(read_bytes(server, 100), 100);
 	assert_true(vma_tcp_rx_eof(server->conn));
@@ -254,12 +254,12 @@ static void test_fin_alone_is_told_at_once(void **state)
 	vma_tcp_inspect_received(server->conn, &inspector, 100);
 	vma_tcp_shutdown(client->conn, SHUT_WR);
 	fixture_run(MS);
-	assert_true(take_events(server) & VMA_TCP_PEER_CLOSED);
+	assert_true(fixture_take_app_events(server) & VMA_TCP_PEER_CLOSED);
 	assert_true(vma_tcp_rx_eof(server->conn));
 	app_free(client);
 }
 
-static void close_inside(struct vma_tcp_conn *conn)
+static void close_conn_within_verdict(struct vma_tcp_conn *conn)
 {
 	vma_tcp_close(conn, false);
 	fixture_run(MS);
@@ -273,7 +273,7 @@ static void check_close_inside(enum vma_tcp_inspect_verdict verdict, bool resets
 	establish_inspected(&client, &server);
 	set_verdict(verdict);
 	inspect_send(client, 100);
-	judge.inside = close_inside;
+	judge.inside = close_conn_within_verdict;
 	vma_tcp_inspect_received(server->conn, &inspector, 100);
 	fixture_run(MS);
 	assert_int_equal((client->events & VMA_TCP_FAILED) != 0, resets);
@@ -345,8 +345,8 @@ static void test_connection_is_inspected_from_its_first_byte(void **state)
 
 	(void)state;
 	establish(&client, &server); /* for the listener */
-	path = path_to(0, side[0].nic->info.mtu);
-	attr = (struct vma_tcp_conn_attr){.owner = &app_owner,
+	path = fixture_path_to_peer_of(0, side[0].nic->info.mtu);
+	attr = (struct vma_tcp_conn_attr){.owner = &fixture_app_conn_ops,
 	                                  .arg = app,
 	                                  .options = &side[0].options,
 	                                  .path = path,
@@ -379,13 +379,13 @@ static void test_inspection_ends_when_nothing_waits(void **state)
 	inspect_send(client, 100);
 	assert_int_equal(vma_tcp_set_inspected(server->conn, false), 0);
 	fixture_run(MS);
-	take_events(server);
+	fixture_take_app_events(server);
 	inspect_send(client, 100);
-	assert_int_equal(take_events(server), VMA_TCP_ARRIVED); /* behind what waits */
+	assert_int_equal(fixture_take_app_events(server), VMA_TCP_ARRIVED); /* behind what waits */
 	assert_int_equal(vma_tcp_inspect_received(server->conn, &inspector, 100).received, 200);
 	fixture_run(MS);
 	inspect_send(client, 100);
-	assert_int_equal(take_events(server), VMA_TCP_READABLE);
+	assert_int_equal(fixture_take_app_events(server), VMA_TCP_READABLE);
 	assert_int_equal(vma_tcp_rx_bytes(server->conn), 300);
 	assert_int_equal(send_flags(client, 10, VMA_TCP_TX_URGENT), 10); /* positions are right again */
 	fixture_run(MS);
@@ -402,7 +402,7 @@ static void test_urgent_byte_is_one_of_the_stream(void **state)
 	set_verdict(VMA_TCP_RECV);
 	assert_int_equal(send_flags(client, 50, VMA_TCP_TX_URGENT), 50);
 	fixture_run(MS);
-	assert_int_equal(take_events(server), VMA_TCP_ARRIVED);
+	assert_int_equal(fixture_take_app_events(server), VMA_TCP_ARRIVED);
 	vma_tcp_inspect_received(server->conn, &inspector, 10);
 	assert_int_equal(vma_tcp_rx_urgent_mark(server->conn), -1);
 	assert_int_equal(read_bytes(server, 50), 50);
@@ -424,9 +424,9 @@ static void test_small_pieces_beyond_the_bound_cannot_be_held(void **state)
 	}
 	fixture_run(SEC);
 	vma_tcp_inspect_received(server->conn, &inspector, 1000);
-	assert_true(atomic_load(&books.frames) <= ZCOPY_SMALL_FRAMES_MAX);
+	assert_true(atomic_load(&memory_limit_account.frames) <= ZCOPY_SMALL_FRAMES_MAX);
 	assert_int_equal(judge.held_bytes + vma_tcp_rx_bytes(server->conn), 500);
-	assert_true(atomic_load(&books.used) < 20000);
+	assert_true(atomic_load(&memory_limit_account.used) < 20000);
 	app_free(client);
 }
 
@@ -484,29 +484,29 @@ static void test_export_waits_for_the_inspector(void **state)
 	app_free(client);
 }
 
-#define ICASE(f) cmocka_unit_test_setup_teardown(f, inspect_open, inspect_close)
+#define INSPECT_CASE(f) cmocka_unit_test_setup_teardown(f, inspect_open, inspect_close)
 
 static const struct CMUnitTest tests[] = {
-        ICASE(test_nothing_is_readable_before_it_was_inspected),
-        ICASE(test_dropped_bytes_are_read_bytes),
-        ICASE(test_window_closes_while_nobody_inspects),
-        ICASE(test_held_pieces_fill_the_buffer_until_they_are_back),
-        ICASE(test_received_dropped_and_held_in_turn),
-        ICASE(test_turn_is_bounded_and_says_that_there_is_more),
-        ICASE(test_fin_is_told_after_what_came_before_it),
-        ICASE(test_fin_alone_is_told_at_once),
-        ICASE(test_close_during_a_verdict_of_drop_sends_fin),
-        ICASE(test_close_during_a_verdict_of_hold_sends_fin),
-        ICASE(test_close_during_a_verdict_of_receive_sends_rst),
-        ICASE(test_owner_that_leaves_during_a_verdict_does_not_reset),
-        ICASE(test_close_before_anybody_inspected_sends_rst),
-        ICASE(test_connection_is_inspected_from_its_first_byte),
-        ICASE(test_inspection_ends_when_nothing_waits),
-        ICASE(test_urgent_byte_is_one_of_the_stream),
-        ICASE(test_small_pieces_beyond_the_bound_cannot_be_held),
-        ICASE(test_what_waits_is_bounded_and_comes_all_the_same),
-        ICASE(test_connection_that_ends_drops_what_waits),
-        ICASE(test_export_waits_for_the_inspector),
+        INSPECT_CASE(test_nothing_is_readable_before_it_was_inspected),
+        INSPECT_CASE(test_dropped_bytes_are_read_bytes),
+        INSPECT_CASE(test_window_closes_while_nobody_inspects),
+        INSPECT_CASE(test_held_pieces_fill_the_buffer_until_they_are_back),
+        INSPECT_CASE(test_received_dropped_and_held_in_turn),
+        INSPECT_CASE(test_turn_is_bounded_and_says_that_there_is_more),
+        INSPECT_CASE(test_fin_is_told_after_what_came_before_it),
+        INSPECT_CASE(test_fin_alone_is_told_at_once),
+        INSPECT_CASE(test_close_during_a_verdict_of_drop_sends_fin),
+        INSPECT_CASE(test_close_during_a_verdict_of_hold_sends_fin),
+        INSPECT_CASE(test_close_during_a_verdict_of_receive_sends_rst),
+        INSPECT_CASE(test_owner_that_leaves_during_a_verdict_does_not_reset),
+        INSPECT_CASE(test_close_before_anybody_inspected_sends_rst),
+        INSPECT_CASE(test_connection_is_inspected_from_its_first_byte),
+        INSPECT_CASE(test_inspection_ends_when_nothing_waits),
+        INSPECT_CASE(test_urgent_byte_is_one_of_the_stream),
+        INSPECT_CASE(test_small_pieces_beyond_the_bound_cannot_be_held),
+        INSPECT_CASE(test_what_waits_is_bounded_and_comes_all_the_same),
+        INSPECT_CASE(test_connection_that_ends_drops_what_waits),
+        INSPECT_CASE(test_export_waits_for_the_inspector),
 };
 
 VMA_TEST_MAIN(tests)

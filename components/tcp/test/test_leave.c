@@ -63,14 +63,14 @@ static void test_time_wait_is_left(void **state)
 /* ---- who goes on ---- */
 
 static struct vma_flow_minisock left[8];
-static unsigned left_count;
+static unsigned minisocks_left_n;
 
-static int take_minisocks(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks, unsigned n)
+static int record_minisocks_left(struct vma_nic_qp *qp, const struct vma_flow_minisock *minisocks, unsigned n)
 {
 	(void)qp;
-	assert_true(left_count + n <= 8);
-	memcpy(left + left_count, minisocks, n * sizeof(*minisocks));
-	left_count += n;
+	assert_true(minisocks_left_n + n <= 8);
+	memcpy(left + minisocks_left_n, minisocks, n * sizeof(*minisocks));
+	minisocks_left_n += n;
 	return 0;
 }
 
@@ -87,16 +87,16 @@ static void leave_with(int i, int (*export)(struct vma_nic_qp *, const struct vm
 	struct vma_nic_ops with_minisocks = *ops;
 
 	with_minisocks.minisock_export = export;
-	left_count = 0;
+	minisocks_left_n = 0;
 	qp->ops = &with_minisocks;
 	vma_tcp_leave_at_exit(side[i].tcp);
 	qp->ops = ops;
 }
 
 /* The device's owner outlives this side. */
-static void leave_to_owner(int i)
+static void leave_connections_to_nic_owner(int i)
 {
-	leave_with(i, take_minisocks);
+	leave_with(i, record_minisocks_left);
 }
 
 /* The connecting side has a rule of the NIC's, whose owner sees to it; the accepting side has none yet. */
@@ -106,11 +106,11 @@ static void test_peers_of_unfinished_connections_without_rule_are_reset(void **s
 
 	(void)state;
 	establish(&client, &server);
-	leave_to_owner(0);
+	leave_connections_to_nic_owner(0);
 	fixture_run(MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_ESTABLISHED);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_ESTABLISHED);
-	leave_to_owner(1);
+	leave_connections_to_nic_owner(1);
 	fixture_run(MS);
 	assert_int_equal(vma_tcp_error(client->conn), ECONNRESET);
 	app_free(client);
@@ -149,9 +149,9 @@ static void test_if_there_is_no_memory_to_tell_the_owner_peers_of_unfinished_con
 	(void)state;
 	establish(&client, &server);
 	fixture_alloc_bytes_fails = true;
-	leave_to_owner(0);
+	leave_connections_to_nic_owner(0);
 	fixture_alloc_bytes_fails = false;
-	assert_int_equal(left_count, 0);
+	assert_int_equal(minisocks_left_n, 0);
 	fixture_run(MS);
 	assert_int_equal(vma_tcp_error(server->conn), ECONNRESET);
 	app_free(client);
@@ -162,7 +162,7 @@ static void check_minisock_left(const struct app *app, enum vma_minisock_state s
 	struct vma_flow_key key;
 
 	vma_tcp_conn_key(app->conn, &key);
-	assert_int_equal(left_count, 1);
+	assert_int_equal(minisocks_left_n, 1);
 	assert_memory_equal(&left[0].key, &key, sizeof(key));
 	assert_int_equal(left[0].state, state);
 }
@@ -176,11 +176,11 @@ static void test_the_owner_waits_for_the_end_of_a_peer_that_has_not_closed(void 
 	establish(&client, &server);
 	vma_tcp_close(client->conn, false);
 	fixture_run(MS);
-	leave_to_owner(0);
+	leave_connections_to_nic_owner(0);
 	check_minisock_left(client, VMA_MINISOCK_FIN_WAIT);
 	snd_nxt = left[0].snd_nxt;
 	rcv_nxt = left[0].rcv_nxt;
-	leave_to_owner(1); /* the other side has the same numbers, the other way round */
+	leave_connections_to_nic_owner(1); /* the other side has the same numbers, the other way round */
 	check_minisock_left(server, VMA_MINISOCK_RESET);
 	assert_int_equal(left[0].rcv_nxt, snd_nxt);
 	assert_int_equal(left[0].snd_nxt, rcv_nxt);
@@ -196,7 +196,7 @@ static void test_the_owner_goes_on_with_time_wait(void **state)
 	vma_tcp_close(client->conn, false);
 	vma_tcp_close(server->conn, false);
 	fixture_run(MS);
-	leave_to_owner(0);
+	leave_connections_to_nic_owner(0);
 	check_minisock_left(client, VMA_MINISOCK_TIME_WAIT);
 	app_free(client);
 }
@@ -207,7 +207,7 @@ static void test_the_owner_resets_what_is_not_finished(void **state)
 
 	(void)state;
 	establish(&client, &server);
-	leave_to_owner(0);
+	leave_connections_to_nic_owner(0);
 	check_minisock_left(client, VMA_MINISOCK_RESET);
 	app_free(client);
 }

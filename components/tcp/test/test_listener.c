@@ -3,7 +3,7 @@
 
 static void open_listener(uint32_t backlog)
 {
-	listen_on_with(0, &side[0].options, backlog);
+	fixture_listen_with(0, &side[0].options, backlog);
 }
 
 static void test_data_with_the_last_ack_of_the_handshake_arrives(void **state)
@@ -63,7 +63,7 @@ static void test_cookie_offers_what_the_environments_mtu_leaves(void **state)
 	raw_forget_seen();
 	raw_syn(0);
 	s = raw_next_segment();
-	assert_int_equal(counts_of(0).cookies_sent, 1);
+	assert_int_equal(fixture_stack_counts(0).cookies_sent, 1);
 	assert_int_equal(s->options[2] << 8 | s->options[3], 560);
 }
 
@@ -105,7 +105,7 @@ static void test_requests_beyond_the_backlog_are_dropped_without_cookies(void **
 		raw.port = (uint16_t)(RAW_PORT + i);
 		raw_syn(0);
 	}
-	assert_int_equal(counts_of(0).syns_dropped, 3);
+	assert_int_equal(fixture_stack_counts(0).syns_dropped, 3);
 	raw.port = RAW_PORT;
 	raw_forget_seen();
 	/* The first one completes, and makes room. Only answers to RAW_PORT reach the raw peer. */
@@ -113,7 +113,7 @@ static void test_requests_beyond_the_backlog_are_dropped_without_cookies(void **
 	assert_int_equal(fixture_accepted_count, 1);
 	raw.port = RAW_PORT + 9;
 	raw_syn(0);
-	assert_int_equal(counts_of(0).syns_dropped, 3);
+	assert_int_equal(fixture_stack_counts(0).syns_dropped, 3);
 }
 
 /* A few forged requests do not keep others out until they are given up, a minute later. */
@@ -126,11 +126,11 @@ static void test_request_that_does_not_answer_makes_way_for_another(void **state
 		raw.port = (uint16_t)(RAW_PORT + i);
 		raw_syn(0);
 	}
-	assert_int_equal(counts_of(0).syns_dropped, 1);
+	assert_int_equal(fixture_stack_counts(0).syns_dropped, 1);
 	fixture_run(1600 * MS); /* their SYN-ACKs have been repeated, half a second ago */
 	raw.port = RAW_PORT;
 	raw_syn(0);
-	assert_int_equal(counts_of(0).syns_dropped, 1);
+	assert_int_equal(fixture_stack_counts(0).syns_dropped, 1);
 	assert_int_equal(raw_last_segment()->flags, TCP_SYN | TCP_ACK);
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
@@ -139,17 +139,17 @@ static void test_request_that_does_not_answer_makes_way_for_another(void **state
 		raw.port = (uint16_t)(RAW_PORT + i);
 		raw_syn(0);
 	}
-	assert_int_equal(counts_of(0).syns_dropped, 3);
+	assert_int_equal(fixture_stack_counts(0).syns_dropped, 3);
 }
 
 static void test_owner_with_a_full_queue_drops_requests(void **state)
 {
 	(void)state;
 	open_listener(8);
-	fixture_admits = false;
+	fixture_listener_admits = false;
 	raw_syn(0);
 	assert_int_equal(raw_unseen_count(), 0);
-	fixture_admits = true;
+	fixture_listener_admits = true;
 	raw_syn(0); /* again, as peers do */
 	assert_int_equal(raw_next_segment()->flags, TCP_SYN | TCP_ACK);
 }
@@ -158,7 +158,7 @@ static void test_refused_by_the_owner_is_reset(void **state)
 {
 	(void)state;
 	open_listener(8);
-	fixture_accepts = false;
+	fixture_listener_accepts = false;
 	raw_syn(0);
 	raw_next_segment();
 	raw_send(1, 1, TCP_ACK, "", 0);
@@ -174,13 +174,13 @@ static void test_rate_of_requests_is_limited(void **state)
 		raw.port = (uint16_t)(5000 + i);
 		raw_syn(0);
 	}
-	assert_int_equal(counts_of(0).syns_dropped, 20);
+	assert_int_equal(fixture_stack_counts(0).syns_dropped, 20);
 	fixture_run(500 * MS);
 	for (uint16_t i = 0; i < 30; i++) {
 		raw.port = (uint16_t)(6000 + i);
 		raw_syn(0);
 	}
-	assert_int_equal(counts_of(0).syns_dropped, 45);
+	assert_int_equal(fixture_stack_counts(0).syns_dropped, 45);
 }
 
 static void test_each_listener_has_a_rate_of_its_own(void **state)
@@ -201,13 +201,13 @@ static void test_each_listener_has_a_rate_of_its_own(void **state)
 		raw.port = (uint16_t)(5000 + i);
 		raw_syn(0);
 	}
-	assert_int_equal(counts_of(0).syns_dropped, 20);
+	assert_int_equal(fixture_stack_counts(0).syns_dropped, 20);
 	raw.peer_port = htons(PORT + 1);
 	for (uint16_t i = 0; i < 30; i++) {
 		raw.port = (uint16_t)(5000 + i);
 		raw_send(0, 0, TCP_SYN, "", 0);
 	}
-	assert_int_equal(counts_of(0).syns_dropped, 40);
+	assert_int_equal(fixture_stack_counts(0).syns_dropped, 40);
 	vma_tcp_listener_close(other);
 }
 
@@ -467,7 +467,7 @@ static void test_reset_of_a_request_frees_its_place(void **state)
 	raw_send(1, 0, TCP_RST, "", 0);
 	raw.port = RAW_PORT + 1;
 	raw_syn(0);
-	assert_int_equal(counts_of(0).syns_dropped, 0);
+	assert_int_equal(fixture_stack_counts(0).syns_dropped, 0);
 }
 
 static void test_deferred_accept_waits_for_data(void **state)
@@ -561,8 +561,8 @@ static void test_requests_that_meet_the_end_of_a_listener_are_refused(void **sta
 	s = raw_next_segment();
 	assert_int_equal(s->flags, TCP_RST | TCP_ACK);
 	assert_int_equal(s->ack, 8);
-	assert_int_equal(counts_of(0).resets_out, 2);
-	assert_int_equal(counts_of(0).syns_dropped, 0);
+	assert_int_equal(fixture_stack_counts(0).resets_out, 2);
+	assert_int_equal(fixture_stack_counts(0).syns_dropped, 0);
 }
 
 /* Another one listens, and is asked next time. */
@@ -578,7 +578,7 @@ static void test_requests_that_meet_the_end_of_a_listener_that_has_finished_are_
 	fixture_listener = NULL;
 	fixture_run_until_idle();
 	assert_int_equal(raw_unseen_count(), 0);
-	assert_int_equal(counts_of(0).syns_dropped, 1);
+	assert_int_equal(fixture_stack_counts(0).syns_dropped, 1);
 }
 
 /* It lets nobody in, so that what is half open is less and less. */
@@ -593,7 +593,7 @@ static void test_a_listener_that_finishes_has_those_who_wait_come_in(void **stat
 	side[0].options.syncookies = 2;
 	vma_tcp_listener_set_options(fixture_listener, &side[0].options, 8);
 	raw_syn(0);
-	assert_int_equal(counts_of(0).syns_dropped, 2);
+	assert_int_equal(fixture_stack_counts(0).syns_dropped, 2);
 	raw.port = RAW_PORT;
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
@@ -616,7 +616,7 @@ static void test_a_listener_that_is_withdrawn_has_those_who_wait_come_in(void **
 	fixture_listener = withdrawn;
 	raw.port = RAW_PORT + 1;
 	raw_syn(0);
-	assert_int_equal(counts_of(0).syns_dropped, 0); /* it did not come here */
+	assert_int_equal(fixture_stack_counts(0).syns_dropped, 0); /* it did not come here */
 	raw.port = RAW_PORT;
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(fixture_accepted_count, 1);
@@ -632,7 +632,7 @@ static void test_what_has_come_before_a_listener_finishes_is_let_in(void **state
 	raw.holds = true;
 	raw_syn(0);
 	vma_tcp_listener_drain(fixture_listener, 0);
-	assert_int_equal(counts_of(0).syns_dropped, 0);
+	assert_int_equal(fixture_stack_counts(0).syns_dropped, 0);
 	raw.holds = false;
 	fixture_run_until_idle();
 	assert_int_equal(raw_next_segment()->flags, TCP_SYN | TCP_ACK);
@@ -684,7 +684,7 @@ static void test_many_connections_at_once(void **state)
 	struct app *client[40];
 
 	(void)state;
-	listen_on_with(1, &side[1].options, 64);
+	fixture_listen_with(1, &side[1].options, 64);
 	for (unsigned i = 0; i < 40; i++)
 		client[i] = fixture_connect_from(0, (uint16_t)(2000 + i));
 	fixture_run(10 * MS);

@@ -7,20 +7,20 @@
 #include <lwip/memp.h>
 
 static struct fixture w;
-static size_t allocs, frees;
-static bool dry;
+static size_t lwip_allocations_n, lwip_frees_n;
+static bool allocator_is_exhausted;
 
 static void *counting_alloc(size_t size)
 {
-	if (dry)
+	if (allocator_is_exhausted)
 		return NULL;
-	allocs++;
+	lwip_allocations_n++;
 	return calloc(1, size);
 }
 
 static void counting_free(void *memory)
 {
-	frees++;
+	lwip_frees_n++;
 	free(memory);
 }
 
@@ -29,8 +29,8 @@ static const struct vma_tcp_host_ops counting = {.alloc = counting_alloc, .free 
 static int setup(void **state)
 {
 	(void)state;
-	allocs = frees = 0;
-	dry = false;
+	lwip_allocations_n = lwip_frees_n = 0;
+	allocator_is_exhausted = false;
 	lwip_fixture_open(&w, &counting);
 	lwip_enter(&w.tcp, &w.conn);
 	return 0;
@@ -41,7 +41,7 @@ static int teardown(void **state)
 	(void)state;
 	lwip_leave();
 	lwip_fixture_close(&w);
-	assert_int_equal(allocs, frees);
+	assert_int_equal(lwip_allocations_n, lwip_frees_n);
 	return 0;
 }
 
@@ -121,14 +121,14 @@ static void test_what_was_freed_serves_again_without_the_hosts_memory(void **sta
 
 	(void)state;
 	memp_free(MEMP_TCP_SEG, segment);
-	if (frees)
+	if (lwip_frees_n)
 		vma_test_skip("under AddressSanitizer nothing is kept");
-	before = allocs;
+	before = lwip_allocations_n;
 	for (unsigned i = 0; i < 100; i++) {
 		segment = memp_malloc(MEMP_TCP_SEG);
 		memp_free(MEMP_TCP_SEG, segment);
 	}
-	assert_int_equal(allocs, before);
+	assert_int_equal(lwip_allocations_n, before);
 }
 
 static void test_no_more_than_half_a_megabyte_of_free_segments_is_kept(void **state)
@@ -139,10 +139,10 @@ static void test_no_more_than_half_a_megabyte_of_free_segments_is_kept(void **st
 	(void)state;
 	for (unsigned i = 0; i < MANY; i++)
 		segments[i] = memp_malloc(MEMP_TCP_SEG);
-	assert_int_equal(frees, 0);
+	assert_int_equal(lwip_frees_n, 0);
 	for (unsigned i = 0; i < MANY; i++)
 		memp_free(MEMP_TCP_SEG, segments[i]);
-	assert_true((MANY - frees) * sizeof(struct tcp_seg) <= 512 << 10);
+	assert_true((MANY - lwip_frees_n) * sizeof(struct tcp_seg) <= 512 << 10);
 }
 
 static void test_without_memory_the_answer_is_none_and_it_is_counted(void **state)
@@ -150,13 +150,13 @@ static void test_without_memory_the_answer_is_none_and_it_is_counted(void **stat
 	uint64_t before = no_memory_count();
 
 	(void)state;
-	dry = true;
+	allocator_is_exhausted = true;
 	assert_null(memp_malloc(MEMP_TCP_PCB));
 	assert_null(mem_malloc(50));
 	assert_null(mem_malloc(5000));
 	assert_int_equal(no_memory_count(), before + 3);
 	assert_int_equal(port_memory_in_use(&w.tcp), 0);
-	dry = false;
+	allocator_is_exhausted = false;
 	memp_free(MEMP_TCP_PCB, memp_malloc(MEMP_TCP_PCB));
 	assert_int_equal(no_memory_count(), before + 3);
 }
@@ -177,12 +177,12 @@ static void test_a_segment_that_was_freed_is_the_next_one_whatever_was_done_to_i
 	seg->rate_marks = 1;
 	assert_int_equal(memory_segment_free(&w.tcp, seg), MEMORY_SEGMENT_PBUFS);
 	assert_int_equal(port_memory_in_use(&w.tcp), 0);
-	before = allocs;
+	before = lwip_allocations_n;
 	next = memory_get_segment_of_bytes(&w.tcp, bytes + 1, 150, 0);
 	assert_int_equal(port_memory_in_use(&w.tcp), 3);
-	if (!frees) {
+	if (!lwip_frees_n) {
 		assert_ptr_equal(next, seg);
-		assert_int_equal(allocs, before);
+		assert_int_equal(lwip_allocations_n, before);
 	}
 	assert_null(next->next);
 	assert_int_equal(next->len, 150);
@@ -211,9 +211,9 @@ static void test_segments_kept_whole_serve_in_pieces_when_the_host_has_nothing(v
 		segments[i] = memory_get_segment_of_bytes(&w.tcp, bytes, 100, 0);
 	for (int i = 0; i < 2; i++)
 		memory_segment_free(&w.tcp, segments[i]);
-	if (frees)
+	if (lwip_frees_n)
 		vma_test_skip("under AddressSanitizer nothing is kept");
-	dry = true;
+	allocator_is_exhausted = true;
 	pbuf = memp_malloc(MEMP_PBUF);
 	header = mem_malloc(100);
 	segment = memp_malloc(MEMP_TCP_SEG);
@@ -237,7 +237,7 @@ static void test_a_stack_without_memory_is_not_made(void **state)
 
 	(void)state;
 	tcp.host = counting;
-	dry = true;
+	allocator_is_exhausted = true;
 	assert_int_equal(port_memory_create(&tcp), -ENOMEM);
 	port_memory_destroy(&tcp);
 }

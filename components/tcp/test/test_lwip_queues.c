@@ -39,7 +39,7 @@ static err_t lwip_queues_take(void *arg, struct tcp_pcb *pcb, struct pbuf *p, er
 }
 
 /* A segment with the bytes from `offset` on, in memory of lwIP's. */
-static void flagged_segment_at(unsigned i, uint32_t offset, uint16_t len, uint8_t flags)
+static void send_flagged_segment_at_offset(unsigned i, uint32_t offset, uint16_t len, uint8_t flags)
 {
 	struct tcp_hdr hdr = {
 	        .src = htons(PEER_PORT),
@@ -62,9 +62,9 @@ static void flagged_segment_at(unsigned i, uint32_t offset, uint16_t len, uint8_
 	lwip_leave();
 }
 
-static void segment_at(unsigned i, uint32_t offset, uint16_t len)
+static void send_segment_at_offset(unsigned i, uint32_t offset, uint16_t len)
 {
-	flagged_segment_at(i, offset, len, TCP_ACK);
+	send_flagged_segment_at_offset(i, offset, len, TCP_ACK);
 }
 
 static const uint8_t sack_options[] = {2, 4, 0x05, 0xb4, 1, 3, 3, 7, 4, 2, 1, 1};
@@ -134,12 +134,12 @@ static uint32_t random_below(uint32_t n)
 	return (uint32_t)((uint64_t)(state_of_random >> 8) * n >> 24);
 }
 
-static bool came[2 << 20];
+static bool segment_came[2 << 20];
 
 static void note_bytes_that_came(uint32_t offset, uint16_t len)
 {
-	assert_true(offset + 2 * SPAN < sizeof(came));
-	memset(came + offset, 1, len);
+	assert_true(offset + 2 * SPAN < sizeof(segment_came));
+	memset(segment_came + offset, 1, len);
 }
 
 static void ooo_check_received(void)
@@ -149,7 +149,7 @@ static void ooo_check_received(void)
 	for (const struct tcp_seg *seg = conn[0]->pcb->ooseq; seg; seg = seg->next)
 		bytes += seg->len;
 	for (uint32_t offset = taken[0]; offset < taken[0] + 2 * SPAN; offset++)
-		bytes -= came[offset];
+		bytes -= segment_came[offset];
 	assert_int_equal(bytes, 0);
 }
 
@@ -173,8 +173,8 @@ static void ooo_random_conversation(uint32_t seed)
 			ahead = taken[0];
 		}
 		conn[1]->pcb->ooseq_last = NULL;
-		segment_at(0, offset, len);
-		segment_at(1, offset, len);
+		send_segment_at_offset(0, offset, len);
+		send_segment_at_offset(1, offset, len);
 		ooo_assert_both_equal();
 		note_bytes_that_came(offset, len);
 		ooo_check_received();
@@ -184,7 +184,7 @@ static void ooo_random_conversation(uint32_t seed)
 static void test_any_order_makes_the_queue_and_the_ranges_that_a_walk_makes(void **state)
 {
 	(void)state;
-	memset(came, 0, sizeof(came));
+	memset(segment_came, 0, sizeof(segment_came));
 	for (uint32_t seed = 1; seed <= 100; seed++)
 		ooo_random_conversation(seed);
 	assert_true(taken[0] > 100000);
@@ -194,9 +194,9 @@ static void test_what_a_filled_hole_lets_go_is_one_chain_with_right_lengths(void
 {
 	(void)state;
 	for (uint32_t i = 1; i < 100; i++)
-		segment_at(0, i * 1000, 1000); /* more than 64 KB: lwIP hands it out in pieces */
+		send_segment_at_offset(0, i * 1000, 1000); /* more than 64 KB: lwIP hands it out in pieces */
 	assert_int_equal(taken[0], 0);
-	segment_at(0, 0, 1000);
+	send_segment_at_offset(0, 0, 1000);
 	assert_int_equal(taken[0], 100000);
 	assert_null(conn[0]->pcb->ooseq);
 }
@@ -209,15 +209,15 @@ static void test_what_is_queued_stays_when_a_part_of_it_comes_again(void **state
 	for (unsigned is_last = 0; is_last < 2; is_last++) {
 		uint32_t base = taken[0];
 
-		segment_at(0, base + 1000, 4000); /* as merged segments are */
+		send_segment_at_offset(0, base + 1000, 4000); /* as merged segments are */
 		if (!is_last)
-			segment_at(0, base + 8000, 1000);
-		segment_at(0, base + 2000, 1000);
+			send_segment_at_offset(0, base + 8000, 1000);
+		send_segment_at_offset(0, base + 2000, 1000);
 		assert_int_equal(range->left, 5001 + base + 1000);
 		assert_int_equal(range->right, 5001 + base + 5000);
-		segment_at(0, base, 1000);
+		send_segment_at_offset(0, base, 1000);
 		assert_int_equal(taken[0], base + 5000);
-		segment_at(0, base + 5000, 3000);
+		send_segment_at_offset(0, base + 5000, 3000);
 		assert_int_equal(taken[0], base + (is_last ? 8000 : 9000));
 	}
 }
@@ -225,14 +225,14 @@ static void test_what_is_queued_stays_when_a_part_of_it_comes_again(void **state
 static void test_the_end_of_the_queue_is_forgotten_when_it_is_freed(void **state)
 {
 	(void)state;
-	segment_at(0, 100, 10);
-	segment_at(0, 200, 10);
+	send_segment_at_offset(0, 100, 10);
+	send_segment_at_offset(0, 200, 10);
 	assert_int_equal(conn[0]->pcb->ooseq_last->tcphdr->seqno, 5201);
-	segment_at(0, 150, 100); /* covers it */
+	send_segment_at_offset(0, 150, 100); /* covers it */
 	assert_null(conn[0]->pcb->ooseq_last);
-	segment_at(0, 300, 10);
+	send_segment_at_offset(0, 300, 10);
 	assert_int_equal(conn[0]->pcb->ooseq_last->tcphdr->seqno, 5301);
-	segment_at(0, 0, 400);
+	send_segment_at_offset(0, 0, 400);
 	assert_null(conn[0]->pcb->ooseq_last);
 }
 
@@ -252,13 +252,13 @@ static void test_out_of_order_data_is_cut_at_the_edge_of_the_window(void **state
 
 		set_window(1000);
 		if (order == 1) /* behind another */
-			segment_at(0, base + 100, 100);
+			send_segment_at_offset(0, base + 100, 100);
 		if (order == 2) /* before another */
-			segment_at(0, base + 990, 50);
-		segment_at(0, base + 900, 300);
+			send_segment_at_offset(0, base + 990, 50);
+		send_segment_at_offset(0, base + 900, 300);
 		for (const struct tcp_seg *seg = conn[0]->pcb->ooseq; seg; seg = seg->next)
 			assert_true(TCP_SEQ_LEQ(seg->tcphdr->seqno + seg->len, 5001 + base + 1000));
-		segment_at(0, base, 950);
+		send_segment_at_offset(0, base, 950);
 		assert_int_equal(taken[0], base + 1000);
 		assert_int_equal(conn[0]->pcb->rcv_wnd, 1000);
 		assert_null(conn[0]->pcb->ooseq);
@@ -269,11 +269,11 @@ static void test_a_fin_beyond_the_window_is_not_queued(void **state)
 {
 	(void)state;
 	set_window(1000);
-	flagged_segment_at(0, 900, 100, TCP_ACK | TCP_FIN);
-	segment_at(0, 0, 900);
+	send_flagged_segment_at_offset(0, 900, 100, TCP_ACK | TCP_FIN);
+	send_segment_at_offset(0, 0, 900);
 	assert_int_equal(taken[0], 1000);
 	assert_int_equal(conn[0]->pcb->state, ESTABLISHED);
-	flagged_segment_at(0, 900, 100, TCP_ACK | TCP_FIN);
+	send_flagged_segment_at_offset(0, 900, 100, TCP_ACK | TCP_FIN);
 	assert_int_equal(conn[0]->pcb->state, CLOSE_WAIT);
 	assert_int_equal(conn[0]->pcb->rcv_nxt, 5001 + 1001);
 }
@@ -282,16 +282,16 @@ static void test_data_behind_a_fin_does_not_turn_the_window_round(void **state)
 {
 	(void)state;
 	set_window(1000);
-	flagged_segment_at(0, 400, 100, TCP_ACK | TCP_FIN);
-	segment_at(0, 0, 1000); /* more than there can be, and all that the window lets in */
+	send_flagged_segment_at_offset(0, 400, 100, TCP_ACK | TCP_FIN);
+	send_segment_at_offset(0, 0, 1000); /* more than there can be, and all that the window lets in */
 	assert_true(conn[0]->pcb->rcv_wnd <= 1000);
 }
 
 /* Every second byte of `bytes`, each in a segment of its own. */
-static void single_bytes(uint32_t from, uint32_t bytes)
+static void send_every_second_byte(uint32_t from, uint32_t bytes)
 {
 	for (uint32_t at = from; at < from + bytes; at += 2)
-		segment_at(0, at, 1);
+		send_segment_at_offset(0, at, 1);
 }
 
 static void test_a_peer_of_single_bytes_gets_no_more_frames_than_the_window_is_worth(void **state)
@@ -300,12 +300,12 @@ static void test_a_peer_of_single_bytes_gets_no_more_frames_than_the_window_is_w
 
 	(void)state;
 	set_window(65536);
-	single_bytes(10, 30000);
+	send_every_second_byte(10, 30000);
 	assert_in_range(conn[0]->pcb->ooseq_pbufs, 300, 400);
 	assert_int_equal(port_memory_in_use(&w.tcp), before + 2 * conn[0]->pcb->ooseq_pbufs); /* each a segment, too */
 	/* What was dropped comes again, and all arrives. */
 	for (uint32_t offset = 0; offset < 30000; offset += 1000)
-		segment_at(0, offset, 1000);
+		send_segment_at_offset(0, offset, 1000);
 	assert_int_equal(taken[0], 30000);
 	assert_int_equal(conn[0]->pcb->ooseq_pbufs, 0);
 	assert_int_equal(port_memory_in_use(&w.tcp), before);
@@ -316,8 +316,8 @@ static void test_a_window_of_segments_of_512_bytes_behind_a_hole_is_kept(void **
 	(void)state;
 	set_window(1 << 20);
 	for (uint32_t offset = 512; offset < 1 << 20; offset += 512)
-		segment_at(0, offset, 512);
-	segment_at(0, 0, 512);
+		send_segment_at_offset(0, offset, 512);
+	send_segment_at_offset(0, 0, 512);
 	assert_int_equal(taken[0], 1 << 20);
 }
 
@@ -336,8 +336,8 @@ static double ooo_cost_per_segment_ns(unsigned n)
 	uint64_t before = lwip_queues_cpu_ns();
 
 	for (unsigned i = 1; i < n; i++)
-		segment_at(0, base + i * 300, 300);
-	segment_at(0, base, 300);
+		send_segment_at_offset(0, base + i * 300, 300);
+	send_segment_at_offset(0, base, 300);
 	assert_int_equal(taken[0], base + n * 300);
 	return (double)(lwip_queues_cpu_ns() - before) / n;
 }

@@ -9,7 +9,7 @@
 static uint64_t measure_start_ns;
 static uint32_t measure_start_seq;
 
-static void model_begin(uint64_t rtt_ns, double loss)
+static void mlx5_model_begin(uint64_t rtt_ns, double loss)
 {
 	fixture_begin(VMA_TCP_CC_BBR);
 	w.delay_ns = rtt_ns / 2;
@@ -19,14 +19,14 @@ static void model_begin(uint64_t rtt_ns, double loss)
 	fixture_write(UINT64_C(1) << 31);
 }
 
-static void measure(void)
+static void measure_goodput_begin(void)
 {
 	measure_start_ns = w.tcp.now_ns;
 	measure_start_seq = w.rcv_nxt;
 }
 
 /* In thousandths of the link. */
-static unsigned goodput(void)
+static unsigned goodput_per_mille_of_link(void)
 {
 	return (unsigned)((uint64_t)(w.rcv_nxt - measure_start_seq) * SECOND / (w.tcp.now_ns - measure_start_ns) *
 	                  1000 / LINK);
@@ -37,14 +37,14 @@ static void test_link_is_filled_and_its_queue_stays_short(void **state)
 	uint64_t sum_ns = 0;
 
 	(void)state;
-	model_begin(20 * MS, 0);
+	mlx5_model_begin(20 * MS, 0);
 	fixture_run_until(w.tcp.now_ns + SECOND);
-	measure();
+	measure_goodput_begin();
 	for (unsigned i = 0; i < 2000; i++) {
 		fixture_run_until(w.tcp.now_ns + MS);
 		sum_ns += w.link_waits_ns;
 	}
-	assert_in_range(goodput(), 930, 1000);
+	assert_in_range(goodput_per_mille_of_link(), 930, 1000);
 	assert_in_range(sum_ns / 2000, 0, 6 * MS);
 	assert_int_equal(w.agains, 0);
 	assert_int_equal(w.conn.counts.timeouts, 0);
@@ -60,10 +60,10 @@ static void test_random_loss_does_not_slow_down(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 4; i++) {
-		model_begin(cases[i].rtt_ns, cases[i].loss);
-		measure();
+		mlx5_model_begin(cases[i].rtt_ns, cases[i].loss);
+		measure_goodput_begin();
 		fixture_run_until(w.tcp.now_ns + 5 * SECOND);
-		assert_in_range(goodput(), cases[i].least, 1000);
+		assert_in_range(goodput_per_mille_of_link(), cases[i].least, 1000);
 	}
 }
 
@@ -76,23 +76,23 @@ static void test_what_answers_to_loss_is_slow_there(void **state)
 	w.link_rate = LINK;
 	w.link_room_ns = SECOND;
 	fixture_write(UINT64_C(1) << 31);
-	measure();
+	measure_goodput_begin();
 	fixture_run_until(w.tcp.now_ns + 5 * SECOND);
-	assert_true(goodput() < 400);
+	assert_true(goodput_per_mille_of_link() < 400);
 }
 
 static void test_everything_arrives(void **state)
 {
 	(void)state;
 	for (unsigned seed = 1; seed <= 20; seed++) {
-		model_begin(10 * MS, 0.03);
+		mlx5_model_begin(10 * MS, 0.03);
 		w.seed = seed;
 		w.ack_loss = 0.03;
 		w.jitter_ns = seed % 3 * MS;
 		w.link_room_ns = 5 * MS;
 		atomic_store(&w.conn.tx.produced, 3000 * MSS + 17);
 		fixture_run_until(FOREVER);
-		assert_true(all_arrived());
+		assert_true(fixture_all_bytes_delivered());
 		assert_int_equal(w.failed, 0);
 	}
 }
@@ -101,14 +101,14 @@ static void test_everything_arrives_without_sack_and_without_time_stamps(void **
 {
 	(void)state;
 	for (unsigned seed = 1; seed <= 10; seed++) {
-		model_begin(10 * MS, 0.02);
+		mlx5_model_begin(10 * MS, 0.02);
 		w.seed = seed;
 		w.no_sack = true;
 		w.no_timestamps = seed & 1;
 		w.pcb.flags &= (tcpflags_t)~TF_SACK;
 		atomic_store(&w.conn.tx.produced, 500 * MSS);
 		fixture_run_until(FOREVER);
-		assert_true(all_arrived());
+		assert_true(fixture_all_bytes_delivered());
 		assert_int_equal(w.failed, 0);
 	}
 }
@@ -116,7 +116,7 @@ static void test_everything_arrives_without_sack_and_without_time_stamps(void **
 static void test_waiting_for_its_time_has_a_timer_and_is_no_closed_window(void **state)
 {
 	(void)state;
-	model_begin(200 * MS, 0);
+	mlx5_model_begin(200 * MS, 0);
 	w.link_rate = 5000; /* a segment takes as long as the round trip */
 	fixture_run_until(w.tcp.now_ns + 60 * SECOND);
 	assert_in_range(w.conn.cc.pacing_rate, 1000, 20000);
@@ -131,7 +131,7 @@ static void test_silence_of_the_peer_is_survived(void **state)
 	uint32_t before;
 
 	(void)state;
-	model_begin(20 * MS, 0);
+	mlx5_model_begin(20 * MS, 0);
 	fixture_run_until(w.tcp.now_ns + SECOND);
 	before = w.conn.cc.cwnd;
 	w.mute = true;
@@ -141,9 +141,9 @@ static void test_silence_of_the_peer_is_survived(void **state)
 	w.mute = false;
 	fixture_run_until(w.tcp.now_ns + 10 * SECOND);
 	assert_true(w.conn.cc.cwnd > before / 2);
-	measure();
+	measure_goodput_begin();
 	fixture_run_until(w.tcp.now_ns + 2 * SECOND);
-	assert_in_range(goodput(), 850, 1000);
+	assert_in_range(goodput_per_mille_of_link(), 850, 1000);
 }
 
 static void test_pause_of_the_application_costs_neither_rate_nor_window(void **state)
@@ -151,16 +151,16 @@ static void test_pause_of_the_application_costs_neither_rate_nor_window(void **s
 	uint64_t rate;
 
 	(void)state;
-	model_begin(20 * MS, 0);
+	mlx5_model_begin(20 * MS, 0);
 	atomic_store(&w.conn.tx.produced, LINK);
 	fixture_run_until(w.tcp.now_ns + 3 * SECOND);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	rate = w.conn.cc.bbr.max_rate;
 	fixture_run_until(w.tcp.now_ns + 5 * SECOND);
 	fixture_write(LINK / 5);
-	measure();
+	measure_goodput_begin();
 	fixture_run_until(w.tcp.now_ns + 240 * MS);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_in_range(w.conn.cc.bbr.max_rate, rate * 9 / 10, rate * 11 / 10);
 }
 

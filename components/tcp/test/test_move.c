@@ -5,7 +5,7 @@
 
 /* What happens when the ring has a rule for a connection, and vma_tcp_steer does not know yet. */
 static void (*after_ring_steer_hook)(void);
-static int steer_and_more(struct vma_ring *ring, struct vma_flow *flow)
+static int steer_then_call_hook(struct vma_ring *ring, struct vma_flow *flow)
 {
 	const int rc = vma_ring_steer(ring, flow);
 
@@ -13,7 +13,7 @@ static int steer_and_more(struct vma_ring *ring, struct vma_flow *flow)
 		after_ring_steer_hook();
 	return rc;
 }
-#define vma_ring_steer steer_and_more
+#define vma_ring_steer steer_then_call_hook
 #include "../conn.c"
 #undef vma_ring_steer
 
@@ -46,7 +46,7 @@ static int move_close(void **state)
 	return fixture_close(state);
 }
 
-static void settle_all(void)
+static void run_three_rings_until_idle(void)
 {
 	for (int i = 0; i < 20; i++) {
 		fixture_run_until_idle();
@@ -58,14 +58,14 @@ static void settle_all(void)
 static void exchange_both_ways(struct app *a, struct app *b, size_t n)
 {
 	assert_int_equal(fixture_send_bytes(a, n), n);
-	settle_all();
+	run_three_rings_until_idle();
 	assert_int_equal(read_bytes(b, n), n);
 	assert_int_equal(fixture_send_bytes(b, n), n);
-	settle_all();
+	run_three_rings_until_idle();
 	assert_int_equal(read_bytes(a, n), n);
 }
 
-static uint64_t sum_of_resets(void)
+static uint64_t resets_and_retransmits_of_stacks(void)
 {
 	struct vma_tcp_counts mine, others;
 
@@ -85,7 +85,7 @@ static void test_a_moved_connection_goes_on_in_the_other_stack(void **state)
 	exchange_both_ways(client, server, 3000);
 	exchange_both_ways(client, server, 700);
 	assert_null(side[1].tcp->all);
-	assert_int_equal(sum_of_resets(), 0);
+	assert_int_equal(resets_and_retransmits_of_stacks(), 0);
 	app_free(client);
 }
 
@@ -99,10 +99,10 @@ static void test_what_was_under_way_meanwhile_is_not_lost(void **state)
 	vma_ring_progress(side[0].ring);
 	vma_wire_drive_both_ends(side[0].nic); /* it lies at side 1, and its ring was not driven */
 	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), 0);
-	settle_all();
+	run_three_rings_until_idle();
 	assert_int_equal(read_bytes(server, 4000), 4000);
 	exchange_both_ways(client, server, 100);
-	assert_int_equal(sum_of_resets(), 0);
+	assert_int_equal(resets_and_retransmits_of_stacks(), 0);
 	app_free(client);
 }
 
@@ -146,7 +146,7 @@ static void test_its_timers_run_in_the_other_stack(void **state)
 	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), 0);
 	assert_true(vma_tcp_next_due_ns(other.tcp) != UINT64_MAX);
 	fixture_now_ns += SEC;
-	settle_all();
+	run_three_rings_until_idle();
 	assert_int_equal(client->conn->pcb->unacked == NULL, 1);
 	app_free(client);
 }
@@ -174,18 +174,18 @@ static void test_a_near_peers_window_goes_by_the_ring_that_it_comes_to(void **st
 
 static struct vma_nic_ops hooked_ops;
 static const struct vma_nic_ops *real_nic_ops;
-static void (*while_moving)(struct app *client, struct app *server);
+static void (*move_nic_hook_action)(struct app *client, struct app *server);
 static struct app *moving_client, *moving_server;
-static int nic_answer;
+static int move_nic_hook_rc;
 
 /* What happens while the NIC is asked: both rings go on. */
-static int move_hook(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key)
+static int move_nic_flow_hook(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct vma_flow_key *key)
 {
-	if (nic_answer == 0)
-		nic_answer = real_nic_ops->flow_move(from, to, key);
-	if (while_moving != NULL)
-		while_moving(moving_client, moving_server);
-	return nic_answer;
+	if (move_nic_hook_rc == 0)
+		move_nic_hook_rc = real_nic_ops->flow_move(from, to, key);
+	if (move_nic_hook_action != NULL)
+		move_nic_hook_action(moving_client, moving_server);
+	return move_nic_hook_rc;
 }
 
 static int move_with_hook(struct app *client, struct app *server, int answer,
@@ -197,12 +197,12 @@ static int move_with_hook(struct app *client, struct app *server, int answer,
 
 	real_nic_ops = qp->ops;
 	hooked_ops = *qp->ops;
-	hooked_ops.flow_move = move_hook;
+	hooked_ops.flow_move = move_nic_flow_hook;
 	qp->ops = &hooked_ops;
-	while_moving = meanwhile;
+	move_nic_hook_action = meanwhile;
 	moving_client = client;
 	moving_server = server;
-	nic_answer = answer;
+	move_nic_hook_rc = answer;
 	rc = vma_tcp_move_to_stack(server->conn, to);
 	qp->ops = real_nic_ops;
 	return rc;
@@ -217,15 +217,15 @@ static void move_to_other(struct app *server)
 }
 
 /* As fixture_run, with the third ring. */
-static void run_all(uint64_t ns)
+static void fixture_run_three_rings(uint64_t ns)
 {
 	const uint64_t end = fixture_now_ns + ns;
 
 	while (fixture_now_ns < end) {
-		settle_all();
+		run_three_rings_until_idle();
 		fixture_now_ns += MS < end - fixture_now_ns ? MS : end - fixture_now_ns;
 	}
-	settle_all();
+	run_three_rings_until_idle();
 }
 
 static void establish_steered(struct app **client, struct app **server)
@@ -246,11 +246,11 @@ static void test_what_waits_for_an_acknowledgement_moves_along(void **state)
 	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), 0);
 	assert_false(vma_tcp_is_busy(side[1].tcp));
 	assert_true(vma_tcp_is_busy(other.tcp));
-	settle_all();
+	run_three_rings_until_idle();
 	assert_int_equal(read_bytes(client, 100), 100);
-	run_all(SEC);
+	fixture_run_three_rings(SEC);
 	assert_false(vma_tcp_is_busy(other.tcp));
-	assert_int_equal(sum_of_resets(), 0);
+	assert_int_equal(resets_and_retransmits_of_stacks(), 0);
 	app_free(client);
 }
 
@@ -272,16 +272,16 @@ static void test_a_hundred_moves_in_the_middle_of_a_stream_each_way(void **state
 		move_to_other(server);
 		got[0] += read_bytes(server, SIZE_MAX);
 		got[1] += read_bytes(client, SIZE_MAX);
-		run_all(MS);
+		fixture_run_three_rings(MS);
 	}
-	run_all(100 * MS);
+	fixture_run_three_rings(100 * MS);
 	got[0] += read_bytes(server, SIZE_MAX);
 	got[1] += read_bytes(client, SIZE_MAX);
 	assert_true(sent[0] > 1000000 && sent[1] > 1000000);
 	assert_int_equal(got[0], sent[0]);
 	assert_int_equal(got[1], sent[1]);
-	assert_int_equal(sum_of_resets(), 0);
-	assert_int_equal(counts_of(0).retransmits, 0);
+	assert_int_equal(resets_and_retransmits_of_stacks(), 0);
+	assert_int_equal(fixture_stack_counts(0).retransmits, 0);
 	app_free(client);
 }
 
@@ -291,10 +291,10 @@ static void test_data_out_of_order_moves_along(void **state)
 
 	(void)state;
 	establish_steered(&client, &server);
-	wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
+	fixture_set_wire_faults(0, (struct vma_wire_faults){.loss_ppm = 1000000});
 	assert_int_equal(fixture_send_bytes(client, 1000), 1000);
-	settle_all();
-	wire_faults(0, (struct vma_wire_faults){0});
+	run_three_rings_until_idle();
+	fixture_set_wire_faults(0, (struct vma_wire_faults){0});
 	assert_int_equal(fixture_send_bytes(client, 5000), 5000);
 	vma_ring_progress(side[0].ring);
 	vma_wire_drive_both_ends(side[0].nic);
@@ -304,7 +304,7 @@ static void test_data_out_of_order_moves_along(void **state)
 	move_to_other(server);
 	assert_int_equal(side[1].tcp->ooo_bytes, 0);
 	assert_true(other.tcp->ooo_bytes != 0);
-	run_all(5 * SEC);
+	fixture_run_three_rings(5 * SEC);
 	assert_int_equal(read_bytes(server, 7000), 6000);
 	assert_int_equal(other.tcp->ooo_bytes, 0);
 	exchange_both_ways(client, server, 3000);
@@ -318,16 +318,16 @@ static void test_a_retransmission_that_is_due_is_made_by_the_other_stack(void **
 
 	(void)state;
 	establish_steered(&client, &server);
-	wire_faults(1, (struct vma_wire_faults){.loss_ppm = 1000000});
+	fixture_set_wire_faults(1, (struct vma_wire_faults){.loss_ppm = 1000000});
 	assert_int_equal(fixture_send_bytes(server, 4000), 4000);
-	settle_all();
+	run_three_rings_until_idle();
 	move_to_other(server);
-	wire_faults(1, (struct vma_wire_faults){0});
-	run_all(5 * SEC);
+	fixture_set_wire_faults(1, (struct vma_wire_faults){0});
+	fixture_run_three_rings(5 * SEC);
 	assert_int_equal(read_bytes(client, 5000), 4000);
 	vma_tcp_counts(other.tcp, &counts);
 	assert_true(counts.retransmits + counts.tail_probes != 0);
-	assert_int_equal(counts_of(1).retransmits, 0);
+	assert_int_equal(fixture_stack_counts(1).retransmits, 0);
 	exchange_both_ways(client, server, 3000);
 	app_free(client);
 }
@@ -340,19 +340,19 @@ static void test_one_that_has_sent_its_fin_moves_and_ends_in_the_other_stack(voi
 	(void)state;
 	establish_steered(&client, &server);
 	assert_int_equal(vma_tcp_shutdown(server->conn, SHUT_WR), 0);
-	run_all(100 * MS);
+	fixture_run_three_rings(100 * MS);
 	assert_int_equal(vma_tcp_state(server->conn), TCP_FIN_WAIT2);
 	move_to_other(server);
 	assert_int_equal(fixture_send_bytes(client, 3000), 3000);
-	settle_all();
+	run_three_rings_until_idle();
 	assert_int_equal(read_bytes(server, 4000), 3000);
 	assert_int_equal(vma_tcp_shutdown(client->conn, SHUT_WR), 0);
-	run_all(100 * MS);
+	fixture_run_three_rings(100 * MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
 	vma_tcp_counts(other.tcp, &counts);
 	assert_int_equal(counts.time_waits, 1);
-	assert_int_equal(counts_of(1).time_waits, 0);
-	assert_int_equal(sum_of_resets(), 0);
+	assert_int_equal(fixture_stack_counts(1).time_waits, 0);
+	assert_int_equal(resets_and_retransmits_of_stacks(), 0);
 	app_free(client);
 }
 
@@ -360,7 +360,7 @@ static void finish_from_peer(struct app *client, struct app *server)
 {
 	(void)server;
 	assert_int_equal(vma_tcp_shutdown(client->conn, SHUT_WR), 0);
-	settle_all();
+	run_three_rings_until_idle();
 }
 
 /* Its record would take the rule over, in the middle of its way. */
@@ -372,30 +372,30 @@ static void test_time_wait_that_begins_in_the_middle_of_a_move_is_the_other_stac
 	(void)state;
 	establish_steered(&client, &server);
 	assert_int_equal(vma_tcp_shutdown(server->conn, SHUT_WR), 0);
-	run_all(100 * MS);
+	fixture_run_three_rings(100 * MS);
 	assert_int_equal(move_with_hook(client, server, 0, finish_from_peer), 0);
-	run_all(100 * MS);
+	fixture_run_three_rings(100 * MS);
 	vma_tcp_counts(other.tcp, &counts);
 	assert_int_equal(counts.time_waits, 1);
-	assert_int_equal(counts_of(1).time_waits, 0);
+	assert_int_equal(fixture_stack_counts(1).time_waits, 0);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE);
-	assert_int_equal(sum_of_resets(), 0);
+	assert_int_equal(resets_and_retransmits_of_stacks(), 0);
 	app_free(client);
 }
 
 static void reset_by_peer(struct app *client, struct app *server)
 {
 	vma_tcp_close(client->conn, true);
-	settle_all();
-	run_all(MS);
+	run_three_rings_until_idle();
+	fixture_run_three_rings(MS);
 	(void)server;
 }
 
-static void reset_itself(struct app *client, struct app *server)
+static void server_resets_itself(struct app *client, struct app *server)
 {
 	(void)client;
 	vma_tcp_close(server->conn, true);
-	settle_all();
+	run_three_rings_until_idle();
 }
 
 /* The rule is gone: another connection of the same addresses gets one. */
@@ -404,7 +404,7 @@ static void expect_ended(struct app *client, struct app *server, int rc)
 	struct vma_flow_key key = server->conn->key;
 
 	assert_int_equal(rc, -ENOTCONN);
-	settle_all();
+	run_three_rings_until_idle();
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
 	assert_null(server->conn->flow.ring);
 	assert_true(vma_ring_acquire(other.ring));
@@ -423,11 +423,11 @@ static void test_a_reset_in_the_middle_of_a_move_ends_it(void **state)
 
 	(void)state;
 	establish_steered(&client, &server);
-	rc = move_with_hook(client, server, 0, reset_itself);
+	rc = move_with_hook(client, server, 0, server_resets_itself);
 	expect_ended(client, server, rc);
 	establish_steered(&client, &server);
 	assert_int_equal(move_with_hook(client, server, 0, reset_by_peer), 0);
-	settle_all();
+	run_three_rings_until_idle();
 	assert_int_equal(vma_tcp_state(server->conn), TCP_CLOSE);
 	assert_int_equal(vma_tcp_error(server->conn), ECONNRESET);
 	app_free(client);
@@ -437,7 +437,7 @@ static void send_both_ways(struct app *client, struct app *server)
 {
 	assert_int_equal(fixture_send_bytes(client, 3000), 3000);
 	assert_int_equal(send_flags(server, 2000, VMA_TCP_TX_QUEUE), 2000);
-	settle_all();
+	run_three_rings_until_idle();
 }
 
 static void test_what_is_sent_and_received_in_the_middle_of_a_move_is_not_lost(void **state)
@@ -448,20 +448,20 @@ static void test_what_is_sent_and_received_in_the_middle_of_a_move_is_not_lost(v
 	establish_steered(&client, &server);
 	for (int i = 0; i < 4; i++) {
 		assert_int_equal(move_with_hook(client, server, 0, send_both_ways), 0);
-		settle_all();
+		run_three_rings_until_idle();
 		assert_int_equal(read_bytes(server, 4000), 3000);
 		assert_int_equal(read_bytes(client, 4000), 2000);
 	}
-	assert_int_equal(sum_of_resets(), 0);
-	assert_int_equal(counts_of(0).retransmits, 0);
+	assert_int_equal(resets_and_retransmits_of_stacks(), 0);
+	assert_int_equal(fixture_stack_counts(0).retransmits, 0);
 	app_free(client);
 }
 
-static void close_itself(struct app *client, struct app *server)
+static void server_closes_itself(struct app *client, struct app *server)
 {
 	(void)client;
 	vma_tcp_close(server->conn, false);
-	settle_all();
+	run_three_rings_until_idle();
 }
 
 /* A stack that has too many orphans resets what is closed; each counts where it is. */
@@ -471,18 +471,18 @@ static void test_one_that_is_closed_in_the_middle_of_a_move_is_the_other_stacks_
 
 	(void)state;
 	establish_steered(&client, &server);
-	move_with_hook(client, server, 0, close_itself);
-	run_all(100 * MS);
+	move_with_hook(client, server, 0, server_closes_itself);
+	fixture_run_three_rings(100 * MS);
 	vma_tcp_close(client->conn, false);
-	run_all(5 * SEC);
+	fixture_run_three_rings(5 * SEC);
 	assert_int_equal(side[1].tcp->orphans, 0);
 	assert_int_equal(other.tcp->orphans, 0);
-	assert_int_equal(sum_of_resets(), 0);
+	assert_int_equal(resets_and_retransmits_of_stacks(), 0);
 	app_free(client);
 }
 
 /* What moves is held once, by the move: who steers all that has no rule leaves it alone. */
-static void steer_all_meanwhile(struct app *client, struct app *server)
+static void steer_all_while_conn_moves(struct app *client, struct app *server)
 {
 	(void)client;
 	server->conn->steered = false; /* as if it had none yet */
@@ -498,7 +498,7 @@ static void test_one_that_moves_is_not_steered(void **state)
 
 	(void)state;
 	establish_steered(&client, &server);
-	assert_int_equal(move_with_hook(client, server, 0, steer_all_meanwhile), 0);
+	assert_int_equal(move_with_hook(client, server, 0, steer_all_while_conn_moves), 0);
 	exchange_both_ways(client, server, 500);
 	app_free(client);
 }
@@ -511,16 +511,16 @@ static void test_one_whose_rule_the_nic_does_not_move_stays(void **state)
 	establish_steered(&client, &server);
 	assert_int_equal(move_with_hook(client, server, -EOPNOTSUPP, send_both_ways), -EOPNOTSUPP);
 	assert_ptr_equal(vma_tcp_stack(server->conn), side[1].tcp);
-	settle_all();
+	run_three_rings_until_idle();
 	assert_int_equal(read_bytes(server, 4000), 3000);
 	assert_int_equal(read_bytes(client, 4000), 2000);
 	move_to_other(server);
 	exchange_both_ways(client, server, 500);
 	first = client;
 	establish_steered(&client, &server);
-	assert_int_equal(move_with_hook(client, server, -EPIPE, reset_itself), -EPIPE);
+	assert_int_equal(move_with_hook(client, server, -EPIPE, server_resets_itself), -EPIPE);
 	assert_null(server->conn->flow.ring);
-	settle_all();
+	run_three_rings_until_idle();
 	app_free(client);
 	app_free(first);
 }
@@ -536,7 +536,7 @@ static int nic_has_no_room(struct vma_nic_qp *qp, const struct vma_flow_rule *ru
 }
 
 /* The ring's own operations, to be given back. */
-static const struct vma_nic_ops *refuse_rules(struct vma_ring *ring)
+static const struct vma_nic_ops *refuse_flow_rules_of_ring(struct vma_ring *ring)
 {
 	const struct vma_nic_ops *ops = vma_ring_qp(ring)->ops;
 
@@ -548,7 +548,7 @@ static const struct vma_nic_ops *refuse_rules(struct vma_ring *ring)
 
 static void move_refused_by_nic(void)
 {
-	const struct vma_nic_ops *ops = refuse_rules(other.ring);
+	const struct vma_nic_ops *ops = refuse_flow_rules_of_ring(other.ring);
 
 	after_ring_steer_hook = NULL;
 	assert_int_equal(vma_tcp_move_to_stack(moving_server->conn, other.tcp), -ENOSPC);
@@ -562,16 +562,16 @@ static void test_one_that_is_steered_while_its_move_fails_has_no_rule_and_may_ge
 
 	(void)state;
 	establish(&client, &server);
-	take_events(server);
+	fixture_take_app_events(server);
 	moving_server = server;
 	after_ring_steer_hook = move_refused_by_nic;
 	assert_int_equal(vma_tcp_steer(server->conn), -EINVAL);
 	assert_false(vma_tcp_has_rule(server->conn));
-	assert_int_equal(take_events(server) & VMA_TCP_STEERED, 0);
+	assert_int_equal(fixture_take_app_events(server) & VMA_TCP_STEERED, 0);
 	exchange_both_ways(client, server, 500);
 	assert_int_equal(vma_tcp_steer(server->conn), 0);
 	assert_true(vma_tcp_has_rule(server->conn));
-	assert_true(take_events(server) & VMA_TCP_STEERED);
+	assert_true(fixture_take_app_events(server) & VMA_TCP_STEERED);
 	move_to_other(server);
 	assert_true(vma_tcp_has_rule(server->conn));
 	exchange_both_ways(client, server, 500);
@@ -594,7 +594,7 @@ static void test_one_that_is_steered_while_it_moves_has_a_rule(void **state)
 	after_ring_steer_hook = move_after_steer;
 	assert_int_equal(vma_tcp_steer(server->conn), 0);
 	assert_true(vma_tcp_has_rule(server->conn));
-	assert_true(take_events(server) & VMA_TCP_STEERED);
+	assert_true(fixture_take_app_events(server) & VMA_TCP_STEERED);
 	exchange_both_ways(client, server, 500);
 	move_to_other(server); /* and back */
 	assert_true(vma_tcp_has_rule(server->conn));
@@ -609,7 +609,7 @@ static void test_one_that_gets_no_rule_when_its_listener_ends_is_known_to_have_n
 
 	(void)state;
 	establish(&client, &server);
-	ops = refuse_rules(side[1].ring);
+	ops = refuse_flow_rules_of_ring(side[1].ring);
 	vma_tcp_listener_close(fixture_listener);
 	fixture_listener = NULL;
 	vma_ring_qp(side[1].ring)->ops = ops;
@@ -627,7 +627,7 @@ static void test_one_that_its_owner_has_closed_stays(void **state)
 	(void)state;
 	establish_steered(&client, &server);
 	vma_tcp_close(server->conn, false);
-	settle_all();
+	run_three_rings_until_idle();
 	assert_int_equal(vma_tcp_move_to_stack(server->conn, other.tcp), -EBUSY);
 	assert_ptr_equal(vma_tcp_stack(server->conn), side[1].tcp);
 	app_free(client);
@@ -643,14 +643,14 @@ static void test_time_stamps_go_on_as_they_began(void **state)
 	other.tcp->clock_offset_ms -= 1000000;
 	for (int i = 0; i < 3; i++) {
 		move_to_other(server);
-		run_all(10 * MS);
+		fixture_run_three_rings(10 * MS);
 		exchange_both_ways(client, server, 3000);
 		assert_int_equal(tcp_conn_clock_ms(server->conn),
 		                 tcp_clock_ms(side[1].tcp) + (uint32_t)(tcp_stack_now(server->conn)->now_ns / MS -
 		                                                        side[1].tcp->now_ns / MS));
 	}
-	assert_int_equal(counts_of(0).paws_drops, 0);
-	assert_int_equal(sum_of_resets(), 0);
+	assert_int_equal(fixture_stack_counts(0).paws_drops, 0);
+	assert_int_equal(resets_and_retransmits_of_stacks(), 0);
 	app_free(client);
 }
 

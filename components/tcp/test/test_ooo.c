@@ -3,7 +3,7 @@
 
 #include "../budget.h"
 
-static unsigned pieces_of(const struct app *app)
+static unsigned ooo_buffers_of_conn(const struct app *app)
 {
 	return app->conn->pcb->ooseq_pbufs;
 }
@@ -31,7 +31,7 @@ static void test_single_bytes_keep_no_frames(void **state)
 
 	(void)state;
 	send_every_other_byte(0, 50);
-	assert_int_equal(pieces_of(app), 50);
+	assert_int_equal(ooo_buffers_of_conn(app), 50);
 	assert_in_range(side[0].tcp->ooo_bytes, 50 * OOO_OVERHEAD, 50 * (OOO_OVERHEAD + 128));
 	for (const struct tcp_seg *seg = app->conn->pcb->ooseq; seg != NULL; seg = seg->next)
 		for (const struct pbuf *p = seg->p; p != NULL; p = p->next)
@@ -54,10 +54,10 @@ static void test_beyond_half_of_the_bound_a_connection_keeps_a_little(void **sta
 	(void)state;
 	side[0].tcp->ooo_bytes += max / 2; /* other connections' */
 	send_every_other_byte(0, 2 * OOO_LITTLE);
-	assert_int_equal(pieces_of(app), OOO_LITTLE);
+	assert_int_equal(ooo_buffers_of_conn(app), OOO_LITTLE);
 	side[0].tcp->ooo_bytes += max / 2;
 	send_every_other_byte(OOO_LITTLE, 1);
-	assert_int_equal(pieces_of(app), OOO_LITTLE);
+	assert_int_equal(ooo_buffers_of_conn(app), OOO_LITTLE);
 	/* What is in order is taken all the same, and what was refused is said again. */
 	side[0].tcp->ooo_bytes -= max;
 	for (unsigned i = 0; i < 2 * OOO_LITTLE; i++) {
@@ -88,17 +88,17 @@ static void test_place_far_from_both_ends_is_not_looked_for(void **state)
 	(void)state;
 	for (unsigned i = 0; i < OOO_STEPS + 100; i++)
 		send_byte_at(app, 11 + 4 * i);
-	assert_int_equal(pieces_of(app), OOO_STEPS + 100);
+	assert_int_equal(ooo_buffers_of_conn(app), OOO_STEPS + 100);
 	send_byte_at(app, 11 + 4 * (OOO_STEPS + 50) + 2);
-	assert_int_equal(pieces_of(app), OOO_STEPS + 100);
+	assert_int_equal(ooo_buffers_of_conn(app), OOO_STEPS + 100);
 	send_byte_at(app, 11 + 4 * 500 + 2);
 	send_byte_at(app, 11 + 4 * (OOO_STEPS + 100));
-	assert_int_equal(pieces_of(app), OOO_STEPS + 102);
+	assert_int_equal(ooo_buffers_of_conn(app), OOO_STEPS + 102);
 	app_free(app);
 }
 
 /* The blocks of the last ACK that has come to the raw peer. */
-static unsigned last_blocks(uint32_t blocks[4][2])
+static unsigned sack_blocks_of_last_ack(uint32_t blocks[4][2])
 {
 	const struct raw_segment *s = &raw.log[raw.count - 1];
 	unsigned n = 0;
@@ -126,26 +126,26 @@ static void test_farthest_is_given_up_for_what_is_nearer(void **state)
 	(void)state;
 	side[0].tcp->ooo_bytes += max / 2; /* other connections' */
 	send_every_other_byte(10, OOO_LITTLE);
-	assert_int_equal(pieces_of(app), OOO_LITTLE);
+	assert_int_equal(ooo_buffers_of_conn(app), OOO_LITTLE);
 	fixture_run(10 * MS);
-	n = last_blocks(blocks);
+	n = sack_blocks_of_last_ack(blocks);
 	assert_true(n > 0);
 	assert_int_equal(blocks[0][0], 2 + 2 * (10 + OOO_LITTLE - 1));
 	byte = fixture_byte_at(3);
 	raw_send(4, 1, TCP_ACK, &byte, 1);
 	/* An eighth is gone, the nearest and the new one are there. */
-	held = pieces_of(app);
+	held = ooo_buffers_of_conn(app);
 	assert_int_equal(held, OOO_LITTLE - OOO_LITTLE / 8 + 1);
 	assert_int_equal(app->conn->pcb->ooseq->tcphdr->seqno - RAW_ISN, 4);
 	fixture_run(10 * MS);
-	n = last_blocks(blocks);
+	n = sack_blocks_of_last_ack(blocks);
 	assert_true(n > 0);
 	assert_int_equal(blocks[0][0], 4);
 	for (unsigned i = 0; i < n; i++)
 		assert_true(blocks[i][1] <= 2 + 2 * (10 + OOO_LITTLE - OOO_LITTLE / 8));
 	/* What is farther than all that is held, and what is in the middle, gives up nothing for itself. */
 	send_every_other_byte(10 + OOO_LITTLE, 20);
-	assert_int_equal(pieces_of(app), OOO_LITTLE);
+	assert_int_equal(ooo_buffers_of_conn(app), OOO_LITTLE);
 	/* The peer says again what has been given up, and every byte is right. */
 	side[0].tcp->ooo_bytes -= max / 2;
 	for (unsigned i = 0; i < 2 * OOO_LITTLE; i++) {

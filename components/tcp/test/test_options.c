@@ -189,8 +189,8 @@ static void test_info_says_what_the_connection_is_like(void **state)
 	uint32_t sent;
 
 	(void)state;
-	wire_faults(0, far);
-	wire_faults(1, far);
+	fixture_set_wire_faults(0, far);
+	fixture_set_wire_faults(1, far);
 	fixture_listen_on(1);
 	client = fixture_connect_from(0, 1000);
 	fixture_run(50 * MS);
@@ -223,8 +223,8 @@ static void test_info_says_what_the_connection_is_like(void **state)
 	assert_true(info.rcv_wnd > 10000);
 	assert_int_equal(info.kernel.tcpi_rcv_mss, 1448);
 	assert_in_range(info.kernel.tcpi_rcv_rtt, 9000, 60000);
-	wire_faults(0, none);
-	wire_faults(1, none);
+	fixture_set_wire_faults(0, none);
+	fixture_set_wire_faults(1, none);
 	app_free(client);
 }
 

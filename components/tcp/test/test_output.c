@@ -57,7 +57,7 @@ static struct app *raw_connect_unlimited(void)
 /* Of the route, also where it becomes known only when the connection is there. */
 static void test_metrics_of_the_route_are_kept(void **state)
 {
-	struct vma_tcp_path path = path_to(0, 1500);
+	struct vma_tcp_path path = fixture_path_to_peer_of(0, 1500);
 	struct app *app = calloc(1, sizeof(*app));
 	const uint8_t options[4] = {2, 4, 1000 >> 8, 1000 & 255};
 
@@ -65,7 +65,7 @@ static void test_metrics_of_the_route_are_kept(void **state)
 	path.advmss = 700;
 	path.initcwnd = 3;
 	path.quickack = true;
-	assert_int_equal(connect_rc(0, 1000, RAW_PORT, &path, app), 0);
+	assert_int_equal(fixture_connect_rc(0, 1000, RAW_PORT, &path, app), 0);
 	fixture_run_until_idle();
 	assert_int_equal(raw.log[0].options[2] << 8 | raw.log[0].options[3], 700);
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, 4, 0, "", 0);
@@ -97,7 +97,7 @@ static void test_metrics_of_the_route_are_kept(void **state)
 
 static void test_what_was_told_of_the_route_is_in_force_for_whoever_asks_next(void **state)
 {
-	struct vma_tcp_path path = path_to(0, 1500);
+	struct vma_tcp_path path = fixture_path_to_peer_of(0, 1500);
 	struct app *app = raw_connect();
 	struct vma_tcp_info info;
 
@@ -132,10 +132,10 @@ static void test_what_comes_meanwhile_is_read_before_more_than_a_kick_takes_is_s
 /* Another one, whose peer the raw one is from now on. */
 static struct app *raw_connect_second(void)
 {
-	struct vma_tcp_path path = path_to(0, side[0].nic->info.mtu);
+	struct vma_tcp_path path = fixture_path_to_peer_of(0, side[0].nic->info.mtu);
 	struct app *app = calloc(1, sizeof(*app));
 
-	assert_int_equal(connect_rc(0, 1001, RAW_PORT, &path, app), 0);
+	assert_int_equal(fixture_connect_rc(0, 1001, RAW_PORT, &path, app), 0);
 	fixture_run_until_idle();
 	raw_send(0, 1, TCP_SYN | TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
@@ -144,7 +144,7 @@ static struct app *raw_connect_second(void)
 
 static bool event_came_before_return;
 
-static void note_when(struct vma_tcp_conn *conn, void *arg, uint32_t events)
+static void note_event_during_return(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 {
 	(void)conn, (void)arg;
 	if (events & VMA_TCP_READABLE)
@@ -153,7 +153,7 @@ static void note_when(struct vma_tcp_conn *conn, void *arg, uint32_t events)
 
 static void test_what_comes_while_another_sends_much_is_told_in_between(void **state)
 {
-	static const struct vma_tcp_conn_ops watcher = {.event = note_when};
+	static const struct vma_tcp_conn_ops watcher = {.event = note_event_during_return};
 	struct app *sender = raw_connect_unlimited(), *reader = raw_connect_second();
 	uint8_t data[100] = {0};
 
@@ -320,7 +320,7 @@ static void test_fin_behind_a_window_taken_back_waits_for_an_acknowledgement(voi
 	app_free(app);
 }
 
-static size_t no_frames(struct vma_buf **held)
+static size_t take_all_tx_frames(struct vma_buf **held)
 {
 	size_t n = 0;
 
@@ -337,7 +337,7 @@ static void test_segment_without_a_frame_behind_a_closed_window_is_probed_for(vo
 	size_t n;
 
 	(void)state;
-	n = no_frames(held);
+	n = take_all_tx_frames(held);
 	fixture_send_bytes(app, 1000);
 	fixture_run_until_idle();
 	assert_non_null(app->conn->pcb->unsent);
@@ -366,7 +366,7 @@ static void test_lost_queue_pair_is_not_tried_each_millisecond(void **state)
 	size_t n;
 
 	(void)state;
-	n = no_frames(held);
+	n = take_all_tx_frames(held);
 	atomic_store(&qp->lost, true);
 	fixture_send_bytes(app, 1000);
 	fixture_run_until_idle();
@@ -589,7 +589,7 @@ static void test_what_could_not_be_cut_is_cut_before_it_is_sent_again(void **sta
 	fixture_alloc_fails = true;
 	vma_tcp_icmp(app->conn, 3, 4, 600, raw.their_isn + 1);
 	fixture_run_until_idle();
-	assert_true(counts_of(0).no_memory > 0);
+	assert_true(fixture_stack_counts(0).no_memory > 0);
 	raw_forget_seen();
 	fixture_run(5 * MS);
 	while (raw_unseen_count() > 0)
@@ -645,11 +645,11 @@ static void test_unreachable_ends_an_attempt_not_a_connection(void **state)
 
 static void test_syn_waits_for_a_way_and_goes_when_there_is_one(void **state)
 {
-	struct vma_tcp_path nowhere = {0}, path = path_to(0, 1500);
+	struct vma_tcp_path nowhere = {0}, path = fixture_path_to_peer_of(0, 1500);
 	struct app *app = calloc(1, sizeof(*app));
 
 	(void)state;
-	assert_int_equal(connect_rc(0, 1000, RAW_PORT, &nowhere, app), 0);
+	assert_int_equal(fixture_connect_rc(0, 1000, RAW_PORT, &nowhere, app), 0);
 	fixture_run(100 * MS);
 	assert_int_equal(raw_unseen_count(), 0);
 	vma_tcp_set_path(app->conn, &path);

@@ -24,7 +24,7 @@ static struct {
 	struct vma_buf *held[FRAMES];
 	size_t n;
 } frames;
-static struct vma_tcp_memory *memory_normal;
+static struct vma_tcp_memory *stack_memory_before_exhaustion;
 
 /* ---- the peer ---- */
 
@@ -128,17 +128,17 @@ static void play_peer_repeats_message(void)
 	mine += peer.a % 30;
 }
 
-static void nodelay(void)
+static void play_set_nodelay(void)
 {
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_NODELAY, peer.a & 1);
 }
 
-static void cork(void)
+static void play_set_cork(void)
 {
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_CORK, peer.a % 5 == 0);
 }
 
-static void quickack(void)
+static void play_set_quickack(void)
 {
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_QUICKACK, peer.a & 1);
 }
@@ -157,7 +157,7 @@ static void play_memory_pressure_toggle(void)
 {
 	static struct vma_tcp_memory tight = {.pressure = 0, .limit = INT64_MAX};
 
-	side[0].tcp->attr.memory = peer.a & 1 ? &tight : memory_normal;
+	side[0].tcp->attr.memory = peer.a & 1 ? &tight : stack_memory_before_exhaustion;
 }
 
 static void play_urgent_data(void)
@@ -174,7 +174,7 @@ static void play_change_cc(void)
 
 static void play_change_path(void)
 {
-	struct vma_tcp_path path = path_to(0, peer.a & 1 ? 1500 : 300 + peer.b);
+	struct vma_tcp_path path = fixture_path_to_peer_of(0, peer.a & 1 ? 1500 : 300 + peer.b);
 
 	if (peer.a % 3 == 0)
 		vma_tcp_set_path(app->conn, &path);
@@ -185,7 +185,7 @@ static void play_set_notsent_lowat(void)
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_NOTSENT_LOWAT, peer.a & 1 ? -1 : (int32_t)peer.b);
 }
 
-static void keepalive(void)
+static void play_set_keepalive(void)
 {
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_KEEPALIVE, peer.a & 1);
 	vma_tcp_set_option(app->conn, VMA_TCP_OPT_KEEPIDLE, 1 + (int32_t)(peer.b % 3));
@@ -241,7 +241,7 @@ static void play_fifo_alloc_fails(void)
 static void play_sack_with_hole(void)
 {
 	uint8_t options[24] = {1, 1, 8, 10}, data[64];
-	uint32_t una = app->conn->pcb->lastack - raw.their_isn, out = theirs() - una;
+	uint32_t una = app->conn->pcb->lastack - raw.their_isn, out = raw_peer_expected_ack() - una;
 	uint32_t len = peer.b & 1 ? sizeof(data) : 0;
 
 	if (out < 3)
@@ -259,7 +259,7 @@ static void play_sack_with_hole(void)
 
 static void play_partial_ack_drawn(void)
 {
-	uint32_t una = app->conn->pcb->lastack - raw.their_isn, out = theirs() - una;
+	uint32_t una = app->conn->pcb->lastack - raw.their_isn, out = raw_peer_expected_ack() - una;
 
 	raw_send_bytes(mine, una + peer.a % (out + 1), peer.len);
 	mine += peer.len;
@@ -292,7 +292,7 @@ static void play_message_as_timers_fire(void)
 	fixture_run(200 * MS + peer.b * 1000);
 }
 
-#define ACTION(f, chance)                                                                                              \
+#define PATHS_STEP(f, chance)                                                                                          \
 	{                                                                                                              \
 #f, f, chance                                                                                          \
 	}
@@ -301,39 +301,39 @@ static const struct action {
 	void (*play)(void);
 	uint32_t chance; /* in a disturbed conversation */
 } actions[] = {
-        ACTION(play_peer_message, 4),
-        ACTION(play_app_writes, 4),
-        ACTION(play_request_and_answer, 2),
-        ACTION(play_app_reads, 2),
-        ACTION(play_pause, 1),
-        ACTION(play_short_time, 1),
-        ACTION(play_long_silence, 1),
-        ACTION(play_pure_ack_drawn, 1),
-        ACTION(play_messages_in_burst, 1),
-        ACTION(play_peer_leaves_hole, 1),
-        ACTION(play_peer_repeats_message, 1),
-        ACTION(nodelay, 1),
-        ACTION(cork, 1),
-        ACTION(quickack, 1),
-        ACTION(play_app_writes_msg_more, 1),
-        ACTION(play_app_writes_deferred, 1),
-        ACTION(play_memory_pressure_toggle, 1),
-        ACTION(play_urgent_data, 1),
-        ACTION(play_change_cc, 1),
-        ACTION(play_change_path, 1),
-        ACTION(play_set_notsent_lowat, 1),
-        ACTION(keepalive, 1),
-        ACTION(play_set_user_timeout, 1),
-        ACTION(play_set_buffer_sizes, 2),
-        ACTION(play_app_shuts_down, 1),
-        ACTION(play_frame_shortage, 1),
-        ACTION(play_fifo_alloc_fails, 1),
-        ACTION(play_sack_with_hole, 1),
-        ACTION(play_partial_ack_drawn, 1),
-        ACTION(play_message_with_write, 1),
-        ACTION(play_message_with_deferred_write, 1),
-        ACTION(play_message_with_corked_write, 1),
-        ACTION(play_message_as_timers_fire, 1),
+        PATHS_STEP(play_peer_message, 4),
+        PATHS_STEP(play_app_writes, 4),
+        PATHS_STEP(play_request_and_answer, 2),
+        PATHS_STEP(play_app_reads, 2),
+        PATHS_STEP(play_pause, 1),
+        PATHS_STEP(play_short_time, 1),
+        PATHS_STEP(play_long_silence, 1),
+        PATHS_STEP(play_pure_ack_drawn, 1),
+        PATHS_STEP(play_messages_in_burst, 1),
+        PATHS_STEP(play_peer_leaves_hole, 1),
+        PATHS_STEP(play_peer_repeats_message, 1),
+        PATHS_STEP(play_set_nodelay, 1),
+        PATHS_STEP(play_set_cork, 1),
+        PATHS_STEP(play_set_quickack, 1),
+        PATHS_STEP(play_app_writes_msg_more, 1),
+        PATHS_STEP(play_app_writes_deferred, 1),
+        PATHS_STEP(play_memory_pressure_toggle, 1),
+        PATHS_STEP(play_urgent_data, 1),
+        PATHS_STEP(play_change_cc, 1),
+        PATHS_STEP(play_change_path, 1),
+        PATHS_STEP(play_set_notsent_lowat, 1),
+        PATHS_STEP(play_set_keepalive, 1),
+        PATHS_STEP(play_set_user_timeout, 1),
+        PATHS_STEP(play_set_buffer_sizes, 2),
+        PATHS_STEP(play_app_shuts_down, 1),
+        PATHS_STEP(play_frame_shortage, 1),
+        PATHS_STEP(play_fifo_alloc_fails, 1),
+        PATHS_STEP(play_sack_with_hole, 1),
+        PATHS_STEP(play_partial_ack_drawn, 1),
+        PATHS_STEP(play_message_with_write, 1),
+        PATHS_STEP(play_message_with_deferred_write, 1),
+        PATHS_STEP(play_message_with_corked_write, 1),
+        PATHS_STEP(play_message_as_timers_fire, 1),
 };
 enum { ACTIONS = sizeof(actions) / sizeof(*actions) };
 
@@ -361,7 +361,7 @@ struct played {
 };
 
 /* Which initial sequence number it has is the secret's doing: one is looked for that is followed by `end` soon. */
-static void choose_isn(uint32_t end)
+static void choose_secret_for_isn(uint32_t end)
 {
 	struct vma_flow_key key = {
 	        .family = AF_INET, .proto = IPPROTO_TCP, .local_port_be = htons(1000), .peer_port_be = htons(RAW_PORT)};
@@ -377,22 +377,22 @@ static void choose_isn(uint32_t end)
 	} while (end - tcp_isn(side[0].tcp, &key) >= 20000);
 }
 
-static void open_drawn(int which)
+static void open_with_random_options(int which)
 {
 	const uint32_t isn = draw_random_below(&seed, 8);
 
 	paths_open_side(which);
 	side[0].options.congestion = draw_random_below(&seed, 3) == 0 ? VMA_TCP_CC_BBR : VMA_TCP_CC_CUBIC;
 	if (isn < 2)
-		choose_isn(isn << 31); /* where it wraps, or changes its sign */
-	open_conversation(draw_random_below(&seed, 3) != 0, true);
-	memory_normal = side[0].tcp->attr.memory;
-	peer.got = theirs();
+		choose_secret_for_isn(isn << 31); /* where it wraps, or changes its sign */
+	paths_open_connection(draw_random_below(&seed, 3) != 0, true);
+	stack_memory_before_exhaustion = side[0].tcp->attr.memory;
+	peer.got = raw_peer_expected_ack();
 	peer.lossy = draw_random_below(&seed, 3) == 0;
 }
 
 /* Drawn all at once, whatever of it is used: both paths have to find the same. */
-static void draw_step(void)
+static void draw_conversation_step(void)
 {
 	peer.a = draw_random_below(&seed, 1000);
 	peer.b = draw_random_below(&seed, 1000);
@@ -421,7 +421,7 @@ static void check_timers(void)
 		assert_true(wheel_is_set(&conn->timer[TCP_TIMER_RETRANSMIT]));
 }
 
-static void look_step(struct known *known)
+static void check_and_record_state_of_step(struct known *known)
 {
 	check_timers();
 	fixture_readiness(app); /* a writer who finds no room */
@@ -430,35 +430,35 @@ static void look_step(struct known *known)
 	known->tx_space_freed = 0;                                   /* until it is told */
 }
 
-static void paths_converse(uint32_t number, int which, struct played *played)
+static void paths_play_conversation(uint32_t number, int which, struct played *played)
 {
 	bool calm;
 
 	seed = number;
 	draw_random_below(&seed, 1);
-	open_drawn(which);
+	open_with_random_options(which);
 	calm = draw_random_below(&seed, 4) == 0;
 	for (unsigned i = 0; i < STEPS && app->conn->pcb != NULL; i++) {
 		uint64_t came = app->conn->counts.segments_in;
 
-		draw_step();
+		draw_conversation_step();
 		played->action[i] = draw_step_kind(calm);
 		arm_fast_path_detection();
 		played->action[i]->play();
 		fixture_run_until_idle();
-		look_step(&played->known[i]);
+		check_and_record_state_of_step(&played->known[i]);
 		played->fast += fast_path_was_taken() && app->conn->counts.segments_in != came;
 		played->steps++;
 	}
 	played->alone = side[0].tcp->alone;
-	side[0].tcp->attr.memory = memory_normal;
-	close_path();
+	side[0].tcp->attr.memory = stack_memory_before_exhaustion;
+	paths_close();
 }
 
 /* ---- all of them ---- */
 
-static struct played played[PATHS];
-static uint32_t playing; /* the seed; 0: none */
+static struct played played[TCP_PATHS];
+static uint32_t seed_being_played; /* the seed; 0: none */
 
 static void say_how_to_replay(uint32_t number)
 {
@@ -469,11 +469,11 @@ static void say_how_to_replay(uint32_t number)
 static int paths_end(void **state)
 {
 	(void)state;
-	if (playing == 0)
+	if (seed_being_played == 0)
 		return 0;
-	printf("# seed %u, step %u: an assertion fails\n", playing,
+	printf("# seed %u, step %u: an assertion fails\n", seed_being_played,
 	       played[SLOW].steps ? played[SLOW].steps : played[FAST].steps);
-	say_how_to_replay(playing);
+	say_how_to_replay(seed_being_played);
 	return 0;
 }
 
@@ -509,17 +509,17 @@ static void test_whatever_happens_is_the_same_on_both_paths(void **state)
 
 	(void)state;
 	for (uint32_t number = base; number < base + most && failed < 5; number++) {
-		playing = number;
+		seed_being_played = number;
 		memset(played, 0, sizeof(played));
-		for (int which = 0; which < PATHS; which++)
-			paths_converse(number, which, &played[which]);
+		for (int which = 0; which < TCP_PATHS; which++)
+			paths_play_conversation(number, which, &played[which]);
 		failed += !compare_both_paths(number);
 		assert_int_equal(played[SLOW].fast, 0);
 		assert_int_equal(played[SLOW].alone, 0);
 		steps += played[FAST].steps;
 		fast += played[FAST].fast;
 		alone += played[FAST].alone;
-		playing = 0;
+		seed_being_played = 0;
 	}
 	printf("# %u seeds from %u: %llu steps, in %llu nothing but messages came, %llu left alone\n", most, base,
 	       (unsigned long long)steps, (unsigned long long)fast, (unsigned long long)alone);

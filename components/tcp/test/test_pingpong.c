@@ -6,7 +6,7 @@
 #include "paths.h"
 
 /* One message that acknowledges all; whether it took the fast path. */
-static bool takes_fast_path(void)
+static bool message_takes_fast_path(void)
 {
 	arm_fast_path_detection();
 	peer_sends_expected_message(64);
@@ -28,21 +28,21 @@ enum { ROUNDS = 100 };
 
 static void test_ping_pong_takes_the_fast_path(void **state)
 {
-	static struct known known[PATHS][ROUNDS];
+	static struct known known[TCP_PATHS][ROUNDS];
 
 	(void)state;
-	for (int which = 0; which < PATHS; which++) {
-		open_on_path(which, true, true);
+	for (int which = 0; which < TCP_PATHS; which++) {
+		paths_open_side_and_connection(which, true, true);
 		for (int i = 0; i < ROUNDS; i++) {
 			fixture_send_bytes(app, 64);
 			pingpong_pass_time();
-			assert_true(takes_fast_path() == (which == FAST));
+			assert_true(message_takes_fast_path() == (which == FAST));
 			record_compared_state(&known[which][i]);
 			assert_int_equal(read_bytes(app, 64), 64);
 			pingpong_pass_time();
 			raw.count = raw.seen = 0;
 		}
-		close_path();
+		paths_close();
 	}
 	expect_same_state(known[FAST], known[SLOW], ROUNDS);
 }
@@ -50,18 +50,18 @@ static void test_ping_pong_takes_the_fast_path(void **state)
 /* Payload stays in its frame: as much of the receive buffer is in use as if it were copied. */
 static void test_ping_pong_by_zero_copy_takes_the_fast_path(void **state)
 {
-	static struct known known[PATHS][ROUNDS];
+	static struct known known[TCP_PATHS][ROUNDS];
 	struct vma_tcp_rx_stream_piece piece;
 
 	(void)state;
-	for (int which = 0; which < PATHS; which++) {
-		open_on_path(which, true, true);
+	for (int which = 0; which < TCP_PATHS; which++) {
+		paths_open_side_and_connection(which, true, true);
 		assert_int_equal(vma_tcp_zcopy_begin(app->conn), 0);
 		fixture_run_until_idle();
 		for (int i = 0; i < ROUNDS; i++) {
 			fixture_send_bytes(app, 64);
 			pingpong_pass_time();
-			assert_true(takes_fast_path() == (which == FAST));
+			assert_true(message_takes_fast_path() == (which == FAST));
 			assert_true(vma_tcp_rx_piece(app->conn, &piece));
 			assert_non_null(piece.buf);
 			assert_int_equal(piece.len, 64);
@@ -73,7 +73,7 @@ static void test_ping_pong_by_zero_copy_takes_the_fast_path(void **state)
 			raw.count = raw.seen = 0;
 		}
 		assert_int_equal(app->conn->counts.zcopy_bytes, ROUNDS * 64);
-		close_path();
+		paths_close();
 	}
 	expect_same_state(known[FAST], known[SLOW], ROUNDS);
 }
@@ -81,20 +81,20 @@ static void test_ping_pong_by_zero_copy_takes_the_fast_path(void **state)
 /* Nothing is out, so nothing is acknowledged. */
 static void test_messages_one_way_take_the_fast_path(void **state)
 {
-	static struct known known[PATHS][ROUNDS];
+	static struct known known[TCP_PATHS][ROUNDS];
 
 	(void)state;
-	for (int which = 0; which < PATHS; which++) {
-		open_on_path(which, true, true);
+	for (int which = 0; which < TCP_PATHS; which++) {
+		paths_open_side_and_connection(which, true, true);
 		for (int i = 0; i < ROUNDS; i++) {
 			pingpong_pass_time();
-			assert_true(takes_fast_path() == (which == FAST));
+			assert_true(message_takes_fast_path() == (which == FAST));
 			record_compared_state(&known[which][i]);
 			if (i % 5 == 4)
 				assert_int_equal(read_bytes(app, 320), 320);
 			raw.count = raw.seen = 0;
 		}
-		close_path();
+		paths_close();
 	}
 	expect_same_state(known[FAST], known[SLOW], ROUNDS);
 }
@@ -102,11 +102,11 @@ static void test_messages_one_way_take_the_fast_path(void **state)
 /* The answer is there already when the question comes: the step sends it. */
 static void test_what_waits_to_be_sent_is_sent_after_it(void **state)
 {
-	static struct known known[PATHS];
+	static struct known known[TCP_PATHS];
 
 	(void)state;
-	for (int which = 0; which < PATHS; which++) {
-		open_on_path(which, true, true);
+	for (int which = 0; which < TCP_PATHS; which++) {
+		paths_open_side_and_connection(which, true, true);
 		raw.window = 64 >> 7; /* closed */
 		raw_send(1, 1, TCP_ACK, "", 0);
 		raw.window = 0;
@@ -114,10 +114,10 @@ static void test_what_waits_to_be_sent_is_sent_after_it(void **state)
 		fixture_send_bytes(app, 100);
 		raw_forget_seen();
 		raw.window = 100;
-		assert_true(takes_fast_path() == (which == FAST));
+		assert_true(message_takes_fast_path() == (which == FAST));
 		assert_int_equal(raw_last_segment()->len, 100);
 		record_compared_state(&known[which]);
-		close_path();
+		paths_close();
 	}
 	expect_same_state(&known[FAST], &known[SLOW], 1);
 }
@@ -125,12 +125,12 @@ static void test_what_waits_to_be_sent_is_sent_after_it(void **state)
 /* Long ones, and some that nobody has read yet: more than the fifo's small chunk has room for. */
 static void test_long_messages_and_many_unread_take_the_fast_path(void **state)
 {
-	static struct known known[PATHS][ROUNDS];
+	static struct known known[TCP_PATHS][ROUNDS];
 	uint32_t unread = 0;
 
 	(void)state;
-	for (int which = 0; which < PATHS; which++) {
-		open_on_path(which, true, true);
+	for (int which = 0; which < TCP_PATHS; which++) {
+		paths_open_side_and_connection(which, true, true);
 		for (int i = 0; i < ROUNDS; i++) {
 			fixture_send_bytes(app, 64);
 			pingpong_pass_time();
@@ -145,7 +145,7 @@ static void test_long_messages_and_many_unread_take_the_fast_path(void **state)
 			}
 			raw.count = raw.seen = 0;
 		}
-		close_path();
+		paths_close();
 	}
 	expect_same_state(known[FAST], known[SLOW], ROUNDS);
 }
@@ -153,13 +153,13 @@ static void test_long_messages_and_many_unread_take_the_fast_path(void **state)
 /* What was going on before is over by it, whatever it was. */
 static void test_nothing_of_before_is_left(void **state)
 {
-	static struct known known[PATHS];
+	static struct known known[TCP_PATHS];
 
 	(void)state;
-	for (int which = 0; which < PATHS; which++) {
+	for (int which = 0; which < TCP_PATHS; which++) {
 		struct tcp_recovery *r;
 
-		open_on_path(which, true, true);
+		paths_open_side_and_connection(which, true, true);
 		fixture_send_bytes(app, 64);
 		pingpong_pass_time();
 		r = &app->conn->recovery;
@@ -170,11 +170,11 @@ static void test_nothing_of_before_is_left(void **state)
 		r->rto_from_ns = r->probe_from_ns = r->rack_sent_ns = 1;
 		r->probe_wanted = app->conn->push_once = true;
 		app->conn->window.rcv_mss = 64; /* what is that long says something of the round trip */
-		assert_true(takes_fast_path() == (which == FAST));
+		assert_true(message_takes_fast_path() == (which == FAST));
 		record_compared_state(&known[which]);
 		assert_int_equal(known[which].recovery.backoff, 0);
 		assert_int_equal(known[which].recovery.persist_due_ns, 0);
-		close_path();
+		paths_close();
 	}
 	expect_same_state(&known[FAST], &known[SLOW], 1);
 }
@@ -182,37 +182,37 @@ static void test_nothing_of_before_is_left(void **state)
 /* What somebody has asked for beside it is done in the same step. */
 static void test_an_acknowledgement_that_is_due_leaves_after_it(void **state)
 {
-	static struct known known[PATHS];
+	static struct known known[TCP_PATHS];
 
 	(void)state;
-	for (int which = 0; which < PATHS; which++) {
-		open_on_path(which, true, true);
+	for (int which = 0; which < TCP_PATHS; which++) {
+		paths_open_side_and_connection(which, true, true);
 		pingpong_pass_time();
 		raw_forget_seen();
 		vma_tcp_set_option(app->conn, VMA_TCP_OPT_QUICKACK, 1);
 		tcp_set_flags(app->conn->pcb, TF_ACK_NOW);
-		assert_true(takes_fast_path() == (which == FAST));
+		assert_true(message_takes_fast_path() == (which == FAST));
 		assert_int_equal(raw_last_segment()->ack, mine);
 		record_compared_state(&known[which]);
-		close_path();
+		paths_close();
 	}
 	expect_same_state(&known[FAST], &known[SLOW], 1);
 }
 
 static void test_our_end_that_is_not_posted_yet_leaves_after_it(void **state)
 {
-	static struct known known[PATHS];
+	static struct known known[TCP_PATHS];
 
 	(void)state;
-	for (int which = 0; which < PATHS; which++) {
-		open_on_path(which, true, true);
+	for (int which = 0; which < TCP_PATHS; which++) {
+		paths_open_side_and_connection(which, true, true);
 		fixture_send_bytes(app, 64);
 		pingpong_pass_time();
 		atomic_store(&app->conn->shut_wr, true); /* by another thread, a moment ago */
-		assert_true(takes_fast_path() == (which == FAST));
+		assert_true(message_takes_fast_path() == (which == FAST));
 		assert_true(raw_last_segment()->flags & TCP_FIN);
 		record_compared_state(&known[which]);
-		close_path();
+		paths_close();
 	}
 	expect_same_state(&known[FAST], &known[SLOW], 1);
 }
@@ -220,21 +220,21 @@ static void test_our_end_that_is_not_posted_yet_leaves_after_it(void **state)
 /* What the acknowledgement lets go is what was said before it. */
 static void test_more_that_is_said_after_it_holds_back(void **state)
 {
-	static struct known known[PATHS];
+	static struct known known[TCP_PATHS];
 
 	(void)state;
-	for (int which = 0; which < PATHS; which++) {
-		open_on_path(which, true, true);
+	for (int which = 0; which < TCP_PATHS; which++) {
+		paths_open_side_and_connection(which, true, true);
 		fixture_send_bytes(app, 64);
 		pingpong_pass_time();
-		assert_true(takes_fast_path() == (which == FAST));
+		assert_true(message_takes_fast_path() == (which == FAST));
 		assert_int_equal(read_bytes(app, 64), 64);
 		raw_forget_seen();
 		send_flags(app, 64, VMA_TCP_TX_MORE);
 		fixture_run_until_idle();
 		assert_int_equal(raw_unseen_count(), 0);
 		record_compared_state(&known[which]);
-		close_path();
+		paths_close();
 	}
 	expect_same_state(&known[FAST], &known[SLOW], 1);
 }
@@ -246,7 +246,7 @@ static void test_room_that_it_makes_is_told_with_it(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	for (int which = 0; which < PATHS; which++) {
+	for (int which = 0; which < TCP_PATHS; which++) {
 		fixture_open_with(&requests, 9000);
 		side[0].tcp->predicts_nothing = which == SLOW;
 		side[0].options.sndbuf = 2304;
@@ -258,13 +258,13 @@ static void test_room_that_it_makes_is_told_with_it(void **state)
 		assert_int_equal(fixture_send_bytes(client, 4000), 4000);
 		fixture_run_until_idle();
 		assert_int_equal(fixture_readiness(client) & EPOLLOUT, 0);
-		take_events(client);
+		fixture_take_app_events(client);
 		assert_int_equal(read_bytes(server, 4000), 4000);
 		arm_fast_path_detection();
 		fixture_send_bytes(server, 64);
 		fixture_run_until_idle();
 		assert_true(fast_path_was_taken() == (which == FAST));
-		assert_int_equal(take_events(client), VMA_TCP_READABLE | VMA_TCP_WRITABLE);
+		assert_int_equal(fixture_take_app_events(client), VMA_TCP_READABLE | VMA_TCP_WRITABLE);
 		app_free(client);
 		fixture_close(NULL);
 	}
@@ -276,7 +276,7 @@ static void play_two_segments_out(void)
 {
 	fixture_send_bytes(app, 64);
 	fixture_send_bytes(app, 64);
-	assert_false(takes_fast_path());
+	assert_false(message_takes_fast_path());
 }
 
 static void play_one_of_two_acked(void)
@@ -284,7 +284,7 @@ static void play_one_of_two_acked(void)
 	fixture_send_bytes(app, 64);
 	fixture_send_bytes(app, 64);
 	arm_fast_path_detection();
-	raw_send_bytes(mine, theirs() - 64, 64);
+	raw_send_bytes(mine, raw_peer_expected_ack() - 64, 64);
 	mine += 64;
 	assert_false(fast_path_was_taken());
 }
@@ -293,7 +293,7 @@ static void play_message_acks_nothing(void)
 {
 	fixture_send_bytes(app, 64);
 	arm_fast_path_detection();
-	raw_send_bytes(mine, theirs() - 64, 64);
+	raw_send_bytes(mine, raw_peer_expected_ack() - 64, 64);
 	mine += 64;
 	assert_false(fast_path_was_taken());
 }
@@ -302,7 +302,7 @@ static void play_partial_ack(void)
 {
 	fixture_send_bytes(app, 64);
 	arm_fast_path_detection();
-	raw_send_bytes(mine, theirs() - 10, 64);
+	raw_send_bytes(mine, raw_peer_expected_ack() - 10, 64);
 	mine += 64;
 	assert_false(fast_path_was_taken());
 }
@@ -311,7 +311,7 @@ static void play_ack_beyond_sent(void)
 {
 	fixture_send_bytes(app, 64);
 	arm_fast_path_detection();
-	raw_send_bytes(mine, theirs() + 10, 64);
+	raw_send_bytes(mine, raw_peer_expected_ack() + 10, 64);
 	assert_false(fast_path_was_taken());
 }
 
@@ -320,10 +320,10 @@ static void play_segment_retransmitted(void)
 	fixture_send_bytes(app, 64);
 	fixture_run(2 * SEC);
 	assert_true(app->conn->recovery.total_retransmits > 0);
-	assert_false(takes_fast_path());
+	assert_false(message_takes_fast_path());
 }
 
-static void probed(void)
+static void play_tail_loss_probe_sent(void)
 {
 	fixture_send_bytes(app, 64);
 	pingpong_pass_time();
@@ -331,30 +331,30 @@ static void probed(void)
 	fixture_send_bytes(app, 64);
 	fixture_run(210 * MS);
 	assert_true(app->conn->recovery.tail_probe_out);
-	assert_false(takes_fast_path());
-	assert_false(takes_fast_path()); /* whether it was needed is not known yet */
+	assert_false(message_takes_fast_path());
+	assert_false(message_takes_fast_path()); /* whether it was needed is not known yet */
 }
 
 static void play_first_answer_after_recovery(void)
 {
 	app->conn->recovery.undo_first_ack = true;
-	assert_false(takes_fast_path());
+	assert_false(message_takes_fast_path());
 }
 
 static void play_recovery_disorder(void)
 {
 	app->conn->recovery.state = TCP_RECOVERY_DISORDER;
-	assert_false(takes_fast_path());
+	assert_false(message_takes_fast_path());
 }
 
-static void marked(void)
+static void play_unacked_segment_marked(void)
 {
 	fixture_send_bytes(app, 64);
 	fixture_send_bytes(app, 64);
 	app->conn->pcb->unacked->marks = 0;
-	raw_send_bytes(mine, theirs() - 64, 0);
+	raw_send_bytes(mine, raw_peer_expected_ack() - 64, 0);
 	app->conn->pcb->unacked->sends = 2;
-	assert_false(takes_fast_path());
+	assert_false(message_takes_fast_path());
 }
 
 /* Nothing is out, and what is behind it is in a segment that is not. */
@@ -372,7 +372,7 @@ static void play_no_frame_for_answer(void)
 	assert_non_null(app->conn->pcb->unsent);
 	side[0].tcp->predicts_nothing = predicts_nothing;
 	vma_buf_put(fixture_arena, held[--n]); /* for the peer's */
-	assert_false(takes_fast_path());
+	assert_false(message_takes_fast_path());
 	while (n > 0)
 		vma_buf_put(fixture_arena, held[--n]);
 	fixture_run(10 * MS);
@@ -383,7 +383,7 @@ static void play_pure_ack(void)
 {
 	fixture_send_bytes(app, 64);
 	arm_fast_path_detection();
-	raw_send(mine, theirs(), TCP_ACK, "", 0);
+	raw_send(mine, raw_peer_expected_ack(), TCP_ACK, "", 0);
 	assert_false(fast_path_was_taken());
 }
 
@@ -401,10 +401,10 @@ static void play_two_messages_in_burst(void)
 static void play_message_behind_hole(void)
 {
 	arm_fast_path_detection();
-	raw_send_bytes(mine + 100, theirs(), 64);
+	raw_send_bytes(mine + 100, raw_peer_expected_ack(), 64);
 	assert_false(fast_path_was_taken());
-	assert_false(takes_fast_path()); /* which leaves a hole */
-	raw_send_bytes(mine, theirs(), 36);
+	assert_false(message_takes_fast_path()); /* which leaves a hole */
+	raw_send_bytes(mine, raw_peer_expected_ack(), 36);
 	mine += 36 + 64;
 }
 
@@ -412,7 +412,7 @@ static void play_message_repeated(void)
 {
 	peer_sends_expected_message(64);
 	arm_fast_path_detection();
-	raw_send_bytes(mine - 64, theirs(), 64);
+	raw_send_bytes(mine - 64, raw_peer_expected_ack(), 64);
 	assert_false(fast_path_was_taken());
 }
 
@@ -420,7 +420,7 @@ static void play_old_time_stamp(void)
 {
 	raw.ts -= 100;
 	arm_fast_path_detection();
-	raw_send_bytes(mine, theirs(), 64);
+	raw_send_bytes(mine, raw_peer_expected_ack(), 64);
 	assert_false(fast_path_was_taken());
 	raw.ts += 100;
 }
@@ -431,7 +431,7 @@ static void play_without_time_stamp(void)
 
 	raw.ts = 0;
 	arm_fast_path_detection();
-	raw_send_bytes(mine, theirs(), 64);
+	raw_send_bytes(mine, raw_peer_expected_ack(), 64);
 	assert_false(fast_path_was_taken());
 	raw.ts = ts;
 }
@@ -444,7 +444,7 @@ static void flags(uint8_t more, uint16_t urgent)
 		data[i] = fixture_byte_at(mine - 1 + i);
 	raw_store_be(options + 4, raw.ts, 4);
 	arm_fast_path_detection();
-	raw_send_options(mine, theirs(), TCP_ACK | more, options, 12, urgent, data, sizeof(data));
+	raw_send_options(mine, raw_peer_expected_ack(), TCP_ACK | more, options, 12, urgent, data, sizeof(data));
 	assert_false(fast_path_was_taken());
 }
 
@@ -469,7 +469,7 @@ static void play_urgent_pointer_ahead(void)
 	flags(TCP_URG, 100);
 	mine += 64;
 	assert_int_equal(atomic_load(&app->conn->urgent_byte), URGENT_EXPECTED);
-	assert_false(takes_fast_path());
+	assert_false(message_takes_fast_path());
 }
 
 static void play_unexpected_tcp_options(void)
@@ -483,7 +483,7 @@ static void play_unexpected_tcp_options(void)
 	raw_store_be(options + 16, raw.their_isn, 4);
 	raw_store_be(options + 20, raw.their_isn + 1, 4);
 	arm_fast_path_detection();
-	raw_send_options(mine, theirs(), TCP_ACK, options, 24, 0, data, sizeof(data));
+	raw_send_options(mine, raw_peer_expected_ack(), TCP_ACK, options, 24, 0, data, sizeof(data));
 	assert_false(fast_path_was_taken());
 	mine += 64;
 }
@@ -496,7 +496,7 @@ static void play_time_stamps_at_other_offset(void)
 		data[i] = fixture_byte_at(mine - 1 + i);
 	raw_store_be(options + 2, raw.ts, 4);
 	arm_fast_path_detection();
-	raw_send_options(mine, theirs(), TCP_ACK, options, 12, 0, data, sizeof(data));
+	raw_send_options(mine, raw_peer_expected_ack(), TCP_ACK, options, 12, 0, data, sizeof(data));
 	assert_false(fast_path_was_taken());
 	mine += 64;
 }
@@ -505,7 +505,7 @@ static void play_message_beyond_window(void)
 {
 	app->conn->pcb->rcv_wnd = 10;
 	arm_fast_path_detection();
-	raw_send_bytes(mine, theirs(), 64);
+	raw_send_bytes(mine, raw_peer_expected_ack(), 64);
 	assert_false(fast_path_was_taken());
 	mine += 10;
 }
@@ -514,7 +514,7 @@ static void play_shutdown_read(void)
 {
 	vma_tcp_shutdown(app->conn, SHUT_RD);
 	arm_fast_path_detection();
-	raw_send_bytes(mine, theirs(), 64);
+	raw_send_bytes(mine, raw_peer_expected_ack(), 64);
 	assert_false(fast_path_was_taken());
 }
 
@@ -528,7 +528,7 @@ static void play_memory_exhausted(void)
 	assert_int_equal(read_bytes(app, 900), 900);
 	side[0].tcp->attr.memory = &spent;
 	arm_fast_path_detection();
-	raw_send_bytes(mine, theirs(), 64);
+	raw_send_bytes(mine, raw_peer_expected_ack(), 64);
 	assert_false(fast_path_was_taken());
 	side[0].tcp->attr.memory = before;
 }
@@ -541,11 +541,11 @@ static void play_receive_window_nearly_full(void)
 		peer_sends_expected_message(64);
 	fixture_alloc_bytes_fails = true;
 	arm_fast_path_detection();
-	raw_send_bytes(mine, theirs(), 200);
+	raw_send_bytes(mine, raw_peer_expected_ack(), 200);
 	assert_false(fast_path_was_taken());
 	mine += 200;
 	arm_fast_path_detection();
-	raw_send_bytes(mine, theirs(), 8); /* for which there would be room, but it comes after them */
+	raw_send_bytes(mine, raw_peer_expected_ack(), 8); /* for which there would be room, but it comes after them */
 	assert_false(fast_path_was_taken());
 	fixture_alloc_bytes_fails = false;
 	fixture_run(10 * MS); /* tried again */
@@ -555,17 +555,17 @@ static void play_receive_window_nearly_full(void)
 static void play_our_end_shut(void)
 {
 	vma_tcp_shutdown(app->conn, SHUT_WR);
-	assert_false(takes_fast_path());
+	assert_false(message_takes_fast_path());
 }
 
 static void play_fin_not_sent_yet(void)
 {
 	vma_tcp_shutdown(app->conn, SHUT_WR);
-	raw_send(mine, theirs(), TCP_ACK, "", 0);
-	assert_false(takes_fast_path());
+	raw_send(mine, raw_peer_expected_ack(), TCP_ACK, "", 0);
+	assert_false(message_takes_fast_path());
 }
 
-#define PLAYED(f)                                                                                                      \
+#define PINGPONG_PATHS_CASE(f)                                                                                         \
 	{                                                                                                              \
 #f, f                                                                                                  \
 	}
@@ -573,41 +573,41 @@ static const struct {
 	const char *name;
 	void (*play)(void);
 } cases[] = {
-        PLAYED(play_two_segments_out),
-        PLAYED(play_one_of_two_acked),
-        PLAYED(play_message_acks_nothing),
-        PLAYED(play_partial_ack),
-        PLAYED(play_ack_beyond_sent),
-        PLAYED(play_segment_retransmitted),
-        PLAYED(probed),
-        PLAYED(play_first_answer_after_recovery),
-        PLAYED(play_recovery_disorder),
-        PLAYED(marked),
-        PLAYED(play_no_frame_for_answer),
-        PLAYED(play_pure_ack),
-        PLAYED(play_two_messages_in_burst),
-        PLAYED(play_message_behind_hole),
-        PLAYED(play_message_repeated),
-        PLAYED(play_old_time_stamp),
-        PLAYED(play_without_time_stamp),
-        PLAYED(play_peer_sends_fin),
-        PLAYED(play_peer_sends_syn),
-        PLAYED(play_peer_sends_rst),
-        PLAYED(play_urgent_pointer_ahead),
-        PLAYED(play_unexpected_tcp_options),
-        PLAYED(play_time_stamps_at_other_offset),
-        PLAYED(play_message_beyond_window),
-        PLAYED(play_shutdown_read),
-        PLAYED(play_memory_exhausted),
-        PLAYED(play_receive_window_nearly_full),
-        PLAYED(play_our_end_shut),
-        PLAYED(play_fin_not_sent_yet),
+        PINGPONG_PATHS_CASE(play_two_segments_out),
+        PINGPONG_PATHS_CASE(play_one_of_two_acked),
+        PINGPONG_PATHS_CASE(play_message_acks_nothing),
+        PINGPONG_PATHS_CASE(play_partial_ack),
+        PINGPONG_PATHS_CASE(play_ack_beyond_sent),
+        PINGPONG_PATHS_CASE(play_segment_retransmitted),
+        PINGPONG_PATHS_CASE(play_tail_loss_probe_sent),
+        PINGPONG_PATHS_CASE(play_first_answer_after_recovery),
+        PINGPONG_PATHS_CASE(play_recovery_disorder),
+        PINGPONG_PATHS_CASE(play_unacked_segment_marked),
+        PINGPONG_PATHS_CASE(play_no_frame_for_answer),
+        PINGPONG_PATHS_CASE(play_pure_ack),
+        PINGPONG_PATHS_CASE(play_two_messages_in_burst),
+        PINGPONG_PATHS_CASE(play_message_behind_hole),
+        PINGPONG_PATHS_CASE(play_message_repeated),
+        PINGPONG_PATHS_CASE(play_old_time_stamp),
+        PINGPONG_PATHS_CASE(play_without_time_stamp),
+        PINGPONG_PATHS_CASE(play_peer_sends_fin),
+        PINGPONG_PATHS_CASE(play_peer_sends_syn),
+        PINGPONG_PATHS_CASE(play_peer_sends_rst),
+        PINGPONG_PATHS_CASE(play_urgent_pointer_ahead),
+        PINGPONG_PATHS_CASE(play_unexpected_tcp_options),
+        PINGPONG_PATHS_CASE(play_time_stamps_at_other_offset),
+        PINGPONG_PATHS_CASE(play_message_beyond_window),
+        PINGPONG_PATHS_CASE(play_shutdown_read),
+        PINGPONG_PATHS_CASE(play_memory_exhausted),
+        PINGPONG_PATHS_CASE(play_receive_window_nearly_full),
+        PINGPONG_PATHS_CASE(play_our_end_shut),
+        PINGPONG_PATHS_CASE(play_fin_not_sent_yet),
 };
 
 /* A conversation, the case, and the conversation as it goes on. */
 static void pingpong_play(int which, void (*what)(void), struct known known[3])
 {
-	open_on_path(which, true, true);
+	paths_open_side_and_connection(which, true, true);
 	for (int i = 0; i < 20; i++) {
 		fixture_send_bytes(app, 64);
 		pingpong_pass_time();
@@ -625,17 +625,17 @@ static void pingpong_play(int which, void (*what)(void), struct known known[3])
 		peer_sends_expected_message(64);
 	}
 	record_compared_state(&known[2]);
-	close_path();
+	paths_close();
 }
 
 static void test_other_segments_take_the_slow_path_with_the_same_result(void **state)
 {
-	static struct known known[PATHS][3];
+	static struct known known[TCP_PATHS][3];
 	char text[200];
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-		for (int which = 0; which < PATHS; which++)
+		for (int which = 0; which < TCP_PATHS; which++)
 			pingpong_play(which, cases[i].play, known[which]);
 		for (int k = 0; k < 3; k++)
 			if (compared_state_difference(&known[FAST][k], &known[SLOW][k], text, sizeof(text)) != NULL)
@@ -646,23 +646,23 @@ static void test_other_segments_take_the_slow_path_with_the_same_result(void **s
 /* Its rate, its pace, and that the application is what limits it. */
 static void test_a_model_of_the_path_learns_the_same_on_both_paths(void **state)
 {
-	static struct known known[PATHS][200];
+	static struct known known[TCP_PATHS][200];
 
 	(void)state;
-	for (int which = 0; which < PATHS; which++) {
+	for (int which = 0; which < TCP_PATHS; which++) {
 		paths_open_side(which);
 		side[0].options.congestion = VMA_TCP_CC_BBR;
-		open_conversation(true, true);
+		paths_open_connection(true, true);
 		for (unsigned i = 0; i < 200; i++) {
 			if (i % 5 != 4) /* else a message follows one, and acknowledges nothing */
 				fixture_send_bytes(app, 64 + i);
 			pingpong_pass_time();
-			assert_true(takes_fast_path() == (which == FAST));
+			assert_true(message_takes_fast_path() == (which == FAST));
 			record_compared_state(&known[which][i]);
 			assert_int_equal(read_bytes(app, 64), 64);
 		}
 		assert_true(app->conn->cc.bbr.max_rate != 0 && app->conn->rate.app_limited != 0);
-		close_path();
+		paths_close();
 	}
 	expect_same_state(known[FAST], known[SLOW], 200);
 }
@@ -673,10 +673,10 @@ static void test_what_comes_while_nothing_is_out_says_nothing_to_a_model(void **
 	struct tcp_cc cc;
 
 	(void)state;
-	for (int which = 0; which < PATHS; which++) {
+	for (int which = 0; which < TCP_PATHS; which++) {
 		paths_open_side(which);
 		side[0].options.congestion = VMA_TCP_CC_BBR;
-		open_conversation(true, true);
+		paths_open_connection(true, true);
 		for (unsigned i = 0; i < 5; i++) {
 			fixture_send_bytes(app, 64);
 			pingpong_pass_time();
@@ -691,7 +691,7 @@ static void test_what_comes_while_nothing_is_out_says_nothing_to_a_model(void **
 		pingpong_pass_time();
 		peer_sends_expected_message(64);
 		assert_memory_not_equal(&cc, &app->conn->cc, sizeof(cc));
-		close_path();
+		paths_close();
 	}
 }
 
@@ -699,14 +699,14 @@ static void test_without_sack_it_is_not_taken_and_without_time_stamps_it_is(void
 {
 	(void)state;
 	for (int options = 0; options < 4; options++) {
-		open_on_path(FAST, options & 1, options & 2);
+		paths_open_side_and_connection(FAST, options & 1, options & 2);
 		for (int i = 0; i < 5; i++) {
 			fixture_send_bytes(app, 64);
 			pingpong_pass_time();
-			assert_true(takes_fast_path() == ((options & 2) != 0));
+			assert_true(message_takes_fast_path() == ((options & 2) != 0));
 			assert_int_equal(read_bytes(app, 64), 64);
 		}
-		close_path();
+		paths_close();
 	}
 }
 
@@ -714,9 +714,9 @@ static void test_without_sack_it_is_not_taken_and_without_time_stamps_it_is(void
 
 enum { STEPS = 300 };
 
-static void pingpong_say(uint32_t *seed)
+static void pingpong_peer_sends_random(uint32_t *seed)
 {
-	uint32_t una = app->conn->pcb->lastack - raw.their_isn, out = theirs() - una;
+	uint32_t una = app->conn->pcb->lastack - raw.their_isn, out = raw_peer_expected_ack() - una;
 	uint32_t ack = out != 0 && draw_random_below(seed, 4) == 0 ? una + draw_random_below(seed, out + 1) : una + out;
 	uint32_t len = 1 + draw_random_below(seed, draw_random_below(seed, 8) ? 100 : 900);
 
@@ -742,16 +742,16 @@ static void pingpong_say(uint32_t *seed)
 	}
 }
 
-static unsigned pingpong_converse(uint32_t seed, int which, struct known *known)
+static unsigned pingpong_random_conversation(uint32_t seed, int which, struct known *known)
 {
 	unsigned taken = 0;
 
 	paths_open_side(which);
 	side[0].options.congestion = seed % 3 == 0 ? VMA_TCP_CC_BBR : VMA_TCP_CC_CUBIC;
-	open_conversation(seed % 4 != 0, true);
+	paths_open_connection(seed % 4 != 0, true);
 	for (int i = 0; i < STEPS; i++) {
 		arm_fast_path_detection();
-		pingpong_say(&seed);
+		pingpong_peer_sends_random(&seed);
 		taken += fast_path_was_taken();
 		record_compared_state(&known[i]);
 		if (draw_random_below(&seed, 3) != 0)
@@ -762,19 +762,19 @@ static unsigned pingpong_converse(uint32_t seed, int which, struct known *known)
 			fixture_run(draw_random_below(&seed, 400) * MS);
 		raw.count = raw.seen = 0;
 	}
-	close_path();
+	paths_close();
 	return taken;
 }
 
 static void test_a_conversation_drawn_by_chance_is_the_same_on_both_paths(void **state)
 {
-	static struct known known[PATHS][STEPS];
+	static struct known known[TCP_PATHS][STEPS];
 	unsigned taken = 0;
 
 	(void)state;
 	for (uint32_t seed = 1; seed <= 30; seed++) {
-		taken += pingpong_converse(seed, FAST, known[FAST]);
-		assert_int_equal(pingpong_converse(seed, SLOW, known[SLOW]), 0);
+		taken += pingpong_random_conversation(seed, FAST, known[FAST]);
+		assert_int_equal(pingpong_random_conversation(seed, SLOW, known[SLOW]), 0);
 		expect_same_state(known[FAST], known[SLOW], STEPS);
 	}
 	assert_true(taken > 30 * STEPS / 8);

@@ -18,7 +18,7 @@ struct known {
 	bool window_limited, probe_wanted, probe_new, tail_probe_out, push_once, is_busy, ack_held, timer_is_set;
 };
 
-static void look_at_output(struct app *app, struct known *k)
+static void record_output_state(struct app *app, struct known *k)
 {
 	const struct vma_tcp_conn *conn = app->conn;
 	const struct tcp_recovery *r = &conn->recovery;
@@ -64,7 +64,7 @@ static uint64_t hash_mix_bytes(uint64_t hash, const void *bytes, size_t len)
 }
 
 /* What all segments so far have said. */
-static uint64_t said_so_far(uint64_t hash)
+static uint64_t hash_of_segments_sent(uint64_t hash)
 {
 	for (; raw.seen < raw.count; raw.seen++) {
 		const struct raw_segment *s = &raw.log[raw.seen];
@@ -77,7 +77,7 @@ static uint64_t said_so_far(uint64_t hash)
 	return hash;
 }
 
-static struct known predict_look(struct app *app)
+static struct known predict_record_state(struct app *app)
 {
 	const struct vma_tcp_conn *conn = app->conn;
 	const struct tcp_pcb *pcb = conn->pcb;
@@ -110,11 +110,11 @@ static struct known predict_look(struct app *app)
 	k.acked = atomic_load(&conn->acked);
 	k.snd_max = atomic_load(&conn->snd_max);
 	k.released = fifo_consumed(&conn->tx);
-	k.segments_in = counts_of(0).segments_in;
-	k.bytes_in = counts_of(0).bytes_in;
+	k.segments_in = fixture_stack_counts(0).segments_in;
+	k.bytes_in = fixture_stack_counts(0).bytes_in;
 	k.unacked = pcb->unacked != NULL;
 	k.pingpong = conn->window.pingpong;
-	look_at_output(app, &k);
+	record_output_state(app, &k);
 	return k;
 }
 
@@ -127,7 +127,7 @@ static uint32_t predict_draw(uint32_t *seed, uint32_t below)
 enum { STEPS = 400 };
 
 /* What the peer says next, mostly what is expected. */
-static void predict_say(uint32_t *seed, uint32_t *mine, struct app *app)
+static void predict_peer_sends_random(uint32_t *seed, uint32_t *mine, struct app *app)
 {
 	uint32_t sent = app->conn->pcb->snd_nxt - raw.their_isn, una = app->conn->pcb->lastack - raw.their_isn;
 	uint32_t ack = una + (sent != una ? predict_draw(seed, sent - una + 1) : 0),
@@ -154,7 +154,7 @@ static void predict_say(uint32_t *seed, uint32_t *mine, struct app *app)
 
 enum peer { PEER_PLAIN, PEER_STAMPED, PEER_SACK };
 
-static void predict_converse(uint32_t seed, bool through_lwip, enum peer peer, struct known *known)
+static void predict_random_conversation(uint32_t seed, bool through_lwip, enum peer peer, struct known *known)
 {
 	uint32_t mine = 1;
 	uint64_t said = 0;
@@ -165,17 +165,17 @@ static void predict_converse(uint32_t seed, bool through_lwip, enum peer peer, s
 	raw.ts = peer == PEER_STAMPED ? 1000 : 0;
 	app = peer == PEER_SACK ? raw_connect_sack() : raw_connect();
 	for (int i = 0; i < STEPS; i++) {
-		predict_say(&seed, &mine, app);
-		known[i] = predict_look(app);
-		known[i].said = said = said_so_far(said);
+		predict_peer_sends_random(&seed, &mine, app);
+		known[i] = predict_record_state(app);
+		known[i].said = said = hash_of_segments_sent(said);
 		if (predict_draw(&seed, 3) == 0)
 			fixture_send_bytes(app, 1 + predict_draw(&seed, predict_draw(&seed, 2) ? 3000 : 200));
 		if (predict_draw(&seed, 3) == 0)
 			read_bytes(app, predict_draw(&seed, 5000));
 		if (predict_draw(&seed, 10) == 0)
 			fixture_run(predict_draw(&seed, 60) * MS);
-		said = said_so_far(said);
-		raw.count = raw.seen = raw.count % (RAW_LOG / 2);
+		said = hash_of_segments_sent(said);
+		raw.count = raw.seen = raw.count % (RAW_SEGMENTS_LOGGED_MAX / 2);
 	}
 	assert_true(known[STEPS - 1].bytes_in > 50000);
 	assert_true(through_lwip ? side[0].tcp->alone == 0 : side[0].tcp->alone > 20);
@@ -188,8 +188,8 @@ static void predict_compare(enum peer peer)
 	static struct known fast[STEPS], slow[STEPS];
 
 	for (uint32_t seed = 1; seed <= 20; seed++) {
-		predict_converse(seed, false, peer, fast);
-		predict_converse(seed, true, peer, slow);
+		predict_random_conversation(seed, false, peer, fast);
+		predict_random_conversation(seed, true, peer, slow);
 		for (int i = 0; i < STEPS; i++)
 			assert_memory_equal(&fast[i], &slow[i], sizeof(*fast));
 	}

@@ -1,15 +1,15 @@
 /* Loss recovery: what is sent again and when, how much, and that nothing ever waits for ever. */
 #include "recovery_fixture.h"
 
-static uint32_t lost_segment[32], lost_times[32];
+static uint32_t lost_segment[32], lost_segment_times_left[32];
 static unsigned lost_count;
 
 /* Loses the segments lose(n) named, counted from 0, as often as said. */
 static bool drop_listed_segments(uint32_t offset, bool ack)
 {
 	for (unsigned i = 0; i < lost_count && !ack; i++) {
-		if (offset / MSS == lost_segment[i] && lost_times[i]) {
-			lost_times[i]--;
+		if (offset / MSS == lost_segment[i] && lost_segment_times_left[i]) {
+			lost_segment_times_left[i]--;
 			return true;
 		}
 	}
@@ -19,7 +19,7 @@ static bool drop_listed_segments(uint32_t offset, bool ack)
 static void list_segment_to_lose(uint32_t segment, uint32_t times)
 {
 	lost_segment[lost_count] = segment;
-	lost_times[lost_count++] = times;
+	lost_segment_times_left[lost_count++] = times;
 	w.drop = drop_listed_segments;
 }
 
@@ -30,19 +30,19 @@ static void tcp_recovery_begin(void)
 }
 
 /* A round-trip time is known, as after any first exchange. */
-static void begin_with_sample(void)
+static void begin_with_rtt_sample(void)
 {
 	tcp_recovery_begin();
 	rtt_sample(&w.conn.rtt, 2 * w.delay_ns, w.tcp.now_ns);
 }
 
-static void without_sack(void)
+static void begin_without_sack(void)
 {
 	w.no_sack = true;
 	w.pcb.flags &= (tcpflags_t)~TF_SACK;
 }
 
-static uint64_t elapsed(void)
+static uint64_t delivery_time_ns(void)
 {
 	return w.delivered_ns - 100 * SECOND;
 }
@@ -55,7 +55,7 @@ static void test_nothing_is_sent_again_when_nothing_is_lost(void **state)
 	tcp_recovery_begin();
 	fixture_write(1000 * MSS);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.agains, 0);
 	assert_int_equal(w.outs, 1000);
 	assert_int_equal(w.conn.rtt.srtt_ns, 20 * MS);
@@ -122,14 +122,14 @@ static void test_window_stays_after_silence_where_the_host_says_so(void **state)
 static void test_one_loss_is_repaired_in_one_more_round_trip(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	list_segment_to_lose(3, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.agains, 1);
 	assert_int_equal(w.last_again_ns, 100 * SECOND + 20 * MS);
-	assert_int_equal(elapsed(), 30 * MS);
+	assert_int_equal(delivery_time_ns(), 30 * MS);
 	assert_int_equal(w.conn.counts.timeouts, 0);
 	assert_int_equal(w.conn.counts.fast_recoveries, 1);
 }
@@ -137,15 +137,15 @@ static void test_one_loss_is_repaired_in_one_more_round_trip(void **state)
 static void test_several_losses_in_a_window_need_no_more_time_than_one(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	list_segment_to_lose(0, 1);
 	list_segment_to_lose(2, 1);
 	list_segment_to_lose(4, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.agains, 3);
-	assert_true(elapsed() <= 50 * MS);
+	assert_true(delivery_time_ns() <= 50 * MS);
 	assert_int_equal(w.conn.counts.timeouts, 0);
 	assert_int_equal(w.conn.counts.fast_recoveries, 1);
 }
@@ -153,7 +153,7 @@ static void test_several_losses_in_a_window_need_no_more_time_than_one(void **st
 static void test_window_is_halved_once_for_losses_of_one_flight(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	list_segment_to_lose(20, 1);
 	list_segment_to_lose(25, 1);
 	list_segment_to_lose(29, 1);
@@ -161,7 +161,7 @@ static void test_window_is_halved_once_for_losses_of_one_flight(void **state)
 	fixture_run_until(100 * SECOND + 55 * MS);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_FAST);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.conn.counts.fast_recoveries, 1);
 	assert_int_equal(w.agains, 3);
 }
@@ -172,7 +172,7 @@ static void test_rate_is_reduced_in_proportion(void **state)
 	uint32_t before, sent;
 
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	list_segment_to_lose(70, 1); /* the first of a flight of 80 */
 	fixture_write(2000 * MSS);
 	fixture_run_until(100 * SECOND + 60 * MS + 1);
@@ -187,7 +187,7 @@ static void test_rate_is_reduced_in_proportion(void **state)
 	fixture_run_until(100 * SECOND + 120 * MS);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_OPEN);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.agains, 1);
 }
 
@@ -196,7 +196,7 @@ static void test_two_duplicates_are_reordering_and_let_new_data_out(void **state
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	w.mute = true;
 	fixture_write(100 * MSS);
 	fixture_run_until(100 * SECOND + 20 * MS);
@@ -204,17 +204,17 @@ static void test_two_duplicates_are_reordering_and_let_new_data_out(void **state
 	ack = (struct tcp_ack){.ackno = ISS, .window = w.window, .blocks = 1};
 	ack.block[0].left = ISS + MSS;
 	ack.block[0].right = ISS + 2 * MSS;
-	take_ack(&ack);
+	fixture_receive_ack(&ack);
 	fixture_output();
 	assert_int_equal(w.outs, 11); /* RFC 3042 */
 	ack.block[0].right = ISS + 3 * MSS;
-	take_ack(&ack);
+	fixture_receive_ack(&ack);
 	fixture_output();
 	assert_int_equal(w.outs, 12);
 	assert_int_equal(w.agains, 0);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_DISORDER);
 	ack.block[0].right = ISS + 4 * MSS;
-	take_ack(&ack);
+	fixture_receive_ack(&ack);
 	fixture_output();
 	assert_int_equal(w.agains, 1);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_FAST);
@@ -224,11 +224,11 @@ static void test_two_duplicates_are_reordering_and_let_new_data_out(void **state
 static void test_lost_retransmission_is_found_by_what_comes_after_it(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	list_segment_to_lose(15, 2);
 	fixture_write(400 * MSS);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.conn.counts.timeouts, 0);
 	assert_int_equal(w.agains, 2);
 }
@@ -237,12 +237,12 @@ static void test_lost_retransmission_is_found_by_what_comes_after_it(void **stat
 static void test_lost_retransmission_is_found_by_one_that_left_behind_it(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	list_segment_to_lose(3, 2);
 	list_segment_to_lose(4, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.conn.counts.timeouts, 0);
 	assert_int_equal(w.agains, 3);
 }
@@ -250,11 +250,11 @@ static void test_lost_retransmission_is_found_by_one_that_left_behind_it(void **
 static void test_retransmission_lost_thrice_is_still_no_timeout(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	list_segment_to_lose(15, 4);
 	fixture_write(1000 * MSS);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.conn.counts.timeouts, 0);
 	assert_int_equal(w.agains, 4);
 }
@@ -264,7 +264,7 @@ static void test_retransmission_lost_thrice_is_still_no_timeout(void **state)
 static void test_segment_at_the_end_of_recovery_is_rescued_once(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	list_segment_to_lose(3, 1);
 	list_segment_to_lose(9, 1); /* the last of all */
 	fixture_write(10 * MSS);
@@ -274,11 +274,11 @@ static void test_segment_at_the_end_of_recovery_is_rescued_once(void **state)
 	assert_int_equal(w.agains, 2);
 	assert_int_equal(w.last_again_seq, ISS + 9 * MSS);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.agains, 2);
 	assert_int_equal(w.conn.counts.timeouts, 0);
 
-	begin_with_sample();
+	begin_with_rtt_sample();
 	w.no_dsack = true;
 	list_segment_to_lose(3, 3);
 	list_segment_to_lose(9, 3);
@@ -286,20 +286,20 @@ static void test_segment_at_the_end_of_recovery_is_rescued_once(void **state)
 	fixture_run_until(100 * SECOND + 100 * MS);
 	assert_int_equal(w.agains, 2);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 }
 
 /* Karn: an ACK that a retransmission has released says nothing about the segments behind it. */
 static void test_what_waited_behind_a_hole_is_no_sample(void **state)
 {
 	(void)state;
-	begin_with_sample();
-	without_sack();
+	begin_with_rtt_sample();
+	begin_without_sack();
 	w.no_timestamps = true;
 	list_segment_to_lose(3, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.agains, 1);
 	assert_int_equal(w.conn.rtt.latest_ns, 20 * MS);
 }
@@ -310,7 +310,7 @@ static void test_answer_to_an_original_makes_nothing_lost(void **state)
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	w.mute = true;
 	w.conn.cc.cwnd = 11 * MSS;
 	fixture_write(10 * MSS);
@@ -325,7 +325,7 @@ static void test_answer_to_an_original_makes_nothing_lost(void **state)
 	assert_int_equal(w.last_again_seq, ISS + 9 * MSS);
 	w.tcp.now_ns = 100 * SECOND + 20 * MS;
 	ack = (struct tcp_ack){.ackno = ISS + 10 * MSS, .window = w.window};
-	take_ack(&ack);
+	fixture_receive_ack(&ack);
 	assert_int_equal(w.conn.recovery.lost_bytes, 0);
 	assert_true(w.conn.recovery.reorder_due_ns == UINT64_MAX);
 }
@@ -336,7 +336,7 @@ static void test_what_leaves_below_the_threshold_grows_by_one_segment_per_ack(vo
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	w.mute = true;
 	w.conn.cc.cwnd = 40 * MSS;
 	fixture_write(1000 * MSS);
@@ -345,17 +345,17 @@ static void test_what_leaves_below_the_threshold_grows_by_one_segment_per_ack(vo
 	ack = (struct tcp_ack){.ackno = ISS, .window = w.window, .blocks = 1};
 	ack.block[0].left = ISS + 30 * MSS;
 	ack.block[0].right = ISS + 40 * MSS;
-	take_ack(&ack); /* 30 lost, nothing in flight, ssthresh 20: ten delivered, ten may leave */
+	fixture_receive_ack(&ack); /* 30 lost, nothing in flight, ssthresh 20: ten delivered, ten may leave */
 	fixture_output();
 	assert_int_equal(w.conn.cc.ssthresh, 20 * MSS);
 	assert_int_equal(w.agains, 10);
 	w.tcp.now_ns += 20 * MS;
 	ack.ackno = ISS + MSS;
-	take_ack(&ack); /* the first repair: one left, one more than that may come */
+	fixture_receive_ack(&ack); /* the first repair: one left, one more than that may come */
 	fixture_output();
 	assert_int_equal(w.agains, 12);
 	ack.ackno = ISS + 2 * MSS;
-	take_ack(&ack);
+	fixture_receive_ack(&ack);
 	fixture_output();
 	assert_int_equal(w.agains, 14);
 	assert_int_equal(w.outs, 40);
@@ -366,14 +366,14 @@ static void test_duplicates_never_stand_for_more_than_is_out(void **state)
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_sample();
-	without_sack();
+	begin_with_rtt_sample();
+	begin_without_sack();
 	w.mute = true;
 	fixture_write(10 * MSS);
 	fixture_run_until(100 * SECOND + 20 * MS);
 	ack = (struct tcp_ack){.ackno = ISS, .window = w.window};
 	for (unsigned i = 0; i < 100; i++) {
-		take_ack(&ack);
+		fixture_receive_ack(&ack);
 		fixture_output();
 	}
 	assert_int_equal(w.conn.recovery.dup_bytes, 9 * MSS);
@@ -383,7 +383,7 @@ static void test_duplicates_never_stand_for_more_than_is_out(void **state)
 static void test_new_data_does_not_overtake_what_is_lost(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	w.mute = true;
 	fixture_write(100 * MSS);
 	fixture_run_until(100 * SECOND + 50 * MS);
@@ -400,7 +400,7 @@ static void test_use_of_the_window_is_forgotten_after_a_round(void **state)
 	uint32_t cwnd;
 
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	w.conn.cc.ssthresh = 20 * MSS; /* so that only a full window counts */
 	fixture_write(100 * MSS);
 	fixture_run_until(FOREVER);
@@ -419,14 +419,14 @@ static void test_use_of_the_window_is_forgotten_after_a_round(void **state)
 static void test_newreno_repairs_one_loss_per_round_trip(void **state)
 {
 	(void)state;
-	begin_with_sample();
-	without_sack();
+	begin_with_rtt_sample();
+	begin_without_sack();
 	list_segment_to_lose(10, 1);
 	list_segment_to_lose(14, 1);
 	list_segment_to_lose(18, 1);
 	fixture_write(60 * MSS);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.agains, 3);
 	assert_int_equal(w.conn.counts.timeouts, 0);
 	assert_int_equal(w.conn.counts.fast_recoveries, 1);
@@ -437,18 +437,18 @@ static void test_newreno_begins_at_the_third_duplicate(void **state)
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_sample();
-	without_sack();
+	begin_with_rtt_sample();
+	begin_without_sack();
 	fixture_write(100 * MSS);
 	fixture_run_until(100 * SECOND + 1);
 	ack = (struct tcp_ack){.ackno = ISS, .window = w.window};
 	for (unsigned i = 0; i < 2; i++) {
-		take_ack(&ack);
+		fixture_receive_ack(&ack);
 		fixture_output();
 	}
 	assert_int_equal(w.outs, 12);
 	assert_int_equal(w.agains, 0);
-	take_ack(&ack);
+	fixture_receive_ack(&ack);
 	fixture_output();
 	assert_int_equal(w.agains, 1);
 	assert_int_equal(w.last_again_seq, ISS);
@@ -460,19 +460,19 @@ static void test_window_update_is_no_duplicate(void **state)
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_sample();
-	without_sack();
+	begin_with_rtt_sample();
+	begin_without_sack();
 	fixture_write(100 * MSS);
 	fixture_run_until(100 * SECOND + 1);
 	ack = (struct tcp_ack){.ackno = ISS, .window = w.window};
 	for (unsigned i = 0; i < 5; i++) {
 		ack.window -= 1000;
-		take_ack(&ack);
+		fixture_receive_ack(&ack);
 		fixture_output();
 	}
 	ack.payload = 100;
 	for (unsigned i = 0; i < 5; i++) {
-		take_ack(&ack);
+		fixture_receive_ack(&ack);
 		fixture_output();
 	}
 	assert_int_equal(w.agains, 0);
@@ -484,7 +484,7 @@ static void test_window_update_is_no_duplicate(void **state)
 static void test_timeout_repeats_the_head_and_doubles(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	w.mute = true;
 	fixture_write(10 * MSS);
 	fixture_run_until(100 * SECOND + 41 * MS + 1);
@@ -507,12 +507,12 @@ static void test_timeout_repeats_the_head_and_doubles(void **state)
 static void test_after_a_timeout_all_is_repaired_in_slow_start(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	for (uint32_t i = 0; i < 10; i++)
 		list_segment_to_lose(i, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.conn.counts.spurious, 0);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_OPEN);
 	assert_int_equal(w.conn.recovery.timeouts, 0);
@@ -538,14 +538,14 @@ static void test_second_timeout_for_the_same_loss_leaves_the_threshold(void **st
 static void test_receiver_that_drops_what_it_has_sacked_gets_it_again(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	list_segment_to_lose(0, 3);
 	fixture_write(10 * MSS);
 	fixture_run_until(100 * SECOND + 50 * MS);
 	assert_true(w.conn.recovery.sacked_segments > 0);
 	w.ooo_count = 0; /* reneging */
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 }
 
 /* The head is repaired, and with it comes the word that what follows is not there any more: no timeout is waited for.
@@ -553,14 +553,14 @@ static void test_receiver_that_drops_what_it_has_sacked_gets_it_again(void **sta
 static void test_receiver_that_drops_what_it_has_sacked_is_soon_known(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	list_segment_to_lose(0, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(100 * SECOND + 25 * MS);
 	assert_int_equal(w.conn.recovery.sacked_segments, 9);
 	w.ooo_count = 0; /* reneging */
 	fixture_run_until(100 * SECOND + 150 * MS);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.conn.counts.timeouts, 1);
 	fixture_run_until(FOREVER);
 }
@@ -568,14 +568,14 @@ static void test_receiver_that_drops_what_it_has_sacked_is_soon_known(void **sta
 static void test_all_lost_for_a_while_and_all_arrives(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	fixture_write(500 * MSS);
 	fixture_run_until(100 * SECOND + 50 * MS);
 	w.mute = true;
 	fixture_run_until(200 * SECOND);
 	w.mute = false;
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.error, 0);
 }
 
@@ -584,11 +584,11 @@ static void test_all_lost_for_a_while_and_all_arrives(void **state)
 static void test_lost_tail_is_found_by_a_probe_not_by_a_timeout(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	list_segment_to_lose(9, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.conn.counts.tail_probes, 1);
 	assert_int_equal(w.conn.counts.timeouts, 0);
 }
@@ -596,21 +596,21 @@ static void test_lost_tail_is_found_by_a_probe_not_by_a_timeout(void **state)
 static void test_several_lost_at_the_tail_are_found_by_one_probe(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	for (uint32_t i = 5; i < 10; i++)
 		list_segment_to_lose(i, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.conn.counts.tail_probes, 1);
 	assert_int_equal(w.conn.counts.timeouts, 0);
-	assert_true(elapsed() < 200 * MS);
+	assert_true(delivery_time_ns() < 200 * MS);
 }
 
 static void test_probe_is_new_data_if_there_is_some(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	w.mute = true;
 	fixture_write(11 * MSS);
 	fixture_run_until(100 * SECOND + 1);
@@ -624,11 +624,11 @@ static void test_probe_is_new_data_if_there_is_some(void **state)
 static void test_probe_that_repaired_a_loss_counts_as_one(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	list_segment_to_lose(9, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(100 * SECOND + 500 * MS);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_true(w.conn.cc.ssthresh == UINT32_MAX);
 	fixture_write(5 * MSS);
 	fixture_run_until(FOREVER);
@@ -638,14 +638,14 @@ static void test_probe_that_repaired_a_loss_counts_as_one(void **state)
 static void test_probe_for_nothing_counts_as_nothing(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	w.delay_ns = 40 * MS; /* later than the probe expects */
 	fixture_write(10 * MSS);
 	fixture_run_until(100 * SECOND + 500 * MS);
 	assert_int_equal(w.conn.counts.tail_probes, 1);
 	fixture_write(5 * MSS);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_true(w.conn.cc.ssthresh == UINT32_MAX);
 }
 
@@ -654,7 +654,7 @@ static void probe_after_duplicate(unsigned dsacks)
 {
 	struct tcp_ack twice = {.window = 1 << 24, .has_ts = true, .blocks = dsacks};
 
-	begin_with_sample();
+	begin_with_rtt_sample();
 	list_segment_to_lose(9, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(100 * SECOND + 25 * MS);
@@ -663,11 +663,11 @@ static void probe_after_duplicate(unsigned dsacks)
 	twice.ts_ecr = w.ts_recent;
 	twice.block[0].left = ISS + 8 * MSS;
 	twice.block[0].right = ISS + 9 * MSS;
-	take_ack(&twice);
+	fixture_receive_ack(&twice);
 	assert_int_equal(w.conn.counts.dup_acks_in, 1);
 	assert_int_equal(w.conn.recovery.state, TCP_RECOVERY_OPEN);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.conn.counts.tail_probes, 1);
 	assert_int_equal(w.conn.counts.timeouts, 0);
 }
@@ -694,7 +694,7 @@ static void test_spurious_timeout_is_taken_back_by_time_stamps(void **state)
 	uint32_t cwnd;
 
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	fixture_write(300 * MSS);
 	fixture_run_until(100 * SECOND + 55 * MS);
 	cwnd = w.conn.cc.cwnd;
@@ -704,20 +704,20 @@ static void test_spurious_timeout_is_taken_back_by_time_stamps(void **state)
 	assert_true(w.conn.counts.spurious > 0);
 	assert_true(w.conn.cc.cwnd >= cwnd);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_in_range(w.agains, 1, 9);
 }
 
 static void test_spurious_timeout_is_taken_back_without_time_stamps(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	w.no_timestamps = true;
 	fixture_write(300 * MSS);
 	fixture_run_until(100 * SECOND + 55 * MS);
 	delay_all_by_a_second();
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_true(w.conn.counts.timeouts > 0);
 	assert_true(w.conn.counts.spurious > 0);
 	assert_in_range(w.agains, 1, 9);
@@ -727,15 +727,15 @@ static void test_true_timeout_is_not_taken_back(void **state)
 {
 	(void)state;
 	for (unsigned without = 0; without < 4; without++) {
-		begin_with_sample();
+		begin_with_rtt_sample();
 		w.no_timestamps = without & 1;
 		if (without & 2)
-			without_sack();
+			begin_without_sack();
 		for (uint32_t i = 10; i < 30; i++)
 			list_segment_to_lose(i, 2);
 		fixture_write(300 * MSS);
 		fixture_run_until(FOREVER);
-		assert_true(all_arrived());
+		assert_true(fixture_all_bytes_delivered());
 		assert_true(w.conn.counts.timeouts > 0);
 		assert_int_equal(w.conn.counts.spurious, 0);
 	}
@@ -761,7 +761,7 @@ static void delay_segment(uint32_t number, uint64_t by_ns)
 static void test_reordering_is_taken_back_and_learned_from(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	fixture_write(1000 * MSS);
 	fixture_run_until(100 * SECOND + 45 * MS); /* a flight of 40: 30 to 69 */
 	delay_segment(32, 8 * MS);
@@ -779,7 +779,7 @@ static void test_reordering_is_taken_back_and_learned_from(void **state)
 		}
 	}
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.agains, 1);
 	assert_int_equal(w.conn.counts.fast_recoveries, 1);
 }
@@ -789,14 +789,14 @@ static void test_dsack_takes_back_what_time_stamps_could_not(void **state)
 	uint32_t ssthresh_before;
 
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	w.no_timestamps = true;
 	ssthresh_before = w.conn.cc.ssthresh;
 	fixture_write(100 * MSS);
 	fixture_run_until(100 * SECOND + 45 * MS);
 	delay_segment(32, 8 * MS);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.agains, 1);
 	assert_int_equal(w.conn.counts.spurious, 1);
 	assert_int_equal(w.conn.cc.ssthresh, ssthresh_before);
@@ -807,18 +807,18 @@ static void test_dsack_for_what_was_never_repeated_is_the_networks(void **state)
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	fixture_write(100 * MSS);
 	fixture_run_until(100 * SECOND + 25 * MS);
 	ack = (struct tcp_ack){.ackno = w.pcb.lastack, .window = w.window, .blocks = 1};
 	ack.block[0].left = ISS;
 	ack.block[0].right = ISS + MSS;
-	take_ack(&ack);
+	fixture_receive_ack(&ack);
 	assert_int_equal(w.conn.recovery.reorder_steps, 0);
 	assert_false(w.conn.recovery.delta.dsack);
 	assert_int_equal(w.conn.recovery.sacked_segments, 0);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 }
 
 /* ---- blocks that make no sense ---- */
@@ -837,7 +837,7 @@ static void test_impossible_sack_blocks_change_nothing(void **state)
 	};
 
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	fixture_write(100 * MSS);
 	fixture_run_until(100 * SECOND + 1);
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -845,12 +845,12 @@ static void test_impossible_sack_blocks_change_nothing(void **state)
 
 		ack.block[0].left = ack.block[1].left = bad[i].left;
 		ack.block[0].right = ack.block[1].right = bad[i].right;
-		take_ack(&ack);
+		fixture_receive_ack(&ack);
 		assert_int_equal(w.conn.recovery.sacked_segments, 0);
 		assert_int_equal(w.conn.recovery.lost_bytes, 0);
 	}
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 }
 
 static void test_ack_beyond_what_was_sent_changes_nothing(void **state)
@@ -858,15 +858,15 @@ static void test_ack_beyond_what_was_sent_changes_nothing(void **state)
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	fixture_write(10 * MSS);
 	fixture_run_until(100 * SECOND + 1);
 	ack = (struct tcp_ack){.ackno = ISS + 11 * MSS, .window = w.window};
-	take_ack(&ack);
+	fixture_receive_ack(&ack);
 	fixture_check();
 	assert_int_equal(w.conn.recovery.delta.acked, 0);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 }
 
 /* ---- surroundings ---- */
@@ -874,7 +874,7 @@ static void test_ack_beyond_what_was_sent_changes_nothing(void **state)
 static void test_no_frame_means_later_not_never(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	list_segment_to_lose(3, 1);
 	fixture_write(10 * MSS);
 	fixture_run_until(100 * SECOND + 15 * MS);
@@ -887,13 +887,13 @@ static void test_no_frame_means_later_not_never(void **state)
 	fixture_run_until(100 * SECOND + 26 * MS);
 	assert_int_equal(w.agains, 1);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 }
 
 static void test_rebuilt_list_is_counted_anew(void **state)
 {
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	w.mute = true;
 	fixture_write(10 * MSS);
 	fixture_run_until(100 * SECOND + 1);
@@ -907,7 +907,7 @@ static void test_rebuilt_list_is_counted_anew(void **state)
 	assert_int_equal(w.agains, 2);
 	assert_int_equal(w.conn.cc.cwnd, 10 * MSS);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.conn.counts.timeouts, 0);
 }
 
@@ -916,7 +916,7 @@ static void test_what_is_beyond_a_shrunk_window_waits(void **state)
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	w.mute = true;
 	fixture_write(10 * MSS);
 	fixture_run_until(100 * SECOND + 1);
@@ -925,7 +925,7 @@ static void test_what_is_beyond_a_shrunk_window_waits(void **state)
 	assert_true(w.conn.counts.timeouts >= 2);
 	ack = (struct tcp_ack){.ackno = ISS + MSS, .window = MSS};
 	w.agains = 0;
-	take_ack(&ack);
+	fixture_receive_ack(&ack);
 	fixture_output();
 	assert_int_equal(w.agains, 1); /* the head, and nothing behind it */
 }
@@ -939,7 +939,7 @@ static void take_sacks(uint32_t una, uint32_t left, uint32_t right, uint32_t lef
 	ack.block[0].right = ISS + right * MSS;
 	ack.block[1].left = ISS + left2 * MSS;
 	ack.block[1].right = ISS + right2 * MSS;
-	take_ack(&ack);
+	fixture_receive_ack(&ack);
 	fixture_output();
 }
 
@@ -988,13 +988,13 @@ static void run_random(uint32_t seed)
 	w.no_dsack = fixture_draw() % 4 == 0;
 	w.window = w.pcb.snd_wnd = fixture_draw() % 4 ? 1 << 24 : (2 + fixture_draw() % 30) * MSS;
 	if (fixture_draw() % 4 == 0)
-		without_sack();
+		begin_without_sack();
 	for (unsigned i = 0; i < 5; i++) {
 		fixture_write(fixture_draw() % (200 * MSS));
 		fixture_run_until(w.tcp.now_ns + fixture_draw() % 100 * MS);
 	}
 	fixture_run_until(FOREVER);
-	if (!all_arrived())
+	if (!fixture_all_bytes_delivered())
 		fail_msg("seed %u: error %d, %u of %u bytes, state %d", seed, w.error, w.rcv_nxt - ISS,
 		         (uint32_t)fifo_produced(&w.conn.tx), (int)w.conn.recovery.state);
 	assert_true(wheel_next(&w.tcp.wheel) == UINT64_MAX);
@@ -1020,7 +1020,7 @@ static void test_segments_are_looked_at_once(void **state)
 	struct tcp_ack ack;
 
 	(void)state;
-	begin_with_sample();
+	begin_with_rtt_sample();
 	w.mute = true;
 	w.conn.cc.cwnd = 4000 * MSS;
 	fixture_write(4000 * MSS);

@@ -5,21 +5,21 @@
 #include "recovery_fixture.h"
 
 /* A megabyte in segments of 48 bytes (the fixture's are longer: what counts is how many). */
-enum { OUT = 21845, STRETCHES = OUT / SACK_RUN_LENGTH + 1 };
+enum { SEGMENTS_UNACKED = 21845, SACK_RUNS = SEGMENTS_UNACKED / SACK_RUN_LENGTH + 1 };
 
 static void sack_cost_begin_large(void)
 {
 	fixture_begin(VMA_TCP_CC_LWIP);
 	rtt_sample(&w.conn.rtt, 2 * w.delay_ns, w.tcp.now_ns);
 	w.mute = true;
-	w.conn.cc.cwnd = OUT * MSS;
-	w.pcb.snd_wnd = w.window = OUT * MSS;
+	w.conn.cc.cwnd = SEGMENTS_UNACKED * MSS;
+	w.pcb.snd_wnd = w.window = SEGMENTS_UNACKED * MSS;
 	w.unchecked = true;
-	fixture_write(OUT * MSS);
+	fixture_write(SEGMENTS_UNACKED * MSS);
 	fixture_run_until(100 * SECOND + 1);
 	w.unchecked = false;
 	fixture_check();
-	assert_int_equal(w.outs, OUT);
+	assert_int_equal(w.outs, SEGMENTS_UNACKED);
 	w.frames = 0; /* nothing leaves: what is acknowledged is what is counted */
 }
 
@@ -35,12 +35,12 @@ static struct tcp_ack ack_with_sack_blocks(const uint32_t (*blocks)[2], unsigned
 }
 
 /* Steps that it took. */
-static uint32_t take_blocks(const uint32_t (*blocks)[2], unsigned n)
+static uint32_t sack_index_take_blocks_steps(const uint32_t (*blocks)[2], unsigned n)
 {
 	const struct tcp_ack ack = ack_with_sack_blocks(blocks, n);
 	uint32_t before = w.conn.recovery.sack_steps;
 
-	take_ack(&ack);
+	fixture_receive_ack(&ack);
 	return w.conn.recovery.sack_steps - before;
 }
 
@@ -51,34 +51,35 @@ static void test_blocks_that_come_from_the_end_on_cost_no_walk(void **state)
 
 	(void)state;
 	sack_cost_begin_large();
-	for (uint32_t i = 0; i < OUT / 8; i++) {
+	for (uint32_t i = 0; i < SEGMENTS_UNACKED / 8; i++) {
 		uint32_t blocks[4][2], steps;
 
 		for (uint32_t k = 0; k < 4; k++) {
-			blocks[k][0] = OUT / 4 * (k + 1) - 2 * i - 1;
+			blocks[k][0] = SEGMENTS_UNACKED / 4 * (k + 1) - 2 * i - 1;
 			blocks[k][1] = blocks[k][0] + 1;
 		}
-		steps = take_blocks(blocks, 4);
+		steps = sack_index_take_blocks_steps(blocks, 4);
 		first = i == 0 ? steps : first;
 		assert_true(steps <= 4 * 2 * SACK_RUN_LENGTH);
 	}
 	assert_true(first <= 4 * 2 * SACK_RUN_LENGTH);
 	fixture_check();
-	assert_int_equal(w.conn.recovery.sacked_segments, OUT / 8 * 4);
+	assert_int_equal(w.conn.recovery.sacked_segments, SEGMENTS_UNACKED / 8 * 4);
 }
 
 /* All that is out but the head, said again and again, between blocks that let the last ACK's be forgotten. */
 static void test_large_blocks_that_are_known_cost_a_step_for_each_stretch(void **state)
 {
-	static const uint32_t all[][2] = {{1, OUT}}, ends[][2] = {{1, 2}, {OUT - 1, OUT}};
+	static const uint32_t all[][2] = {{1, SEGMENTS_UNACKED}},
+	                      ends[][2] = {{1, 2}, {SEGMENTS_UNACKED - 1, SEGMENTS_UNACKED}};
 
 	(void)state;
 	sack_cost_begin_large();
-	take_blocks(all, 1);
-	assert_int_equal(w.conn.recovery.sacked_segments, OUT - 1);
+	sack_index_take_blocks_steps(all, 1);
+	assert_int_equal(w.conn.recovery.sacked_segments, SEGMENTS_UNACKED - 1);
 	for (unsigned i = 0; i < 100; i++) {
-		assert_true(take_blocks(ends, 2) <= 4 * SACK_RUN_LENGTH);
-		assert_true(take_blocks(all, 1) <= STRETCHES + 2 * SACK_RUN_LENGTH);
+		assert_true(sack_index_take_blocks_steps(ends, 2) <= 4 * SACK_RUN_LENGTH);
+		assert_true(sack_index_take_blocks_steps(all, 1) <= SACK_RUNS + 2 * SACK_RUN_LENGTH);
 	}
 	fixture_check();
 }
@@ -93,10 +94,10 @@ static void test_blocks_of_parts_of_segments_cost_no_walk(void **state)
 		uint32_t before = w.conn.recovery.sack_steps;
 
 		for (uint32_t k = 0; k < 4; k++) {
-			ack.block[k].left = ISS + (OUT - 1 - 100 * i - 7 * k) * MSS + 1;
+			ack.block[k].left = ISS + (SEGMENTS_UNACKED - 1 - 100 * i - 7 * k) * MSS + 1;
 			ack.block[k].right = ack.block[k].left + MSS - 2;
 		}
-		take_ack(&ack);
+		fixture_receive_ack(&ack);
 		assert_true(w.conn.recovery.sack_steps - before <= 4 * 2 * SACK_RUN_LENGTH);
 	}
 	fixture_check();
@@ -106,16 +107,16 @@ static void test_blocks_of_parts_of_segments_cost_no_walk(void **state)
 /* What is lost is in lists of its own: the next one to leave is at hand, and so is the oldest that has left. */
 static void test_lost_segments_are_at_hand(void **state)
 {
-	static const uint32_t all_but_each_other[][2] = {{OUT / 2, OUT}};
+	static const uint32_t all_but_each_other[][2] = {{SEGMENTS_UNACKED / 2, SEGMENTS_UNACKED}};
 	struct tcp_recovery *r = &w.conn.recovery;
 	struct tcp_seg *seg;
 	uint32_t n = 0;
 
 	(void)state;
 	sack_cost_begin_large();
-	take_blocks(all_but_each_other, 1);
+	sack_index_take_blocks_steps(all_but_each_other, 1);
 	fixture_check();
-	assert_true(scoreboard_bytes_to_resend(&w.conn) == OUT / 2 * MSS);
+	assert_true(scoreboard_bytes_to_resend(&w.conn) == SEGMENTS_UNACKED / 2 * MSS);
 	for (uint32_t before = w.pcb.lastack - 1; (seg = scoreboard_next_lost(&w.conn)) != NULL; n++) {
 		assert_true(TCP_SEQ_GT(seg_seq(seg), before));
 		before = seg_seq(seg);
@@ -123,12 +124,12 @@ static void test_lost_segments_are_at_hand(void **state)
 		seg->send_number = ++r->sends;
 		scoreboard_on_resent(&w.conn, seg);
 	}
-	assert_int_equal(n, OUT / 2);
+	assert_int_equal(n, SEGMENTS_UNACKED / 2);
 	fixture_check();
 	/* The tenth is delivered, a round trip later: those that left before it are lost again, and go first. */
 	w.tcp.now_ns += SECOND;
 	assert_ptr_equal(r->resent.first, w.pcb.unacked);
-	take_blocks((const uint32_t[][2]){{10, 11}, {OUT / 2, OUT}}, 2);
+	sack_index_take_blocks_steps((const uint32_t[][2]){{10, 11}, {SEGMENTS_UNACKED / 2, SEGMENTS_UNACKED}}, 2);
 	fixture_check();
 	assert_int_equal(scoreboard_bytes_to_resend(&w.conn), 10 * MSS);
 	assert_ptr_equal(scoreboard_next_lost(&w.conn), w.pcb.unacked);
@@ -146,7 +147,7 @@ static void test_without_memory_for_the_index_blocks_count_all_the_same(void **s
 	(void)state;
 	sack_cost_begin_large();
 	w.conn.memory.alloc = no_memory;
-	take_blocks((const uint32_t[][2]){{OUT - 10, OUT - 5}, {5, 10}}, 2);
+	sack_index_take_blocks_steps((const uint32_t[][2]){{SEGMENTS_UNACKED - 10, SEGMENTS_UNACKED - 5}, {5, 10}}, 2);
 	fixture_check();
 	assert_int_equal(w.conn.recovery.sacked_segments, 10);
 }
@@ -161,17 +162,17 @@ static void test_index_follows_the_list(void **state)
 		struct tcp_ack ack;
 
 		for (unsigned k = 0; k < 3; k++) {
-			blocks[k][0] = head + 1 + fixture_draw() % (OUT - head - 1);
+			blocks[k][0] = head + 1 + fixture_draw() % (SEGMENTS_UNACKED - head - 1);
 			blocks[k][1] = blocks[k][0] + 1 + fixture_draw() % (k == 0 ? 3 : 300);
-			if (blocks[k][1] > OUT)
-				blocks[k][1] = OUT;
+			if (blocks[k][1] > SEGMENTS_UNACKED)
+				blocks[k][1] = SEGMENTS_UNACKED;
 		}
 		ack = ack_with_sack_blocks((const uint32_t(*)[2])blocks, 3);
 		if (fixture_draw() % 3 == 0)
 			ack.ackno += fixture_draw() % 20 * MSS;
-		if (TCP_SEQ_GT(ack.ackno, ISS + (OUT - 100) * MSS))
+		if (TCP_SEQ_GT(ack.ackno, ISS + (SEGMENTS_UNACKED - 100) * MSS))
 			break;
-		take_ack(&ack);
+		fixture_receive_ack(&ack);
 		if (i % 16 == 0)
 			fixture_check();
 		if (i % 500 == 250)

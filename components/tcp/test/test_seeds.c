@@ -101,7 +101,7 @@ static bool error_can_happen_in_scenario(const struct sim_scenario *s, int error
 }
 
 /* Nobody else disturbs what ends with an early shutdown for writing: it is calm, only shorter. */
-static bool only_shut_wr(const struct sim_scenario *s, const struct sim_pair *pair)
+static bool pair_ends_by_shutdown_write_only(const struct sim_scenario *s, const struct sim_pair *pair)
 {
 	bool calm = !s->cut && !s->listeners_close_early && pair->peer[0].gone && pair->peer[1].gone;
 
@@ -115,10 +115,10 @@ static void check_disturbed(struct sim_scenario *s, struct sim_peer *peer)
 {
 	if (peer->gone && !error_can_happen_in_scenario(s, peer->error))
 		sim_peer_fail(peer, "ends with %s, which cannot be", strerror(peer->error));
-	if (peer->error == 0 && peer->gone && only_shut_wr(s, peer->pair) && peer->eof &&
-	    peer->read != sim_other(peer)->written)
+	if (peer->error == 0 && peer->gone && pair_ends_by_shutdown_write_only(s, peer->pair) && peer->eof &&
+	    peer->read != sim_other_peer(peer)->written)
 		sim_peer_fail(peer, "saw the end after %" PRIu64 " of %" PRIu64 " bytes", peer->read,
-		              sim_other(peer)->written);
+		              sim_other_peer(peer)->written);
 }
 
 static void check_wire(struct sim_scenario *s)
@@ -149,7 +149,7 @@ static bool scenario_is_undisturbed(const struct sim_scenario *s)
 }
 
 /* How long it may take: a round trip for each windowful, and something for delayed ACKs and the beginning. */
-static uint64_t time_allowed(const struct sim_scenario *s)
+static uint64_t scenario_time_limit_ns(const struct sim_scenario *s)
 {
 	uint64_t rtt = s->attr.faults[0].delay_ns + s->attr.faults[1].delay_ns, allowed = 3 * SIM_S + 40 * rtt;
 
@@ -166,7 +166,7 @@ static uint64_t time_allowed(const struct sim_scenario *s)
 			allowed += from->total / (window / 4 + 1) * (rtt + SIM_MS);
 			allowed += from->write_gap_ns * (from->total / size + 1);
 			allowed += to->read_gap_ns * (from->total / ((to->read_min + to->read_max) / 2 + 1) + 1);
-			for (unsigned k = 0; k < SIM_STOPS; k++)
+			for (unsigned k = 0; k < SIM_READER_PAUSES; k++)
 				allowed +=
 				        to->stop[k].ns + SIM_S; /* a window that was closed is probed less and less */
 			if (from->cork_percent + from->more_percent != 0)
@@ -201,9 +201,9 @@ static void sim_check_undisturbed(struct sim_scenario *s)
 		for (int side = 0; side < 2; side++)
 			if (sim_seen_direction[i][side].resets != 0)
 				sim_fail(&s->sim, "connection %u: side %d sends a reset", i, side);
-	if (took > time_allowed(s))
+	if (took > scenario_time_limit_ns(s))
 		sim_fail(&s->sim, "it took %.3f s, and not %.3f at most", (double)took / 1e9,
-		         (double)time_allowed(s) / 1e9);
+		         (double)scenario_time_limit_ns(s) / 1e9);
 }
 
 static void sim_check_scenario(struct sim_scenario *s)
@@ -214,7 +214,7 @@ static void sim_check_scenario(struct sim_scenario *s)
 			if (s->disturbed)
 				check_disturbed(s, &s->pair[i].peer[side]);
 			else
-				sim_check_calm(&s->pair[i].peer[side]);
+				sim_check_peer_undisturbed(&s->pair[i].peer[side]);
 		}
 	check_wire(s);
 }
@@ -226,8 +226,8 @@ static void seeds_run(struct sim_scenario *s)
 	struct sim *sim = &s->sim;
 
 	sim->top = s;
-	sim->act = sim_act_all;
-	sim->due = sim_due_all;
+	sim->act = sim_run_all_peers;
+	sim->due = sim_next_due_of_all_peers;
 	sim->end_ns = s->attr.start_ns + 6 * 3600 * SIM_S;
 	if (!sim_run(sim, sim_all_left) && !sim->failed)
 		sim_fail(sim, sim->now_ns > sim->end_ns ? "it does not end" : "it hangs: nothing is due any more");

@@ -3,12 +3,12 @@
 #include "raw.h"
 #include "../small_mss_quota.h"
 
-enum { STAMPS = 12, MAXSEG = 100, MSS = MAXSEG - STAMPS, CLIENTS = 4 };
+enum { TIMESTAMP_OPTION_BYTES = 12, MAXSEG = 100, MSS = MAXSEG - TIMESTAMP_OPTION_BYTES, CLIENTS = 4 };
 
 static struct app *client[CLIENTS];
 
 /* The peer's SYN asks for segments of that size; 0: of the path's. */
-static struct app *connect_for(uint32_t maxseg, uint16_t port)
+static struct app *connect_with_maxseg(uint32_t maxseg, uint16_t port)
 {
 	struct app *app;
 
@@ -55,12 +55,12 @@ static void test_small_segments_leave_at_a_bounded_rate(void **state)
 	uint64_t before, frames;
 
 	(void)state;
-	client[0] = connect_for(MAXSEG, 2000);
+	client[0] = connect_with_maxseg(MAXSEG, 2000);
 	assert_int_equal(client[0]->conn->mss, MSS);
 	small_mss_stream(1, 20);
-	before = frames_sent(0);
+	before = fixture_wire_frames_sent(0);
 	small_mss_stream(1, 100);
-	frames = frames_sent(0) - before;
+	frames = fixture_wire_frames_sent(0) - before;
 	assert_true(frames <= 100 * SMALL_MSS_PER_MS + SMALL_MSS_BURST);
 	assert_true(frames >= 80 * SMALL_MSS_PER_MS);
 	free_all(1);
@@ -72,11 +72,11 @@ static void test_all_of_them_have_one_quota_and_each_its_part(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < CLIENTS; i++)
-		client[i] = connect_for(MAXSEG, (uint16_t)(2000 + i));
+		client[i] = connect_with_maxseg(MAXSEG, (uint16_t)(2000 + i));
 	small_mss_stream(CLIENTS, 20);
-	before = frames_sent(0);
+	before = fixture_wire_frames_sent(0);
 	small_mss_stream(CLIENTS, 200);
-	frames = frames_sent(0) - before;
+	frames = fixture_wire_frames_sent(0) - before;
 	assert_true(frames <= 200 * SMALL_MSS_PER_MS + SMALL_MSS_BURST);
 	for (unsigned i = 0; i < CLIENTS; i++)
 		assert_true(atomic_load(&client[i]->conn->acked) >= 100 * SMALL_MSS_PER_MS / CLIENTS * MSS);
@@ -88,8 +88,8 @@ static void test_others_are_not_held_back(void **state)
 	uint64_t small;
 
 	(void)state;
-	client[0] = connect_for(0, 2000);
-	client[1] = connect_for(MAXSEG, 2001);
+	client[0] = connect_with_maxseg(0, 2000);
+	client[1] = connect_with_maxseg(MAXSEG, 2001);
 	small_mss_stream(2, 100);
 	small = atomic_load(&client[1]->conn->acked);
 	assert_true(small <= (100 * SMALL_MSS_PER_MS + SMALL_MSS_BURST) * MSS);
@@ -103,7 +103,7 @@ static void test_an_mss_of_a_small_mtu_is_not_small(void **state)
 	uint64_t acked;
 
 	(void)state;
-	client[0] = connect_for(SMALL_MSS_LIMIT + STAMPS, 2000);
+	client[0] = connect_with_maxseg(SMALL_MSS_LIMIT + TIMESTAMP_OPTION_BYTES, 2000);
 	assert_int_equal(client[0]->conn->mss, SMALL_MSS_LIMIT);
 	acked = small_mss_stream(1, 50);
 	assert_true(acked > (50 * SMALL_MSS_PER_MS + SMALL_MSS_BURST) * SMALL_MSS_LIMIT);
@@ -113,10 +113,10 @@ static void test_an_mss_of_a_small_mtu_is_not_small(void **state)
 static void test_all_arrives_on_a_way_that_loses(void **state)
 {
 	(void)state;
-	client[0] = connect_for(MAXSEG, 2000);
-	wire_faults(0, (struct vma_wire_faults){.loss_ppm = 50000, .seed = 7});
+	client[0] = connect_with_maxseg(MAXSEG, 2000);
+	fixture_set_wire_faults(0, (struct vma_wire_faults){.loss_ppm = 50000, .seed = 7});
 	transfer(client[0], fixture_accepted[0], 300000, 60 * SEC);
-	wire_faults(0, (struct vma_wire_faults){0});
+	fixture_set_wire_faults(0, (struct vma_wire_faults){0});
 	free_all(1);
 }
 
@@ -127,7 +127,7 @@ static void test_one_that_waits_may_end(void **state)
 
 	(void)state;
 	for (unsigned i = 0; i < 3; i++)
-		client[i] = connect_for(MAXSEG, (uint16_t)(2000 + i));
+		client[i] = connect_with_maxseg(MAXSEG, (uint16_t)(2000 + i));
 	small_mss_stream(3, 10);
 	assert_true(client[0]->conn->in_small_mss_queue || client[1]->conn->in_small_mss_queue ||
 	            client[2]->conn->in_small_mss_queue);
@@ -144,7 +144,7 @@ static void test_one_that_waits_may_end(void **state)
 static void test_waiting_for_the_quota_is_no_closed_window(void **state)
 {
 	(void)state;
-	client[0] = connect_for(MAXSEG, 2000);
+	client[0] = connect_with_maxseg(MAXSEG, 2000);
 	side[0].tcp->small_mss_quota.left = 0;
 	side[0].tcp->small_mss_quota.filled_ms = fixture_now_ns / MS;
 	fixture_send_bytes(client[0], 1000);
@@ -159,7 +159,7 @@ static void test_waiting_for_the_quota_is_no_closed_window(void **state)
 /* ---- how small ---- */
 
 /* The size of the segments that a peer gets which announces this MSS. */
-static uint32_t segment_for(uint16_t mss, uint32_t ts)
+static uint32_t segment_size_for_mss(uint16_t mss, uint32_t ts)
 {
 	struct app *app;
 	uint8_t options[16] = {2, 4, (uint8_t)(mss >> 8), (uint8_t)mss, 1, 1, 8, 10};
@@ -183,20 +183,20 @@ static uint32_t segment_for(uint16_t mss, uint32_t ts)
 static void test_a_tiny_mss_is_48(void **state)
 {
 	(void)state;
-	assert_int_equal(segment_for(1, 0), 48);
+	assert_int_equal(segment_size_for_mss(1, 0), 48);
 }
 
 static void test_a_tiny_mss_with_time_stamps_leaves_36(void **state)
 {
 	(void)state;
-	assert_int_equal(segment_for(20, 77), 36);
+	assert_int_equal(segment_size_for_mss(20, 77), 36);
 }
 
 static void test_the_least_mss_can_be_set(void **state)
 {
 	(void)state;
 	side[0].tcp->attr.min_snd_mss = 200;
-	assert_int_equal(segment_for(48, 0), 200);
+	assert_int_equal(segment_size_for_mss(48, 0), 200);
 }
 
 /* ---- what they hold ---- */
@@ -214,8 +214,8 @@ static void test_small_segments_and_their_bytes_stay_within_the_buffer(void **st
 	const uint64_t most = (uint64_t)side[0].options.sndbuf_max;
 
 	(void)state;
-	client[0] = connect_for(0, 2000);
-	client[1] = connect_for(MAXSEG, 2001);
+	client[0] = connect_with_maxseg(0, 2000);
+	client[1] = connect_with_maxseg(MAXSEG, 2001);
 	assert_int_equal(largest_sndbuf(client[0]->conn), most);
 	assert_true(largest_sndbuf(client[1]->conn) / MSS * (MSS + 272) <= most);
 	assert_true(largest_sndbuf(client[1]->conn) >= most / 8);

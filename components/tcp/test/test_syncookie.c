@@ -5,7 +5,7 @@
 
 static const uint8_t secret[16] = {1, 2, 3};
 
-static struct syncookie_tuple some_names(void)
+static struct syncookie_tuple syncookie_tuple_of_test(void)
 {
 	return (struct syncookie_tuple){.addresses = {10, 0, 0, 1, 10, 0, 0, 2}, .ports = {1, 2, 3, 4}, .isn = 77};
 }
@@ -16,7 +16,7 @@ static void test_cookie_brings_back_the_largest_size_that_fits(void **state)
 {
 	static const uint16_t snd_max[] = {48, 64, 536, 1219, 1448, 1460, 8959, 8960, 65535};
 	static const uint16_t back[] = {64, 64, 536, 536, 1440, 1460, 1460, 8960, 8960};
-	struct syncookie_tuple names = some_names();
+	struct syncookie_tuple names = syncookie_tuple_of_test();
 
 	(void)state;
 	for (unsigned i = 0; i < sizeof(snd_max) / sizeof(snd_max[0]); i++)
@@ -26,7 +26,7 @@ static void test_cookie_brings_back_the_largest_size_that_fits(void **state)
 
 static void test_cookie_is_good_for_a_minute_at_least_and_two_at_most(void **state)
 {
-	struct syncookie_tuple names = some_names();
+	struct syncookie_tuple names = syncookie_tuple_of_test();
 
 	(void)state;
 	for (uint64_t at = 0; at < 4000 * SEC; at += 13 * SEC) { /* over the wrap of its time, too */
@@ -39,7 +39,7 @@ static void test_cookie_is_good_for_a_minute_at_least_and_two_at_most(void **sta
 
 static void test_cookie_of_another_is_none(void **state)
 {
-	struct syncookie_tuple names = some_names(), other;
+	struct syncookie_tuple names = syncookie_tuple_of_test(), other;
 	uint32_t cookie = syncookie_make(secret, &names, 1460, SEC), good = 0;
 	const uint8_t another[16] = {9};
 
@@ -71,9 +71,9 @@ static unsigned open_connections(void)
 }
 
 /* Its backlog is taken by requests that nobody completes. */
-static void open_flooded(void)
+static void fixture_open_with_full_backlog(void)
 {
-	listen_on_with(0, &side[0].options, 4);
+	fixture_listen_with(0, &side[0].options, 4);
 	for (uint16_t i = 1; i <= 4; i++) {
 		raw.port = (uint16_t)(RAW_PORT + i);
 		raw_syn(0);
@@ -87,7 +87,7 @@ static void test_client_gets_in_during_a_flood(void **state)
 	const struct raw_segment *s;
 
 	(void)state;
-	open_flooded();
+	fixture_open_with_full_backlog();
 	raw_syn(0);
 	s = raw_next_segment();
 	assert_int_equal(s->flags, TCP_SYN | TCP_ACK);
@@ -104,14 +104,14 @@ static void test_client_gets_in_during_a_flood(void **state)
 	assert_int_equal(fixture_send_bytes(fixture_last_accepted(), 3000), 3000);
 	fixture_run_until_idle();
 	assert_int_equal(raw_next_segment()->len, 536); /* the largest that is known to fit into 1000 */
-	assert_int_equal(counts_of(0).cookies_sent, 1);
-	assert_int_equal(counts_of(0).cookies_received, 1);
+	assert_int_equal(fixture_stack_counts(0).cookies_sent, 1);
+	assert_int_equal(fixture_stack_counts(0).cookies_received, 1);
 }
 
 static void test_data_brings_the_cookie_when_the_ack_was_lost(void **state)
 {
 	(void)state;
-	open_flooded();
+	fixture_open_with_full_backlog();
 	raw_syn(0);
 	raw_next_segment();
 	raw_send_bytes(1, 1, 10);
@@ -123,7 +123,7 @@ static void test_data_brings_the_cookie_when_the_ack_was_lost(void **state)
 static void test_segments_behind_the_one_with_the_cookie_may_come_first(void **state)
 {
 	(void)state;
-	open_flooded();
+	fixture_open_with_full_backlog();
 	raw_syn(0);
 	raw_next_segment();
 	raw_send_bytes(11, 1, 10);
@@ -138,7 +138,7 @@ static void test_segments_behind_the_one_with_the_cookie_may_come_first(void **s
 static void test_wrong_or_old_cookie_is_reset_when_it_comes_again(void **state)
 {
 	(void)state;
-	open_flooded();
+	fixture_open_with_full_backlog();
 	raw_syn(0);
 	raw_next_segment();
 	raw_send(1, 2, TCP_ACK, "", 0);
@@ -155,7 +155,7 @@ static void test_wrong_or_old_cookie_is_reset_when_it_comes_again(void **state)
 }
 
 /* MSS, SACK, time stamps, scaling by 9. */
-static void syn_with_all(void)
+static void send_syn_with_all_options(void)
 {
 	uint8_t options[20] = {2, 4, 1460 >> 8, 1460 & 255, 4, 2, 8, 10, 0, 0, 0, 5, 0, 0, 0, 0, 1, 3, 3, 9};
 
@@ -170,8 +170,8 @@ static void test_time_stamps_bring_back_scaling_and_sack(void **state)
 	uint32_t stamp;
 
 	(void)state;
-	open_flooded();
-	syn_with_all();
+	fixture_open_with_full_backlog();
+	send_syn_with_all_options();
 	s = raw_next_segment();
 	assert_int_equal(s->options_len, 20);
 	assert_int_equal(s->options[4], 4); /* SACK */
@@ -210,7 +210,7 @@ static void test_a_connection_of_before_stays_until_the_cookie_is_back(void **st
 	struct app *server;
 
 	(void)state;
-	listen_on_with(0, &side[0].options, 4);
+	fixture_listen_with(0, &side[0].options, 4);
 	raw_syn(0);
 	raw_next_segment();
 	raw_send(1, 1, TCP_ACK, "", 0);
@@ -219,7 +219,7 @@ static void test_a_connection_of_before_stays_until_the_cookie_is_back(void **st
 	fixture_run_until_idle();
 	raw_next_segment();
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
-	assert_int_equal(counts_of(0).time_waits, 1);
+	assert_int_equal(fixture_stack_counts(0).time_waits, 1);
 	for (uint16_t i = 1; i <= 4; i++) {
 		raw.port = (uint16_t)(RAW_PORT + i);
 		raw_syn(0);
@@ -228,14 +228,14 @@ static void test_a_connection_of_before_stays_until_the_cookie_is_back(void **st
 	raw_forget_seen();
 	raw_syn(1000);
 	assert_int_equal(raw_next_segment()->flags, TCP_SYN | TCP_ACK);
-	assert_int_equal(counts_of(0).cookies_sent, 1);
+	assert_int_equal(fixture_stack_counts(0).cookies_sent, 1);
 	assert_true(ring_has_flow_of_peer());
 	raw_send(1001, 5, TCP_ACK, "", 0); /* no cookie */
 	assert_int_equal(raw_next_segment()->flags, TCP_ACK);
 	assert_int_equal(fixture_accepted_count, 1);
 	raw_send(1001, 1, TCP_ACK, (uint8_t[]){fixture_byte_at(0)}, 1);
 	assert_int_equal(fixture_accepted_count, 2);
-	assert_int_equal(counts_of(0).cookies_received, 1);
+	assert_int_equal(fixture_stack_counts(0).cookies_received, 1);
 	assert_true(ring_has_flow_of_peer());
 	assert_int_equal(read_bytes(fixture_last_accepted(), 100), 1);
 }
@@ -243,14 +243,14 @@ static void test_a_connection_of_before_stays_until_the_cookie_is_back(void **st
 static void test_full_queue_of_the_owner_takes_the_cookie_later(void **state)
 {
 	(void)state;
-	open_flooded();
+	fixture_open_with_full_backlog();
 	raw_syn(0);
 	raw_next_segment();
-	fixture_admits = false;
+	fixture_listener_admits = false;
 	raw_send(1, 1, TCP_ACK, "", 0);
 	assert_int_equal(raw_unseen_count(), 0);
 	assert_int_equal(fixture_accepted_count, 0);
-	fixture_admits = true;
+	fixture_listener_admits = true;
 	raw_send_bytes(1, 1, 10);
 	assert_int_equal(fixture_accepted_count, 1);
 }
@@ -259,17 +259,17 @@ static void test_no_cookie_is_sent_or_taken_where_there_are_to_be_none(void **st
 {
 	(void)state;
 	side[0].options.syncookies = 0;
-	open_flooded();
+	fixture_open_with_full_backlog();
 	raw_syn(0);
 	assert_int_equal(raw_unseen_count(), 0);
-	assert_int_equal(counts_of(0).syns_dropped, 1);
+	assert_int_equal(fixture_stack_counts(0).syns_dropped, 1);
 }
 
 static void test_cookies_always_if_so_requested(void **state)
 {
 	(void)state;
 	side[0].options.syncookies = 2;
-	listen_on_with(0, &side[0].options, 4);
+	fixture_listen_with(0, &side[0].options, 4);
 	raw_syn(0);
 	raw_next_segment();
 	assert_int_equal(open_connections(), 0);
@@ -280,13 +280,13 @@ static void test_cookies_always_if_so_requested(void **state)
 static void test_flood_takes_no_memory(void **state)
 {
 	(void)state;
-	open_flooded();
+	fixture_open_with_full_backlog();
 	for (uint32_t i = 0; i < 20000; i++) {
 		raw.port = (uint16_t)(20000 + i % 40000);
 		raw_syn(0);
 	}
 	assert_int_equal(open_connections(), 4);
-	assert_int_equal(counts_of(0).cookies_sent, 20000);
+	assert_int_equal(fixture_stack_counts(0).cookies_sent, 20000);
 	raw.port = RAW_PORT;
 	raw_forget_seen();
 	raw_syn(0);
@@ -299,7 +299,7 @@ static void test_flood_takes_no_memory(void **state)
 static void test_cookie_without_memory_is_as_good_as_lost(void **state)
 {
 	(void)state;
-	open_flooded();
+	fixture_open_with_full_backlog();
 	raw_syn(0);
 	raw_next_segment();
 	fixture_alloc_fails = true;

@@ -35,7 +35,7 @@ static void timers_begin_unanswered(enum tcp_state state)
 	}
 }
 
-static void send_flag(uint8_t flag)
+static void queue_segment_with_flag(uint8_t flag)
 {
 	append(new_segment(w.pcb.snd_nxt, 0, flag));
 	w.ready = true;
@@ -57,7 +57,7 @@ static void test_syn_is_repeated_as_the_kernel_does(void **state)
 
 	(void)state;
 	timers_begin_unanswered(SYN_SENT);
-	send_flag(TCP_SYN);
+	queue_segment_with_flag(TCP_SYN);
 	fixture_run_until(FOREVER);
 	assert_retransmissions_at(times, 10);
 	assert_int_equal(w.error, ETIMEDOUT);
@@ -72,7 +72,7 @@ static void test_syncnt_limits_it(void **state)
 	(void)state;
 	timers_begin_unanswered(SYN_SENT);
 	option(VMA_TCP_OPT_SYNCNT, 1);
-	send_flag(TCP_SYN);
+	queue_segment_with_flag(TCP_SYN);
 	fixture_run_until(FOREVER);
 	assert_retransmissions_at(times, 2);
 	assert_int_equal(w.error, ETIMEDOUT);
@@ -84,7 +84,7 @@ static void test_user_timeout_ends_a_handshake_to_the_point(void **state)
 	(void)state;
 	timers_begin_unanswered(SYN_SENT);
 	option(VMA_TCP_OPT_USER_TIMEOUT, 2500);
-	send_flag(TCP_SYN);
+	queue_segment_with_flag(TCP_SYN);
 	fixture_run_until(FOREVER);
 	assert_int_equal(w.error, ETIMEDOUT);
 	assert_int_equal(passed() / MS, 2500);
@@ -95,7 +95,7 @@ static void test_soft_error_is_the_reason_that_is_told(void **state)
 	(void)state;
 	timers_begin_unanswered(SYN_SENT);
 	w.conn.soft_error = EHOSTUNREACH;
-	send_flag(TCP_SYN);
+	queue_segment_with_flag(TCP_SYN);
 	fixture_run_until(FOREVER);
 	assert_int_equal(w.error, EHOSTUNREACH);
 }
@@ -107,7 +107,7 @@ static void test_syn_ack_is_repeated_five_times_doubled(void **state)
 	(void)state;
 	timers_begin_unanswered(SYN_RCVD);
 	w.conn.passive = true;
-	send_flag(TCP_SYN | TCP_ACK);
+	queue_segment_with_flag(TCP_SYN | TCP_ACK);
 	fixture_run_until(FOREVER);
 	assert_retransmissions_at(times, 5);
 	assert_int_equal(passed() / MS, 63000);
@@ -120,7 +120,7 @@ static void test_user_timeout_is_not_a_requests(void **state)
 	timers_begin_unanswered(SYN_RCVD);
 	w.conn.passive = true;
 	option(VMA_TCP_OPT_USER_TIMEOUT, 100);
-	send_flag(TCP_SYN | TCP_ACK);
+	queue_segment_with_flag(TCP_SYN | TCP_ACK);
 	fixture_run_until(FOREVER);
 	assert_int_equal(passed() / MS, 63000);
 }
@@ -136,7 +136,7 @@ static void test_deferred_accept_repeats_nothing_until_its_time_is_over(void **s
 	w.conn.created_ns = w.tcp.now_ns;
 	w.conn.defer_data = true;
 	option(VMA_TCP_OPT_DEFER_ACCEPT, 10);
-	send_flag(TCP_SYN | TCP_ACK);
+	queue_segment_with_flag(TCP_SYN | TCP_ACK);
 	fixture_run_until(FOREVER);
 	assert_retransmissions_at(times, 2);
 }
@@ -145,7 +145,7 @@ static void test_handshake_gets_through_at_last(void **state)
 {
 	(void)state;
 	timers_begin_unanswered(SYN_SENT);
-	send_flag(TCP_SYN);
+	queue_segment_with_flag(TCP_SYN);
 	fixture_run_until(103500 * MS);
 	w.drop = NULL;
 	w.rcv_nxt = ISS;
@@ -223,7 +223,7 @@ static void test_progress_begins_the_count_anew(void **state)
 		w.drop = NULL;
 		fixture_run_until(w.tcp.now_ns + 4 * SECOND);
 		assert_int_equal(w.error, 0);
-		assert_true(all_arrived());
+		assert_true(fixture_all_bytes_delivered());
 	}
 }
 
@@ -283,7 +283,7 @@ static void test_closed_window_is_probed_at_growing_intervals_without_end(void *
 	assert_in_range(w.keepalives, 80, 100); /* 120 s apart at last */
 	w.window = 1 << 20;
 	fixture_run_until(10000 * SECOND + 125 * SECOND);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 	assert_int_equal(w.conn.recovery.persist_backoff, 0);
 }
 
@@ -335,7 +335,7 @@ static void test_window_of_a_few_bytes_is_used_in_the_end(void **state)
 	fixture_run_until(100 * SECOND + 230 * MS);
 	assert_int_equal(w.forced, 1);
 	fixture_run_until(FOREVER);
-	assert_true(all_arrived());
+	assert_true(fixture_all_bytes_delivered());
 }
 
 static void test_probe_without_a_frame_is_tried_a_millisecond_later_and_not_counted(void **state)

@@ -18,9 +18,9 @@ static void timewait_enter(void)
 
 static int again(struct app *app)
 {
-	struct vma_tcp_path path = path_to(0, 1500);
+	struct vma_tcp_path path = fixture_path_to_peer_of(0, 1500);
 
-	return connect_rc(0, 1000, RAW_PORT, &path, app);
+	return fixture_connect_rc(0, 1000, RAW_PORT, &path, app);
 }
 
 static void test_repeated_fin_is_acknowledged(void **state)
@@ -148,8 +148,8 @@ static void test_reset_ends_it(void **state)
 /* As the kernel's, of a bound socket: time stamps and a number above the old ones are enough. */
 static void test_a_port_that_was_asked_for_is_used_again_at_once_with_time_stamps(void **state)
 {
-	struct vma_tcp_path path = path_to(0, 1500);
-	struct vma_tcp_conn_attr attr = {.owner = &app_owner,
+	struct vma_tcp_path path = fixture_path_to_peer_of(0, 1500);
+	struct vma_tcp_conn_attr attr = {.owner = &fixture_app_conn_ops,
 	                                 .options = &side[0].options,
 	                                 .path = path,
 	                                 .family = AF_INET,
@@ -180,9 +180,9 @@ static void test_a_port_that_was_asked_for_is_used_again_at_once_with_time_stamp
 /* The kernel's closed sockets wait for the peer's FIN as they do in TIME_WAIT. */
 static void test_a_port_that_was_asked_for_is_used_again_while_the_peer_has_not_closed(void **state)
 {
-	struct vma_tcp_conn_attr attr = {.owner = &app_owner,
+	struct vma_tcp_conn_attr attr = {.owner = &fixture_app_conn_ops,
 	                                 .options = &side[0].options,
-	                                 .path = path_to(0, 1500),
+	                                 .path = fixture_path_to_peer_of(0, 1500),
 	                                 .family = AF_INET,
 	                                 .port_is_bound = true};
 	struct app app = {0}, *before;
@@ -239,9 +239,9 @@ static void test_names_are_used_again_after_a_second_with_time_stamps(void **sta
 /* For who has no other port left: the numbers alone tell the connections apart. */
 static void test_the_oldest_is_used_again_soon_without_time_stamps_where_that_is_asked_for(void **state)
 {
-	struct vma_tcp_conn_attr attr = {.owner = &app_owner,
+	struct vma_tcp_conn_attr attr = {.owner = &fixture_app_conn_ops,
 	                                 .options = &side[0].options,
-	                                 .path = path_to(0, 1500),
+	                                 .path = fixture_path_to_peer_of(0, 1500),
 	                                 .family = AF_INET,
 	                                 .peer_port_be = htons(RAW_PORT),
 	                                 .time_wait_ends = true};
@@ -299,7 +299,7 @@ static void test_the_oldest_is_found_behind_many_of_another_service(void **state
 	fixture_run(260 * MS);
 	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), 0);
 	timewait_enter();
-	assert_int_equal(counts_of(0).time_waits, 101);
+	assert_int_equal(fixture_stack_counts(0).time_waits, 101);
 	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), 0);
 	fixture_run(260 * MS);
 	assert_int_equal(vma_tcp_oldest_timewait_port(side[0].tcp, &attr), htons(1000));
@@ -325,7 +325,7 @@ static void test_new_request_opens_it_again_with_a_listener(void **state)
 	fixture_run_until_idle();
 	raw_next_segment();
 	raw_send(1, 2, TCP_FIN | TCP_ACK, "", 0);
-	assert_int_equal(counts_of(0).time_waits, 1);
+	assert_int_equal(fixture_stack_counts(0).time_waits, 1);
 	raw_forget_seen();
 	old_isn = raw.their_isn;
 	raw_syn(1); /* an old duplicate: not beyond what was received */
@@ -359,7 +359,7 @@ static void test_many_connect_and_close_from_few_ports(void **state)
 		}
 		fixture_run(1100 * MS);
 	}
-	assert_int_equal(counts_of(0).time_waits, 500);
+	assert_int_equal(fixture_stack_counts(0).time_waits, 500);
 }
 
 static const struct CMUnitTest tests[] = {

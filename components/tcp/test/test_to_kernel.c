@@ -14,7 +14,7 @@ static struct {
 	int rc;
 } kernel;
 
-static int take_for_kernel(struct vma_nic_qp *qp, const struct vma_buf *packet)
+static int record_segment_for_kernel(struct vma_nic_qp *qp, const struct vma_buf *packet)
 {
 	const uint8_t *tcp = (const uint8_t *)vma_buf_data(qp->arena, packet) + packet->l4_off;
 
@@ -34,7 +34,7 @@ static int setup(void **state)
 	memset(&kernel, 0, sizeof(kernel));
 	qp = vma_ring_qp(side[0].ring);
 	ops_to_kernel = *qp->backend_ops;
-	ops_to_kernel.to_kernel = take_for_kernel;
+	ops_to_kernel.to_kernel = record_segment_for_kernel;
 	atomic_store(&qp->ops, &ops_to_kernel);
 	side[0].nic->info.caps |= VMA_NIC_CAP_TO_KERNEL;
 	raw.peer_port = htons(PORT);
@@ -43,7 +43,7 @@ static int setup(void **state)
 
 static void open_listener(void)
 {
-	listen_on_with(0, &side[0].options, 8);
+	fixture_listen_with(0, &side[0].options, 8);
 }
 
 /* Accepted from the raw peer's port. */

@@ -12,10 +12,10 @@ enum { TSO_MSS = 1000 };
 /* ---- what goes to the NIC of side 0 ---- */
 
 static struct vma_nic_ops tso_ops;
-static unsigned tso_packets, tso_most_pieces, tso_plain;
-static uint32_t tso_most_bytes;
+static unsigned tso_packets, tso_most_pieces_seen, tso_packets_not_cut;
+static uint32_t tso_most_bytes_seen;
 
-static unsigned tso_watch(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n)
+static unsigned tso_count_packets_sent(struct vma_nic_qp *qp, const struct vma_nic_seg *segs, unsigned n)
 {
 	const unsigned taken = qp->nic->ops->tx(qp, segs, n);
 
@@ -31,16 +31,16 @@ static unsigned tso_watch(struct vma_nic_qp *qp, const struct vma_nic_seg *segs,
 		}
 		if (!(first->flags & VMA_NIC_SEG_TSO)) {
 			assert_ptr_equal(first, &segs[i]);
-			tso_plain++;
+			tso_packets_not_cut++;
 			continue;
 		}
 		bytes -= first->hdr_len;
 		assert_true(bytes > first->mss && bytes <= side[0].tcp->tso_bytes);
 		tso_packets++;
-		if (&segs[i] - first + 1 > (ptrdiff_t)tso_most_pieces)
-			tso_most_pieces = (unsigned)(&segs[i] - first + 1);
-		if (bytes > tso_most_bytes)
-			tso_most_bytes = bytes;
+		if (&segs[i] - first + 1 > (ptrdiff_t)tso_most_pieces_seen)
+			tso_most_pieces_seen = (unsigned)(&segs[i] - first + 1);
+		if (bytes > tso_most_bytes_seen)
+			tso_most_bytes_seen = bytes;
 	}
 	return taken;
 }
@@ -49,16 +49,16 @@ static void tso_watch_side_0(void)
 {
 	struct vma_nic_qp *qp = vma_ring_qp(side[0].ring);
 
-	tso_packets = tso_most_pieces = tso_plain = tso_most_bytes = 0;
+	tso_packets = tso_most_pieces_seen = tso_packets_not_cut = tso_most_bytes_seen = 0;
 	tso_ops = *qp->ops;
-	tso_ops.tx = tso_watch;
+	tso_ops.tx = tso_count_packets_sent;
 	qp->ops = &tso_ops;
 }
 
 static int tso_start_as(void **state, bool offloads, bool no_tso)
 {
-	fixture_offloads = offloads;
-	fixture_no_tso = no_tso;
+	fixture_wire_offloads = offloads;
+	fixture_stack_uses_no_tso = no_tso;
 	raw_open(state);
 	tso_watch_side_0();
 	return 0;
@@ -73,7 +73,7 @@ static int tso_close_all(void **state)
 {
 	const int rc = raw_close(state);
 
-	fixture_offloads = fixture_no_tso = false;
+	fixture_wire_offloads = fixture_stack_uses_no_tso = false;
 	return rc;
 }
 
@@ -118,7 +118,7 @@ static void tso_sack(uint32_t theirs, uint32_t left, uint32_t right)
 	raw_send_options(1, 1 + theirs, TCP_ACK, options, 12, 0, "", 0);
 }
 
-static void play_bulk(void)
+static void play_tso_bulk(void)
 {
 	struct app *app = tso_connect();
 
@@ -132,7 +132,7 @@ static void play_bulk(void)
 	app_free(app);
 }
 
-static void play_stamps(void)
+static void play_tso_timestamps(void)
 {
 	struct app *app;
 
@@ -147,7 +147,7 @@ static void play_stamps(void)
 }
 
 /* As much as the congestion window lets go at a time; then a peer's window that ends within a segment. */
-static void play_windows(void)
+static void play_tso_limited_windows(void)
 {
 	struct app *app = raw_connect();
 
@@ -163,7 +163,7 @@ static void play_windows(void)
 }
 
 /* A hole in a packet, another one in the next: single segments are sent again, and new ones beside them. */
-static void play_loss(void)
+static void play_tso_loss(void)
 {
 	struct app *app = raw_connect_sack();
 
@@ -180,7 +180,7 @@ static void play_loss(void)
 	app_free(app);
 }
 
-static void play_shut(void)
+static void play_tso_shutdown(void)
 {
 	struct app *app = tso_connect();
 
@@ -193,7 +193,7 @@ static void play_shut(void)
 	app_free(app);
 }
 
-static void play_urgent(void)
+static void play_tso_urgent(void)
 {
 	struct app *app = tso_connect();
 
@@ -208,7 +208,7 @@ static void play_urgent(void)
 	app_free(app);
 }
 
-static void play_cork(void)
+static void play_tso_cork(void)
 {
 	struct app *app = tso_connect();
 
@@ -222,7 +222,7 @@ static void play_cork(void)
 	app_free(app);
 }
 
-static void play_paced(void)
+static void play_tso_paced(void)
 {
 	struct app *app = raw_connect();
 	uint32_t acked = 0;
@@ -238,9 +238,9 @@ static void play_paced(void)
 }
 
 /* The path becomes narrower while segments are out: they are cut, and leave by themselves. */
-static void play_narrow(void)
+static void play_tso_path_gets_narrow(void)
 {
-	struct vma_tcp_path path = path_to(0, 800);
+	struct vma_tcp_path path = fixture_path_to_peer_of(0, 800);
 	struct app *app = tso_connect();
 
 	tso_send(app, 20000);
@@ -257,9 +257,15 @@ static const struct scenario {
 	void (*play)(void);
 	bool cuts; /* several segments leave together in it */
 } scenarios[] = {
-        {"bulk", play_bulk, true}, {"stamps", play_stamps, true}, {"windows", play_windows, true},
-        {"loss", play_loss, true}, {"shut", play_shut, true},     {"urgent", play_urgent, false},
-        {"cork", play_cork, true}, {"paced", play_paced, false},  {"narrow", play_narrow, true},
+        {"bulk", play_tso_bulk, true},
+        {"stamps", play_tso_timestamps, true},
+        {"windows", play_tso_limited_windows, true},
+        {"loss", play_tso_loss, true},
+        {"shut", play_tso_shutdown, true},
+        {"urgent", play_tso_urgent, false},
+        {"cork", play_tso_cork, true},
+        {"paced", play_tso_paced, false},
+        {"narrow", play_tso_path_gets_narrow, true},
 };
 
 /* ---- tests ---- */
@@ -267,7 +273,7 @@ static const struct scenario {
 /* What was seen, without what differs from run to run. */
 static struct raw_segment *tso_play(const struct scenario *s, bool no_tso, unsigned *count)
 {
-	struct raw_segment *seen = calloc(RAW_LOG, sizeof(*seen));
+	struct raw_segment *seen = calloc(RAW_SEGMENTS_LOGGED_MAX, sizeof(*seen));
 	uint64_t start_ns;
 	void *state = NULL;
 
@@ -317,9 +323,9 @@ static void test_bulk_leaves_in_packets_of_many_segments(void **state)
 	tso_send(app, 50000);
 	assert_int_equal(raw_unseen_count(), 50);
 	assert_in_range(tso_packets, 1, 2);
-	assert_in_range(tso_most_pieces, 20, 32);
-	assert_true(tso_most_bytes > 40000);
-	assert_in_range(counts_of(0).segments_out, 50, 53);
+	assert_in_range(tso_most_pieces_seen, 20, 32);
+	assert_true(tso_most_bytes_seen > 40000);
+	assert_in_range(fixture_stack_counts(0).segments_out, 50, 53);
 	app_free(app);
 }
 
@@ -330,17 +336,17 @@ static void test_a_packet_has_no_more_bytes_and_pieces_than_the_nic_takes(void *
 	(void)state;
 	side[0].tcp->tso_bytes = 7500;
 	tso_send(app, 50000);
-	assert_int_equal(tso_most_bytes, 7000);
+	assert_int_equal(tso_most_bytes_seen, 7000);
 	assert_in_range(tso_packets, 7, 8);
 	tso_ack(50000);
 	side[0].tcp->tso_bytes = 60000;
 	side[0].tcp->tso_segs = 3;
 	tso_send(app, 50000);
-	assert_int_equal(tso_most_pieces, 4 /* of before */);
+	assert_int_equal(tso_most_pieces_seen, 4 /* of before */);
 	tso_ack(100000);
-	tso_most_pieces = 0;
+	tso_most_pieces_seen = 0;
 	tso_send(app, 50000);
-	assert_int_equal(tso_most_pieces, 3);
+	assert_int_equal(tso_most_pieces_seen, 3);
 	app_free(app);
 }
 
@@ -411,13 +417,13 @@ static void test_a_nic_that_does_not_cut_gets_single_segments(void **state)
 	assert_int_equal(side[0].tcp->tso_bytes, 0);
 	tso_send(app, 50000);
 	assert_int_equal(tso_packets, 0);
-	assert_true(tso_plain >= 50);
+	assert_true(tso_packets_not_cut >= 50);
 	app_free(app);
 }
 
 static int tso_start_pair(void **state)
 {
-	fixture_offloads = true;
+	fixture_wire_offloads = true;
 	fixture_open(state);
 	tso_watch_side_0();
 	return 0;
@@ -427,7 +433,7 @@ static int tso_close_pair(void **state)
 {
 	const int rc = fixture_close(state);
 
-	fixture_offloads = false;
+	fixture_wire_offloads = false;
 	return rc;
 }
 
@@ -438,17 +444,18 @@ static void test_bytes_arrive_over_a_wire_that_loses_and_turns_round(void **stat
 	(void)state;
 	establish(&client, &server);
 	for (uint32_t i = 0; i < 4; i++) {
-		wire_faults(0, (struct vma_wire_faults){.seed = i + 1,
-		                                        .loss_ppm = 5000 * i,
-		                                        .reorder_ppm = 2000 * i,
-		                                        .delay_ns = 20000,
-		                                        .jitter_ns = 3000 * i});
-		wire_faults(1, (struct vma_wire_faults){.seed = i + 9, .loss_ppm = 5000 * i, .delay_ns = 20000});
+		fixture_set_wire_faults(0, (struct vma_wire_faults){.seed = i + 1,
+		                                                    .loss_ppm = 5000 * i,
+		                                                    .reorder_ppm = 2000 * i,
+		                                                    .delay_ns = 20000,
+		                                                    .jitter_ns = 3000 * i});
+		fixture_set_wire_faults(
+		        1, (struct vma_wire_faults){.seed = i + 9, .loss_ppm = 5000 * i, .delay_ns = 20000});
 		transfer(client, server, 2000000, 600 * SEC);
 		assert_true(tso_packets > 50);
 		tso_packets = 0;
 	}
-	assert_true(counts_of(0).retransmits > 0);
+	assert_true(fixture_stack_counts(0).retransmits > 0);
 	app_free(client);
 }
 

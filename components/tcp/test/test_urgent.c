@@ -2,7 +2,7 @@
 #include "raw.h"
 
 /* "abcX" with X urgent, and "def" behind it. */
-static struct app *with_urgent(void)
+static struct app *app_with_urgent_byte_received(void)
 {
 	struct app *app = raw_connect();
 
@@ -30,7 +30,7 @@ static size_t urgent_read_text(struct app *app, char *out, size_t n)
 
 static void test_reading_stops_at_the_mark_and_steps_over_the_urgent_byte(void **state)
 {
-	struct app *app = with_urgent();
+	struct app *app = app_with_urgent_byte_received();
 	char text[16];
 
 	(void)state;
@@ -50,7 +50,7 @@ static void test_reading_stops_at_the_mark_and_steps_over_the_urgent_byte(void *
 
 static void test_urgent_byte_is_read_by_itself_once(void **state)
 {
-	struct app *app = with_urgent();
+	struct app *app = app_with_urgent_byte_received();
 	uint8_t byte = 0;
 
 	(void)state;
@@ -71,7 +71,7 @@ static void test_inline_the_urgent_byte_is_one_of_the_stream(void **state)
 
 	(void)state;
 	side[0].options.oobinline = 1;
-	app = with_urgent();
+	app = app_with_urgent_byte_received();
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), -EINVAL);
 	assert_int_equal(urgent_read_text(app, text, 15), 3);
 	assert_string_equal(text, "abc"); /* the mark still parts reads */
@@ -89,7 +89,7 @@ static void test_announced_urgent_byte_is_waited_for(void **state)
 	(void)state;
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), -EINVAL);
 	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 10, "abc", 3);
-	assert_true(take_events(app) & VMA_TCP_URGENT);
+	assert_true(fixture_take_app_events(app) & VMA_TCP_URGENT);
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), 0);
 	raw_send(4, 1, TCP_ACK, "defghiZ", 7);
 	assert_int_equal(vma_tcp_rx_urgent(app->conn, &byte, false), 1);
@@ -140,7 +140,7 @@ static void test_urgent_byte_is_found_in_the_second_of_two_segments(void **state
 
 	(void)state;
 	raw_send_options(1, 1, TCP_ACK | TCP_URG, "", 0, 1502, "a", 1);
-	wire_faults(1, (struct vma_wire_faults){.delay_ns = MS});
+	fixture_set_wire_faults(1, (struct vma_wire_faults){.delay_ns = MS});
 	raw_send(2, 1, TCP_ACK, data, 1000);
 	data[500] = 'X'; /* 1002 + 500 */
 	raw_send(1002, 1, TCP_ACK | TCP_PSH, data, 1000);
@@ -154,7 +154,7 @@ static void test_urgent_byte_is_found_in_the_second_of_two_segments(void **state
 /* Between a look at the front, which steps over an urgent byte, and taking out what was found, the next one comes. */
 static void test_byte_that_was_stepped_over_does_not_come_again_with_the_next_mark(void **state)
 {
-	struct app *app = with_urgent();
+	struct app *app = app_with_urgent_byte_received();
 	struct iovec span;
 	char text[16];
 

@@ -29,7 +29,7 @@ static void test_refused_connection_fails_with_econnrefused(void **state)
 	raw_send(0, 1, TCP_RST | TCP_ACK, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	assert_int_equal(vma_tcp_error(app->conn), ECONNREFUSED);
-	assert_true(take_events(app) & VMA_TCP_FAILED);
+	assert_true(fixture_take_app_events(app) & VMA_TCP_FAILED);
 	assert_int_equal(fixture_readiness(app),
 	                 EPOLLIN | EPOLLRDNORM | EPOLLRDHUP | EPOLLOUT | EPOLLWRNORM | EPOLLHUP | EPOLLERR);
 	assert_int_equal(vma_tcp_error_take(app->conn), ECONNREFUSED);
@@ -106,7 +106,7 @@ static void test_reset_must_hit_the_next_number_exactly(void **state)
 	assert_int_equal(raw_next_segment()->flags, TCP_ACK);
 	raw_send(100000000, 1, TCP_RST, "", 0); /* out of it */
 	assert_int_equal(raw_unseen_count(), 0);
-	assert_int_equal(counts_of(0).challenge_acks, 1);
+	assert_int_equal(fixture_stack_counts(0).challenge_acks, 1);
 	raw_send(1, 1, TCP_RST, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_CLOSE);
 	assert_int_equal(vma_tcp_error(app->conn), ECONNRESET);
@@ -153,7 +153,7 @@ static void test_ack_of_what_was_never_sent_is_challenged(void **state)
 	assert_int_equal(s->flags, TCP_ACK);
 	assert_int_equal(s->seq, 1);
 	assert_int_equal(s->ack, 1);
-	assert_int_equal(counts_of(0).challenge_acks, 1);
+	assert_int_equal(fixture_stack_counts(0).challenge_acks, 1);
 	raw_send(1, 1000, TCP_ACK, "data", 4); /* not each time */
 	assert_int_equal(raw_unseen_count(), 0);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 0);
@@ -197,7 +197,7 @@ static void test_old_time_stamps_are_dropped(void **state)
 	raw_send(4, 1, TCP_ACK, "old", 3);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 3);
 	assert_int_equal(raw_next_segment()->ack, 4);
-	assert_int_equal(counts_of(0).paws_drops, 1);
+	assert_int_equal(fixture_stack_counts(0).paws_drops, 1);
 	raw.ts = 1001;
 	raw_send(4, 1, TCP_ACK, "now", 3);
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 6);
@@ -236,7 +236,7 @@ static void test_both_sides_may_connect_to_each_other(void **state)
 	assert_int_equal(s->ack, 1);
 	raw_send_options(0, 1, TCP_SYN | TCP_ACK, options, 4, 0, "", 0);
 	assert_int_equal(vma_tcp_state(app->conn), TCP_ESTABLISHED);
-	assert_true(take_events(app) & VMA_TCP_CONNECTED);
+	assert_true(fixture_take_app_events(app) & VMA_TCP_CONNECTED);
 	raw_forget_seen();
 	raw_send_bytes(1, 1, 100);
 	assert_int_equal(read_bytes(app, 1000), 100);
@@ -250,12 +250,12 @@ static void test_both_sides_may_connect_to_each_other(void **state)
 
 static void test_two_stacks_may_connect_to_each_other(void **state)
 {
-	struct vma_tcp_path path[2] = {path_to(0, 1500), path_to(1, 1500)};
+	struct vma_tcp_path path[2] = {fixture_path_to_peer_of(0, 1500), fixture_path_to_peer_of(1, 1500)};
 	struct app app[2] = {0};
 
 	(void)state;
-	assert_int_equal(connect_rc(0, 5000, 6000, &path[0], &app[0]), 0);
-	assert_int_equal(connect_rc(1, 6000, 5000, &path[1], &app[1]), 0);
+	assert_int_equal(fixture_connect_rc(0, 5000, 6000, &path[0], &app[0]), 0);
+	assert_int_equal(fixture_connect_rc(1, 6000, 5000, &path[1], &app[1]), 0);
 	fixture_run(2 * SEC);
 	for (int i = 0; i < 2; i++)
 		assert_int_equal(vma_tcp_state(app[i].conn), TCP_ESTABLISHED);

@@ -15,7 +15,7 @@ static struct tcp_wheel wheel;
 static struct tcp_timer_node node[NODES];
 static uint64_t expected[NODES]; /* when it is due; 0: not set */
 static uint64_t now;
-static unsigned fired[NODES], fired_in_all;
+static unsigned timer_fired_n[NODES], timers_fired_in_all;
 static uint64_t seed;
 
 static uint64_t wheel_draw(void)
@@ -37,8 +37,8 @@ static void wheel_begin(uint64_t at, uint64_t with_seed)
 	wheel_init(&wheel, now);
 	memset(node, 0, sizeof(node));
 	memset(expected, 0, sizeof(expected));
-	memset(fired, 0, sizeof(fired));
-	fired_in_all = 0;
+	memset(timer_fired_n, 0, sizeof(timer_fired_n));
+	timers_fired_in_all = 0;
 }
 
 static void tcp_wheel_set(unsigned i, uint64_t due_ns)
@@ -74,8 +74,8 @@ static void fire_expected(struct tcp_timer_node *timer, void *arg)
 	assert_false(wheel_is_set(timer));
 	assert_true(expected[i] && expected[i] <= now);
 	expected[i] = 0;
-	fired[i]++;
-	fired_in_all++;
+	timer_fired_n[i]++;
+	timers_fired_in_all++;
 }
 
 /* Everything due fires, nothing else, and what wheel_next promises holds. */
@@ -126,7 +126,7 @@ static void test_following_next_fires_each_at_its_nanosecond(void **state)
 		wheel_begin(draw_span(50), round + 1);
 		due = now + 1 + draw_span(55);
 		tcp_wheel_set(0, due);
-		while (fired[0] == 0) {
+		while (timer_fired_n[0] == 0) {
 			advance(wheel_next(&wheel));
 			steps++;
 		}
@@ -141,9 +141,9 @@ static void test_never_early_by_a_nanosecond(void **state)
 	wheel_begin(1000, 1);
 	tcp_wheel_set(0, 5000);
 	advance(4999);
-	assert_int_equal(fired[0], 0);
+	assert_int_equal(timer_fired_n[0], 0);
 	advance(5000);
-	assert_int_equal(fired[0], 1);
+	assert_int_equal(timer_fired_n[0], 1);
 }
 
 static void test_what_is_due_already_fires_at_the_next_advance(void **state)
@@ -154,8 +154,8 @@ static void test_what_is_due_already_fires_at_the_next_advance(void **state)
 	tcp_wheel_set(1, 10 * SECOND);
 	assert_true(wheel_next(&wheel) <= 10 * SECOND);
 	advance(10 * SECOND);
-	assert_int_equal(fired[0], 1);
-	assert_int_equal(fired[1], 1);
+	assert_int_equal(timer_fired_n[0], 1);
+	assert_int_equal(timer_fired_n[1], 1);
 }
 
 static void test_a_clock_that_goes_back_does_no_harm(void **state)
@@ -165,9 +165,9 @@ static void test_a_clock_that_goes_back_does_no_harm(void **state)
 	tcp_wheel_set(0, 11 * SECOND);
 	now = 9 * SECOND;
 	wheel_advance(&wheel, now, fire_expected, &wheel);
-	assert_int_equal(fired[0], 0);
+	assert_int_equal(timer_fired_n[0], 0);
 	advance(11 * SECOND);
-	assert_int_equal(fired[0], 1);
+	assert_int_equal(timer_fired_n[0], 1);
 }
 
 static void test_one_huge_jump_fires_all(void **state)
@@ -177,7 +177,7 @@ static void test_one_huge_jump_fires_all(void **state)
 	for (unsigned i = 0; i < NODES; i++)
 		tcp_wheel_set(i, now + 1 + draw_span(57));
 	advance(UINT64_C(1) << 58);
-	assert_int_equal(fired_in_all, NODES);
+	assert_int_equal(timers_fired_in_all, NODES);
 }
 
 static void test_times_further_than_the_levels_reach_come_in_time(void **state)
@@ -190,14 +190,14 @@ static void test_times_further_than_the_levels_reach_come_in_time(void **state)
 	tcp_wheel_set(1, UINT64_MAX - 1);
 	tcp_wheel_set(2, edge - SECOND);
 	advance(edge - 2 * SECOND);
-	assert_int_equal(fired_in_all, 0);
+	assert_int_equal(timers_fired_in_all, 0);
 	advance(edge - 1);
-	assert_int_equal(fired[2], 1);
+	assert_int_equal(timer_fired_n[2], 1);
 	advance(edge + SECOND - 1);
-	assert_int_equal(fired[0], 0);
+	assert_int_equal(timer_fired_n[0], 0);
 	advance(edge + SECOND);
-	assert_int_equal(fired[0], 1);
-	assert_int_equal(fired[1], 0);
+	assert_int_equal(timer_fired_n[0], 1);
+	assert_int_equal(timer_fired_n[1], 0);
 	tcp_wheel_stop(1);
 	advance(edge + 2 * SECOND);
 }
@@ -207,7 +207,7 @@ static void test_times_further_than_the_levels_reach_come_in_time(void **state)
 static void fire_and_stop_all(struct tcp_timer_node *timer, void *arg)
 {
 	(void)arg;
-	fired_in_all++;
+	timers_fired_in_all++;
 	for (unsigned i = 0; i < NODES; i++)
 		wheel_stop(&wheel, &node[i]);
 	assert_false(wheel_is_set(timer));
@@ -220,7 +220,7 @@ static void test_fire_may_stop_all_others_even_those_due_now(void **state)
 	for (unsigned i = 0; i < NODES; i++)
 		wheel_set(&wheel, &node[i], 1000 + draw_span(30));
 	wheel_advance(&wheel, 2 * SECOND, fire_and_stop_all, NULL);
-	assert_int_equal(fired_in_all, 1);
+	assert_int_equal(timers_fired_in_all, 1);
 	assert_true(wheel_next(&wheel) == UINT64_MAX);
 	for (unsigned level = 0; level < WHEEL_LEVELS; level++)
 		assert_int_equal(wheel.occupied[level], 0);
@@ -228,7 +228,7 @@ static void test_fire_may_stop_all_others_even_those_due_now(void **state)
 
 static void fire_and_set_again(struct tcp_timer_node *timer, void *arg)
 {
-	fired_in_all++;
+	timers_fired_in_all++;
 	wheel_set(&wheel, timer, timer->due_ns + *(uint64_t *)arg);
 }
 
@@ -242,7 +242,7 @@ static void test_fire_may_set_its_own_timer_again(void **state)
 	for (unsigned i = 0; i < 1000; i++)
 		wheel_advance(&wheel, wheel_next(&wheel), fire_and_set_again, &period);
 	assert_true(node[0].due_ns >= 1000 / (WHEEL_LEVELS + 1) * period);
-	assert_int_equal(fired_in_all, node[0].due_ns / period - 1);
+	assert_int_equal(timers_fired_in_all, node[0].due_ns / period - 1);
 }
 
 static void test_set_for_the_past_in_fire_comes_with_the_next_advance(void **state)
@@ -253,17 +253,17 @@ static void test_set_for_the_past_in_fire_comes_with_the_next_advance(void **sta
 	wheel_begin(0, 1);
 	wheel_set(&wheel, &node[0], 10);
 	wheel_advance(&wheel, SECOND, fire_and_set_again, &period);
-	assert_int_equal(fired_in_all, 1);
+	assert_int_equal(timers_fired_in_all, 1);
 	assert_true(wheel_next(&wheel) <= SECOND);
 	wheel_advance(&wheel, SECOND, fire_and_set_again, &period);
-	assert_int_equal(fired_in_all, 2);
+	assert_int_equal(timers_fired_in_all, 2);
 }
 
 static void fire_and_move_others(struct tcp_timer_node *timer, void *arg)
 {
 	(void)timer;
 	(void)arg;
-	fired_in_all++;
+	timers_fired_in_all++;
 	for (unsigned i = 0; i < NODES; i++) {
 		if (wheel_is_set(&node[i]))
 			wheel_set(&wheel, &node[i], 3 * SECOND + i);
@@ -277,10 +277,10 @@ static void test_fire_may_move_others_that_are_due_now(void **state)
 	for (unsigned i = 0; i < NODES; i++)
 		wheel_set(&wheel, &node[i], 1 + i * 7);
 	wheel_advance(&wheel, SECOND, fire_and_move_others, NULL);
-	assert_int_equal(fired_in_all, 1);
+	assert_int_equal(timers_fired_in_all, 1);
 	assert_true(wheel_next(&wheel) > SECOND && wheel_next(&wheel) <= 3 * SECOND + 1);
 	wheel_advance(&wheel, 4 * SECOND, fire_and_set_again, &(uint64_t){5 * SECOND});
-	assert_int_equal(fired_in_all, NODES);
+	assert_int_equal(timers_fired_in_all, NODES);
 }
 
 static const struct CMUnitTest tests[] = {

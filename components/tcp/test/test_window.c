@@ -262,7 +262,7 @@ static void test_burst_is_acknowledged_once(void **state)
 
 	(void)state;
 	fixture_run(200 * MS);
-	wire_faults(1, late);
+	fixture_set_wire_faults(1, late);
 	for (uint32_t i = 0; i < 16; i++)
 		raw_send_bytes(1 + i * 1000, 1, 1000);
 	raw_forget_seen();
@@ -270,7 +270,7 @@ static void test_burst_is_acknowledged_once(void **state)
 	assert_int_equal(vma_tcp_rx_bytes(app->conn), 16000);
 	assert_int_equal(raw_unseen_count(), 1);
 	assert_int_equal(raw_next_segment()->ack, 16001);
-	wire_faults(1, none);
+	fixture_set_wire_faults(1, none);
 	app_free(app);
 }
 
@@ -504,8 +504,8 @@ static void test_receive_buffer_grows_with_what_is_read_in_a_round_trip(void **s
 	uint64_t first;
 
 	(void)state;
-	wire_faults(0, far);
-	wire_faults(1, far);
+	fixture_set_wire_faults(0, far);
+	fixture_set_wire_faults(1, far);
 	fixture_listen_on(1);
 	client = fixture_connect_from(0, 1000);
 	fixture_run(100 * MS);
@@ -514,8 +514,8 @@ static void test_receive_buffer_grows_with_what_is_read_in_a_round_trip(void **s
 	transfer(client, server, 8000000, 100 * SEC);
 	assert_true(atomic_load(&server->conn->rcvbuf) > 4 * first);
 	assert_true(atomic_load(&client->conn->sndbuf) > 200000);
-	wire_faults(0, none);
-	wire_faults(1, none);
+	fixture_set_wire_faults(0, none);
+	fixture_set_wire_faults(1, none);
 	app_free(client);
 }
 
@@ -526,8 +526,8 @@ static uint32_t segments_offered(uint64_t one_way_ns, uint64_t *rcvbuf)
 	struct app *client, *server;
 	uint32_t window;
 
-	wire_faults(0, distance);
-	wire_faults(1, distance);
+	fixture_set_wire_faults(0, distance);
+	fixture_set_wire_faults(1, distance);
 	if (fixture_listener == NULL)
 		fixture_listen_on(1);
 	client = fixture_connect_from(0, (uint16_t)(1000 + fixture_accepted_count));
@@ -539,8 +539,8 @@ static uint32_t segments_offered(uint64_t one_way_ns, uint64_t *rcvbuf)
 	window = server->conn->window.rcv_edge - server->conn->pcb->rcv_nxt;
 	*rcvbuf = atomic_load(&server->conn->rcvbuf) / server->conn->mss;
 	window /= server->conn->mss;
-	wire_faults(0, none);
-	wire_faults(1, none);
+	fixture_set_wire_faults(0, none);
+	fixture_set_wire_faults(1, none);
 	app_free(client);
 	return window;
 }
@@ -564,7 +564,7 @@ static void test_fixed_receive_buffer_does_not_grow(void **state)
 	struct app *client, *server;
 
 	(void)state;
-	wire_faults(0, far);
+	fixture_set_wire_faults(0, far);
 	side[1].options.rcvbuf = 30000;
 	fixture_listen_on(1);
 	client = fixture_connect_from(0, 1000);
@@ -572,7 +572,7 @@ static void test_fixed_receive_buffer_does_not_grow(void **state)
 	server = fixture_last_accepted();
 	transfer(client, server, 1000000, 100 * SEC);
 	assert_int_equal(atomic_load(&server->conn->rcvbuf), 30000);
-	wire_faults(0, none);
+	fixture_set_wire_faults(0, none);
 	app_free(client);
 }
 
@@ -587,7 +587,7 @@ static void test_writer_hears_of_room(void **state)
 	fixture_run(MS);
 	while (fixture_send_bytes(client, 100000) != 0)
 		fixture_run(MS);
-	take_events(client);
+	fixture_take_app_events(client);
 	assert_int_equal(vma_tcp_tx_space(client->conn), 0);
 	assert_false(fixture_readiness(client) & EPOLLOUT);
 	fixture_run(10 * MS);

@@ -10,13 +10,13 @@ static struct held_piece {
 	uint64_t number, at;
 } held[HELD_MAX];
 static unsigned held_count;
-static struct vma_tcp_memory books;
+static struct vma_tcp_memory memory_limit_account;
 
 static int zcopy_open_with(uint32_t mtu)
 {
-	struct vma_tcp_attr requests = {.gro_streams_max = 16, .memory = &books};
+	struct vma_tcp_attr requests = {.gro_streams_max = 16, .memory = &memory_limit_account};
 
-	books = (struct vma_tcp_memory){.pressure = INT64_MAX, .limit = INT64_MAX};
+	memory_limit_account = (struct vma_tcp_memory){.pressure = INT64_MAX, .limit = INT64_MAX};
 	held_count = 0;
 	fixture_open_with(&requests, mtu);
 	return 0;
@@ -37,7 +37,7 @@ static int zcopy_open_jumbo(void **state)
 static void held_free(struct vma_tcp_conn *conn, unsigned i)
 {
 	vma_buf_put(fixture_arena, held[i].piece.buf);
-	vma_tcp_held_bytes_returned(conn, &books, held[i].number, held[i].piece.len, 1);
+	vma_tcp_held_bytes_returned(conn, &memory_limit_account, held[i].number, held[i].piece.len, 1);
 	held[i] = held[--held_count];
 }
 
@@ -51,12 +51,12 @@ static int zcopy_close(void **state)
 {
 	held_free_all(NULL);
 	assert_int_equal(fixture_close(state), 0);
-	assert_int_equal(atomic_load(&books.frames), 0);
-	assert_int_equal(atomic_load(&books.used), 0);
+	assert_int_equal(atomic_load(&memory_limit_account.frames), 0);
+	assert_int_equal(atomic_load(&memory_limit_account.used), 0);
 	return 0;
 }
 
-static bool lies_in_frame(const struct vma_tcp_rx_stream_piece *piece)
+static bool piece_lies_in_frame(const struct vma_tcp_rx_stream_piece *piece)
 {
 	const char *frame = vma_buf_frame(fixture_arena, piece->buf), *data = piece->data;
 
@@ -70,7 +70,7 @@ static void check_piece(const struct vma_tcp_rx_stream_piece *piece, uint64_t at
 }
 
 /* Takes the first piece if it lies in a frame: its bytes, or 0. */
-static size_t hold_one(struct app *app)
+static size_t hold_first_piece_in_frame(struct app *app)
 {
 	const uint64_t at = fifo_consumed(&app->conn->rx);
 	struct vma_tcp_rx_stream_piece piece;
@@ -78,7 +78,7 @@ static size_t hold_one(struct app *app)
 	if (!vma_tcp_rx_piece(app->conn, &piece) || piece.buf == NULL)
 		return 0;
 	assert_true(held_count < HELD_MAX);
-	assert_true(lies_in_frame(&piece));
+	assert_true(piece_lies_in_frame(&piece));
 	check_piece(&piece, at);
 	vma_buf_ref(piece.buf);
 	held[held_count++] = (struct held_piece){piece, vma_tcp_zcopy_number(app->conn), at};
@@ -86,11 +86,11 @@ static size_t hold_one(struct app *app)
 	return piece.len;
 }
 
-static size_t hold_all(struct app *app)
+static size_t hold_all_pieces_in_frames(struct app *app)
 {
 	size_t done = 0, one;
 
-	while ((one = hold_one(app)) != 0)
+	while ((one = hold_first_piece_in_frame(app)) != 0)
 		done += one;
 	return done;
 }
@@ -119,11 +119,11 @@ static void test_payload_lies_where_the_device_put_it(void **state)
 	send_all(client, 5000);
 	assert_int_equal(vma_tcp_rx_bytes(server->conn), 5000);
 	assert_true(server->events & VMA_TCP_READABLE);
-	assert_int_equal(hold_all(server), 5000);
+	assert_int_equal(hold_all_pieces_in_frames(server), 5000);
 	assert_int_equal(vma_tcp_rx_bytes(server->conn), 0);
 	assert_true(held_count >= 4);
-	assert_int_equal(atomic_load(&books.frames), held_count);
-	assert_int_equal(counts_of(1).zcopy_bytes, 5000);
+	assert_int_equal(atomic_load(&memory_limit_account.frames), held_count);
+	assert_int_equal(fixture_stack_counts(1).zcopy_bytes, 5000);
 	send_all(client, 5000); /* what is held is left alone */
 	for (unsigned i = 0; i < held_count; i++)
 		check_piece(&held[i].piece, held[i].at);
@@ -139,7 +139,7 @@ static void test_packets_of_several_buffers_are_a_piece_each(void **state)
 	establish_zcopy(&client, &server);
 	for (int i = 0; i < 4; i++)
 		send_all(client, 16000);
-	assert_int_equal(hold_all(server) + read_bytes(server, 64000), 64000);
+	assert_int_equal(hold_all_pieces_in_frames(server) + read_bytes(server, 64000), 64000);
 	assert_true(held_count > 0);
 	app_free(client);
 }
@@ -158,9 +158,9 @@ static void test_what_came_before_is_copied_and_read_first(void **state)
 	send_all(client, 1000);
 	assert_true(vma_tcp_rx_piece(server->conn, &piece));
 	assert_null(piece.buf);
-	assert_int_equal(hold_one(server), 0);
+	assert_int_equal(hold_first_piece_in_frame(server), 0);
 	assert_int_equal(read_bytes(server, 1000), 1000);
-	assert_int_equal(hold_one(server), 1000);
+	assert_int_equal(hold_first_piece_in_frame(server), 1000);
 	app_free(client);
 }
 
@@ -178,9 +178,9 @@ static void test_reading_and_holding_may_be_mixed_anywhere(void **state)
 		sent += fixture_send_bytes(client, 1 + (r >> 8) % 4000);
 		fixture_run(MS / 10);
 		if (r >> 30 == 0)
-			got += hold_all(server);
+			got += hold_all_pieces_in_frames(server);
 		else if (r >> 30 == 1)
-			got += hold_one(server);
+			got += hold_first_piece_in_frame(server);
 		else
 			got += read_bytes(server, (r >> 12) % 5000);
 		while (held_count > r % 20)
@@ -188,7 +188,7 @@ static void test_reading_and_holding_may_be_mixed_anywhere(void **state)
 	}
 	fixture_run(SEC);
 	while (got < sent) {
-		got += hold_all(server) + read_bytes(server, 1);
+		got += hold_all_pieces_in_frames(server) + read_bytes(server, 1);
 		held_free_all(server->conn);
 		fixture_run(SEC);
 	}
@@ -211,7 +211,7 @@ static void test_peeking_leaves_frames_where_they_are(void **state)
 		sum += spans[i].iov_len;
 	assert_int_equal(sum, 3900);
 	assert_int_equal(((uint8_t *)spans[0].iov_base)[0], fixture_byte_at(100));
-	assert_int_equal(hold_all(server), 4000);
+	assert_int_equal(hold_all_pieces_in_frames(server), 4000);
 	app_free(client);
 }
 
@@ -224,9 +224,9 @@ static void test_read_frames_go_back_at_once(void **state)
 	establish_zcopy(&client, &server);
 	for (int i = 0; i < 100; i++) {
 		send_all(client, 700);
-		assert_true(atomic_load(&books.frames) > 0);
+		assert_true(atomic_load(&memory_limit_account.frames) > 0);
 		assert_int_equal(read_bytes(server, 700), 700);
-		assert_int_equal(atomic_load(&books.frames), 0);
+		assert_int_equal(atomic_load(&memory_limit_account.frames), 0);
 	}
 	app_free(client);
 }
@@ -238,14 +238,14 @@ static void test_data_out_of_order_is_copied(void **state)
 
 	(void)state;
 	establish_zcopy(&client, &server);
-	wire_faults(0, (struct vma_wire_faults){.seed = 3, .loss_ppm = 100000, .reorder_ppm = 100000});
+	fixture_set_wire_faults(0, (struct vma_wire_faults){.seed = 3, .loss_ppm = 100000, .reorder_ppm = 100000});
 	assert_int_equal(fixture_send_bytes(client, 16000), 16000);
 	for (int i = 0; i < 20 && got < 16000; i++) {
 		fixture_run(SEC);
-		got += hold_all(server) + read_bytes(server, 16000);
+		got += hold_all_pieces_in_frames(server) + read_bytes(server, 16000);
 	}
 	assert_int_equal(got, 16000);
-	assert_true(counts_of(1).zcopy_copied > 0);
+	assert_true(fixture_stack_counts(1).zcopy_copied > 0);
 	app_free(client);
 }
 
@@ -263,8 +263,8 @@ static void test_pieces_end_before_the_urgent_byte(void **state)
 	fixture_run(MS);
 	send_all(client, 100);
 	assert_int_equal(vma_tcp_rx_urgent_mark(server->conn), 149);
-	assert_int_equal(hold_one(server), 100);
-	assert_int_equal(hold_one(server), 49);
+	assert_int_equal(hold_first_piece_in_frame(server), 100);
+	assert_int_equal(hold_first_piece_in_frame(server), 49);
 	assert_int_equal(vma_tcp_rx_urgent_mark(server->conn), 0);
 	assert_int_equal(vma_tcp_rx_urgent(server->conn, &byte, false), 1);
 	assert_int_equal(byte, fixture_byte_at(149));
@@ -289,7 +289,7 @@ static void test_end_of_stream_comes_behind_the_pieces(void **state)
 	fixture_run(MS);
 	assert_true(server->events & VMA_TCP_PEER_CLOSED);
 	assert_false(vma_tcp_rx_eof(server->conn));
-	assert_int_equal(hold_all(server), 2000);
+	assert_int_equal(hold_all_pieces_in_frames(server), 2000);
 	assert_true(vma_tcp_rx_eof(server->conn));
 	app_free(client);
 }
@@ -301,7 +301,7 @@ static void test_held_bytes_are_read_bytes_for_close(void **state)
 	(void)state;
 	establish_zcopy(&client, &server);
 	send_all(client, 2000);
-	assert_int_equal(hold_all(server), 2000);
+	assert_int_equal(hold_all_pieces_in_frames(server), 2000);
 	vma_tcp_close(server->conn, false);
 	fixture_run(MS);
 	assert_int_equal(vma_tcp_state(client->conn), TCP_CLOSE_WAIT); /* FIN, no RST */
@@ -315,7 +315,7 @@ static void test_unread_frames_are_worth_a_reset(void **state)
 	(void)state;
 	establish_zcopy(&client, &server);
 	send_all(client, 2000);
-	assert_true(hold_one(server) > 0);
+	assert_true(hold_first_piece_in_frame(server) > 0);
 	vma_tcp_close(server->conn, false);
 	fixture_run(MS);
 	assert_true(client->events & VMA_TCP_FAILED);
@@ -330,7 +330,7 @@ static void test_frames_come_back_after_the_connection_has_gone(void **state)
 	(void)state;
 	establish_zcopy(&client, &server);
 	send_all(client, 5000);
-	assert_int_equal(hold_all(server), 5000);
+	assert_int_equal(hold_all_pieces_in_frames(server), 5000);
 	app_free(client);
 	app_free(server);
 	fixture_accepted_count = 0;
@@ -338,9 +338,9 @@ static void test_frames_come_back_after_the_connection_has_gone(void **state)
 	assert_int_equal(vma_tcp_is_empty(side[1].tcp), false); /* the listener */
 	for (unsigned i = 0; i < held_count; i++)
 		check_piece(&held[i].piece, held[i].at);
-	assert_int_equal(atomic_load(&books.frames), held_count);
+	assert_int_equal(atomic_load(&memory_limit_account.frames), held_count);
 	held_free_all(NULL);
-	assert_int_equal(atomic_load(&books.frames), 0);
+	assert_int_equal(atomic_load(&memory_limit_account.frames), 0);
 }
 
 static void test_frames_of_a_former_connection_count_in_no_other(void **state)
@@ -351,12 +351,12 @@ static void test_frames_of_a_former_connection_count_in_no_other(void **state)
 	(void)state;
 	establish_zcopy(&client, &server);
 	send_all(client, 5000);
-	assert_int_equal(hold_all(server), 5000);
+	assert_int_equal(hold_all_pieces_in_frames(server), 5000);
 	assert_int_equal(held_count, before);
 	establish_zcopy(&client2, &server2);
 	assert_int_not_equal(vma_tcp_zcopy_number(server->conn), vma_tcp_zcopy_number(server2->conn));
 	send_all(client2, 3000);
-	assert_int_equal(hold_all(server2), 3000);
+	assert_int_equal(hold_all_pieces_in_frames(server2), 3000);
 	for (unsigned i = before; i-- > 0;)
 		held_free(server2->conn, i); /* the first one's frames, given back on the second one */
 	assert_int_equal(zcopy_held_and_waiting_bytes(server2->conn), 3000);
@@ -378,7 +378,7 @@ static void test_window_closes_for_what_is_held_and_opens_when_it_is_freed(void 
 	for (int i = 0; i < 2000; i++) {
 		sent += fixture_send_bytes(client, 10000);
 		fixture_run(MS);
-		got += hold_all(server);
+		got += hold_all_pieces_in_frames(server);
 	}
 	rcvbuf = atomic_load(&server->conn->rcvbuf);
 	got += read_bytes(server, 1 << 20);
@@ -404,7 +404,7 @@ static void test_buffer_does_not_grow_for_an_owner_that_frees_nothing(void **sta
 	for (int i = 0; i < 200; i++) {
 		fixture_send_bytes(client, 10000);
 		fixture_run(MS);
-		hold_all(server);
+		hold_all_pieces_in_frames(server);
 	}
 	assert_int_equal(atomic_load(&server->conn->rcvbuf), first);
 	app_free(client);
@@ -424,10 +424,10 @@ static void test_small_segments_do_not_pin_the_pool(void **state)
 	}
 	fixture_run(SEC);
 	assert_int_equal(vma_tcp_rx_bytes(server->conn), 1000);
-	assert_true(atomic_load(&books.frames) <= ZCOPY_SMALL_FRAMES_MAX);
-	assert_true(counts_of(1).zcopy_copied >= 900);
-	assert_true(atomic_load(&books.used) < 100000);
-	got = hold_all(server);
+	assert_true(atomic_load(&memory_limit_account.frames) <= ZCOPY_SMALL_FRAMES_MAX);
+	assert_true(fixture_stack_counts(1).zcopy_copied >= 900);
+	assert_true(atomic_load(&memory_limit_account.used) < 100000);
+	got = hold_all_pieces_in_frames(server);
 	got += read_bytes(server, 1000 - got);
 	assert_int_equal(got, 1000);
 	app_free(client);
@@ -445,14 +445,14 @@ static void test_connection_has_a_bound_of_frames_and_goes_on_by_copying(void **
 	while (sent < 1 << 20) {
 		sent += fixture_send_bytes(client, 20000);
 		fixture_run(MS);
-		got += hold_all(server);
+		got += hold_all_pieces_in_frames(server);
 	}
 	fixture_run(SEC);
-	assert_true(atomic_load(&books.frames) <= ZCOPY_FRAMES_MAX);
+	assert_true(atomic_load(&memory_limit_account.frames) <= ZCOPY_FRAMES_MAX);
 	assert_true(held_count > ZCOPY_FRAMES_MAX - 70);
-	assert_true(counts_of(1).zcopy_copied > 0);
+	assert_true(fixture_stack_counts(1).zcopy_copied > 0);
 	while (got < sent) {
-		size_t more = hold_all(server) + read_bytes(server, 100000);
+		size_t more = hold_all_pieces_in_frames(server) + read_bytes(server, 100000);
 
 		fixture_run(MS);
 		got += more;
@@ -467,17 +467,17 @@ static void test_process_has_a_bound_and_others_do_not_starve(void **state)
 	struct app *client, *server, *client2, *server2;
 
 	(void)state;
-	books.frames_max = 20;
+	memory_limit_account.frames_max = 20;
 	establish_zcopy(&client, &server);
 	establish_zcopy(&client2, &server2);
 	for (int i = 0; i < 10; i++) {
 		send_all(client, 4000);
-		hold_all(server);
+		hold_all_pieces_in_frames(server);
 	}
-	assert_true(atomic_load(&books.frames) <= 20);
+	assert_true(atomic_load(&memory_limit_account.frames) <= 20);
 	send_all(client2, 4000);
 	assert_int_equal(vma_tcp_rx_bytes(server2->conn), 4000); /* copied */
-	assert_int_equal(hold_all(server2) + read_bytes(server2, 4000), 4000);
+	assert_int_equal(hold_all_pieces_in_frames(server2) + read_bytes(server2, 4000), 4000);
 	app_free(client);
 	app_free(client2);
 }
@@ -494,33 +494,33 @@ static void test_without_memory_nothing_is_lost(void **state)
 	fixture_run(MS);
 	fixture_alloc_bytes_fails = false;
 	fixture_run(SEC);
-	assert_int_equal(hold_all(server) + read_bytes(server, sent), sent);
+	assert_int_equal(hold_all_pieces_in_frames(server) + read_bytes(server, sent), sent);
 	app_free(client);
 }
 
-#define ZCASE(f) cmocka_unit_test_setup_teardown(f, zcopy_open, zcopy_close)
+#define ZCOPY_CASE(f) cmocka_unit_test_setup_teardown(f, zcopy_open, zcopy_close)
 
 static const struct CMUnitTest tests[] = {
-        ZCASE(test_payload_lies_where_the_device_put_it),
+        ZCOPY_CASE(test_payload_lies_where_the_device_put_it),
         cmocka_unit_test_setup_teardown(test_packets_of_several_buffers_are_a_piece_each, zcopy_open_jumbo,
                                         zcopy_close),
-        ZCASE(test_what_came_before_is_copied_and_read_first),
-        ZCASE(test_reading_and_holding_may_be_mixed_anywhere),
-        ZCASE(test_peeking_leaves_frames_where_they_are),
-        ZCASE(test_read_frames_go_back_at_once),
-        ZCASE(test_data_out_of_order_is_copied),
-        ZCASE(test_pieces_end_before_the_urgent_byte),
-        ZCASE(test_end_of_stream_comes_behind_the_pieces),
-        ZCASE(test_held_bytes_are_read_bytes_for_close),
-        ZCASE(test_unread_frames_are_worth_a_reset),
-        ZCASE(test_frames_come_back_after_the_connection_has_gone),
-        ZCASE(test_frames_of_a_former_connection_count_in_no_other),
-        ZCASE(test_window_closes_for_what_is_held_and_opens_when_it_is_freed),
-        ZCASE(test_buffer_does_not_grow_for_an_owner_that_frees_nothing),
-        ZCASE(test_small_segments_do_not_pin_the_pool),
-        ZCASE(test_connection_has_a_bound_of_frames_and_goes_on_by_copying),
-        ZCASE(test_process_has_a_bound_and_others_do_not_starve),
-        ZCASE(test_without_memory_nothing_is_lost),
+        ZCOPY_CASE(test_what_came_before_is_copied_and_read_first),
+        ZCOPY_CASE(test_reading_and_holding_may_be_mixed_anywhere),
+        ZCOPY_CASE(test_peeking_leaves_frames_where_they_are),
+        ZCOPY_CASE(test_read_frames_go_back_at_once),
+        ZCOPY_CASE(test_data_out_of_order_is_copied),
+        ZCOPY_CASE(test_pieces_end_before_the_urgent_byte),
+        ZCOPY_CASE(test_end_of_stream_comes_behind_the_pieces),
+        ZCOPY_CASE(test_held_bytes_are_read_bytes_for_close),
+        ZCOPY_CASE(test_unread_frames_are_worth_a_reset),
+        ZCOPY_CASE(test_frames_come_back_after_the_connection_has_gone),
+        ZCOPY_CASE(test_frames_of_a_former_connection_count_in_no_other),
+        ZCOPY_CASE(test_window_closes_for_what_is_held_and_opens_when_it_is_freed),
+        ZCOPY_CASE(test_buffer_does_not_grow_for_an_owner_that_frees_nothing),
+        ZCOPY_CASE(test_small_segments_do_not_pin_the_pool),
+        ZCOPY_CASE(test_connection_has_a_bound_of_frames_and_goes_on_by_copying),
+        ZCOPY_CASE(test_process_has_a_bound_and_others_do_not_starve),
+        ZCOPY_CASE(test_without_memory_nothing_is_lost),
 };
 
 VMA_TEST_MAIN(tests)

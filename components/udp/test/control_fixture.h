@@ -204,7 +204,7 @@ static inline int control_fixture_join(int fd, int name, const char *group)
 }
 
 /* As connect(), which the kernel would refuse for an address that is not there. "": not connected any more. */
-static inline void pretend_connected(int fd, const char *peer, uint16_t port)
+static inline void set_socket_as_if_connected(int fd, const char *peer, uint16_t port)
 {
 	struct udp_sock *sock = control_fixture_sock_of(fd);
 	struct vma_thread *self = vma_enter();
@@ -219,7 +219,7 @@ static inline void pretend_connected(int fd, const char *peer, uint16_t port)
 	vma_leave(self);
 }
 
-static inline void update(int fd)
+static inline void control_fixture_update_flows(int fd)
 {
 	struct udp_sock *sock = control_fixture_sock_of(fd);
 	struct vma_thread *self = vma_enter();

@@ -59,7 +59,7 @@ void udp_flows_update(struct udp_sock *sock)
 	fixture.takes_up++;
 }
 
-void udp_schedule_take_up(struct udp_sock *sock)
+void udp_schedule_offload_of_inherited(struct udp_sock *sock)
 {
 	(void)sock;
 	fixture.takes_up++;

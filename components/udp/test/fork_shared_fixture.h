@@ -18,7 +18,7 @@ static inline void forks(void)
 }
 
 /* Of a socket that a fork has seen. It has not looked at anything yet. */
-static inline int relative_of(int fd)
+static inline int create_fork_relative_socket(int fd)
 {
 	struct udp_sock *sock = control_fixture_sock_of(fd), *relative;
 	int copy = vma_os.dup(fd);
@@ -37,7 +37,7 @@ static inline void fork_shared_fixture_look(int fd)
 {
 	struct vma_thread *self = vma_enter();
 
-	if (udp_fork_shared_moved(control_fixture_sock_of(fd)))
+	if (udp_fork_shared_has_changed(control_fixture_sock_of(fd)))
 		udp_fork_shared_follow(control_fixture_sock_of(fd));
 	vma_leave(self);
 }

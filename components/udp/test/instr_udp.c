@@ -73,7 +73,7 @@ PHASE unsigned phase_recv_burst(struct message *message);
 PHASE unsigned phase_udp_socketxtreme(unsigned n);
 PHASE unsigned phase_udp_socketxtreme_one(unsigned n);
 
-static inline ssize_t send_it(struct message *message)
+static inline ssize_t send_one_message(struct message *message)
 {
 	struct vma_thread *self = vma_enter();
 	ssize_t len = udp_sendmsg(&sender->file, atomic_load(&sender->file.fd), &message->msg, 0);
@@ -82,7 +82,7 @@ static inline ssize_t send_it(struct message *message)
 	return len;
 }
 
-static inline ssize_t receive_it(struct message *message)
+static inline ssize_t receive_one_message(struct message *message)
 {
 	struct vma_thread *self = vma_enter();
 	ssize_t len = udp_recvmsg(&receiver->file, atomic_load(&receiver->file.fd), &message->msg, MSG_DONTWAIT);
@@ -93,17 +93,17 @@ static inline ssize_t receive_it(struct message *message)
 
 ssize_t phase_send(struct message *message)
 {
-	return send_it(message);
+	return send_one_message(message);
 }
 
 ssize_t phase_sendto(struct message *message)
 {
-	return send_it(message);
+	return send_one_message(message);
 }
 
 ssize_t phase_send_later(struct message *message)
 {
-	return send_it(message);
+	return send_one_message(message);
 }
 
 int phase_deliver(void)
@@ -117,12 +117,12 @@ int phase_deliver(void)
 
 ssize_t phase_receive(struct message *message)
 {
-	return receive_it(message);
+	return receive_one_message(message);
 }
 
 ssize_t phase_receive_driven(struct message *message)
 {
-	return receive_it(message);
+	return receive_one_message(message);
 }
 
 /* From where a recv stands that has looked once and found nothing. */
@@ -137,14 +137,14 @@ ssize_t phase_receive_waited(struct message *message)
 
 ssize_t phase_receive_empty(struct message *message)
 {
-	return receive_it(message);
+	return receive_one_message(message);
 }
 
 unsigned phase_recv_burst(struct message *message)
 {
 	unsigned n = 0;
 
-	while (n < BURST && receive_it(message) == PAYLOAD)
+	while (n < BURST && receive_one_message(message) == PAYLOAD)
 		n++;
 	return n;
 }
@@ -197,19 +197,19 @@ static void udp_run(unsigned datagrams, bool quietly)
 	in.msg.msg_iov = &in.iov;
 	for (unsigned i = 0; i < datagrams; i++) {
 		vma_thread_self()->tx_last_tsc = 0; /* not in a row */
-		sent += (quietly ? send_it(&out) : phase_send(&out)) == PAYLOAD;
+		sent += (quietly ? send_one_message(&out) : phase_send(&out)) == PAYLOAD;
 		if (!quietly)
 			phase_deliver();
-		received += (quietly ? receive_it(&in) : phase_receive(&in)) == PAYLOAD;
+		received += (quietly ? receive_one_message(&in) : phase_receive(&in)) == PAYLOAD;
 		vma_thread_self()->tx_last_tsc = 0;
-		sent += (quietly ? send_it(&out_to) : phase_sendto(&out_to)) == PAYLOAD;
-		received += (quietly ? receive_it(&in) : phase_receive_driven(&in)) == PAYLOAD;
+		sent += (quietly ? send_one_message(&out_to) : phase_sendto(&out_to)) == PAYLOAD;
+		received += (quietly ? receive_one_message(&in) : phase_receive_driven(&in)) == PAYLOAD;
 		if (!quietly)
 			phase_receive_empty(&in);
 	}
 	for (unsigned i = 0; i < datagrams && !quietly; i++) {
 		vma_thread_self()->tx_last_tsc = 0;
-		sent += send_it(&out) == PAYLOAD;
+		sent += send_one_message(&out) == PAYLOAD;
 		received += phase_receive_waited(&in) == PAYLOAD;
 	}
 	for (unsigned i = 0; i < datagrams && !quietly; i++) {
@@ -218,7 +218,7 @@ static void udp_run(unsigned datagrams, bool quietly)
 		sent += phase_send_later(&out) == PAYLOAD;
 		if (i % 16 == 15) {
 			vma_ring_flush(ring_ctx[0].ring);
-			while (receive_it(&in) == PAYLOAD)
+			while (receive_one_message(&in) == PAYLOAD)
 				received++;
 		}
 	}
@@ -228,7 +228,7 @@ static void send_in_a_burst(struct message *out)
 {
 	for (unsigned i = 0; i < BURST; i++) {
 		vma_thread_self()->tx_last_tsc = 0;
-		sent += send_it(out) == PAYLOAD;
+		sent += send_one_message(out) == PAYLOAD;
 	}
 }
 
@@ -263,7 +263,7 @@ static void run_bursts(unsigned datagrams)
 	}
 	for (unsigned i = 0; i < datagrams; i++) {
 		vma_thread_self()->tx_last_tsc = 0;
-		sent += send_it(&out) == PAYLOAD;
+		sent += send_one_message(&out) == PAYLOAD;
 		n = phase_udp_socketxtreme_one(0);
 		packets[0] = completions[0].packet;
 		received += phase_udp_socketxtreme_one(n);

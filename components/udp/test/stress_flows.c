@@ -7,13 +7,13 @@
 
 enum { PORT = 36800, CHANGERS = 2 };
 
-static _Atomic bool over;
+static _Atomic bool stress_is_over;
 static _Atomic uint64_t received, changes;
 
 static void *flows_drive(void *arg)
 {
 	(void)arg;
-	while (!atomic_load(&over)) {
+	while (!atomic_load(&stress_is_over)) {
 		struct vma_thread *self = vma_enter();
 
 		vma_ring_ctxs_progress(UINT64_MAX);
@@ -42,7 +42,7 @@ static uint64_t flows_drain(int fd)
 }
 
 /* One life of a socket that shares the port, with everything that moves flows in it. */
-static void flows_live(unsigned what)
+static void open_use_and_close_sharing_socket(unsigned what)
 {
 	int fd = fixture_socket();
 
@@ -54,12 +54,12 @@ static void flows_live(unsigned what)
 		return;
 	}
 	if (what % 5 == 0)
-		pretend_connected(fd, "10.77.0.2", 7000);
+		set_socket_as_if_connected(fd, "10.77.0.2", 7000);
 	if (what % 3 == 0)
 		control_fixture_join(fd, IP_ADD_MEMBERSHIP, "239.8.0.1");
 	atomic_fetch_add(&received, flows_drain(fd));
 	if (what % 5 == 0)
-		pretend_connected(fd, "", 0);
+		set_socket_as_if_connected(fd, "", 0);
 	if (what % 7 == 0)
 		control_fixture_set(fd, SOL_SOCKET, SO_PEEK_OFF, 0);
 	if (what % 6 == 0)
@@ -71,8 +71,8 @@ static void flows_live(unsigned what)
 
 static void *flows_change(void *arg)
 {
-	for (unsigned what = (unsigned)(uintptr_t)arg; !atomic_load(&over); what += CHANGERS)
-		flows_live(what);
+	for (unsigned what = (unsigned)(uintptr_t)arg; !atomic_load(&stress_is_over); what += CHANGERS)
+		open_use_and_close_sharing_socket(what);
 	return NULL;
 }
 
@@ -105,7 +105,7 @@ static void test_flows_change_under_traffic(void **state)
 		atomic_fetch_add(&received, flows_drain(stays));
 		usleep(200);
 	}
-	atomic_store(&over, true);
+	atomic_store(&stress_is_over, true);
 	for (int i = 0; i < 2; i++)
 		pthread_join(drivers[i], NULL);
 	for (int i = 0; i < CHANGERS; i++)

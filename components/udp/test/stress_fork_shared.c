@@ -16,7 +16,7 @@ static _Atomic int made = FIRST;
 static _Atomic uint64_t looks;
 static _Atomic bool over;
 
-static void *grow(void *arg)
+static void *set_growing_ttl_thread(void *arg)
 {
 	const int fd = *(int *)arg;
 
@@ -74,12 +74,12 @@ static int fork_shared_get(int fd, int level, int name)
 	return value;
 }
 
-static void agrees(int fd)
+static void expect_relatives_agree(int fd)
 {
 	const struct udp_sock *sock = control_fixture_sock_of(fd);
 
 	fork_shared_fixture_look(fd);
-	assert_false(udp_fork_shared_moved(sock));
+	assert_false(udp_fork_shared_has_changed(sock));
 	assert_int_equal(sock->ttl, fork_shared_get(fd, IPPROTO_IP, IP_TTL));
 	assert_int_equal(atomic_load(&sock->rcvbuf), fork_shared_get(fd, SOL_SOCKET, SO_RCVBUF));
 	assert_int_equal(atomic_load(&sock->nonblocking), (vma_os.fcntl(fd, F_GETFL, NULL) & O_NONBLOCK) != 0);
@@ -96,10 +96,10 @@ static void test_who_looks_finds_what_was_changed_before(void **state)
 	/* The counter passes its end on the way. */
 	atomic_store(&udp_fork_shared(control_fixture_sock_of(changers[0]))->changes, UINT32_MAX - 1000);
 	atomic_store(&control_fixture_sock_of(changers[0])->fork_shared_seen, UINT32_MAX - 1000);
-	changers[1] = relative_of(changers[0]);
+	changers[1] = create_fork_relative_socket(changers[0]);
 	for (int i = 0; i < LOOKERS; i++)
-		lookers[i] = relative_of(changers[0]);
-	pthread_create(&threads[0], NULL, grow, &changers[0]);
+		lookers[i] = create_fork_relative_socket(changers[0]);
+	pthread_create(&threads[0], NULL, set_growing_ttl_thread, &changers[0]);
 	pthread_create(&threads[1], NULL, fork_shared_turn, &changers[1]);
 	for (int i = 0; i < LOOKERS; i++)
 		pthread_create(&threads[2 + i], NULL, look_often, &lookers[i]);
@@ -112,9 +112,9 @@ static void test_who_looks_finds_what_was_changed_before(void **state)
 	assert_true(atomic_load(&looks) > 0);
 	assert_true(atomic_load(&made) > FIRST);
 	for (int i = 0; i < 2; i++)
-		agrees(changers[i]);
+		expect_relatives_agree(changers[i]);
 	for (int i = 0; i < LOOKERS; i++)
-		agrees(lookers[i]);
+		expect_relatives_agree(lookers[i]);
 	for (int i = 0; i < LOOKERS; i++)
 		control_fixture_close(lookers[i]);
 	control_fixture_close(changers[1]);

@@ -17,10 +17,10 @@ static struct udp_queue queue;
 static _Atomic bool producing;
 
 /* What hangs on a datagram: plain memory that only the queue hands over. */
-struct cargo {
+struct datagram_payload_memory {
 	uint32_t number, inverse;
 };
-static struct cargo cargo[ROUND];
+static struct datagram_payload_memory datagram_payload_memory[ROUND];
 
 static uint32_t queue_next_random(uint32_t *seed)
 {
@@ -43,9 +43,10 @@ static void *queue_produce(void *arg)
 	uint32_t seed = *(uint32_t *)arg;
 
 	for (uint32_t i = 0; i < ROUND; i++) {
-		struct udp_datagram datagram = {.packet = (struct vma_buf *)&cargo[i], .src = i, .dst = ~i};
+		struct udp_datagram datagram = {
+		        .packet = (struct vma_buf *)&datagram_payload_memory[i], .src = i, .dst = ~i};
 
-		cargo[i] = (struct cargo){.number = i, .inverse = ~i};
+		datagram_payload_memory[i] = (struct datagram_payload_memory){.number = i, .inverse = ~i};
 		datagram.len = (uint16_t)queue_next_random(&seed);
 		if (!udp_queue_push(&queue, &datagram, UINT64_MAX))
 			abort();
@@ -61,14 +62,14 @@ static void queue_take_all(uint32_t seed)
 
 	while (expected < ROUND) {
 		const struct udp_datagram *front = udp_queue_front(&queue);
-		const struct cargo *load;
+		const struct datagram_payload_memory *load;
 
 		if (front == NULL) {
 			assert_true(atomic_load(&producing) || !udp_queue_is_empty(&queue) || expected == ROUND);
 			sched_yield();
 			continue;
 		}
-		load = (const struct cargo *)front->packet;
+		load = (const struct datagram_payload_memory *)front->packet;
 		assert_int_equal(front->src, expected);
 		assert_int_equal(front->dst, ~expected);
 		assert_int_equal(load->number, expected);

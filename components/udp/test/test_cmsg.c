@@ -23,7 +23,7 @@ static struct udp_cmsgs filled(uint32_t rx_opts, size_t capacity)
 }
 
 /* Level and type of each message, in order. */
-static unsigned list(void *control, size_t len, int (*out)[2], unsigned max)
+static unsigned list_cmsgs(void *control, size_t len, int (*out)[2], unsigned max)
 {
 	struct msghdr msg = {.msg_control = control, .msg_controllen = len};
 	unsigned n = 0;
@@ -51,7 +51,7 @@ static void test_everything_at_once_fits(void **state)
 
 	(void)state;
 	assert_false(cmsgs.truncated);
-	assert_int_equal(list(cmsgs.bytes, cmsgs.used, seen, 16), 7);
+	assert_int_equal(list_cmsgs(cmsgs.bytes, cmsgs.used, seen, 16), 7);
 }
 
 static void test_stamp_in_nanoseconds_overrules_that_in_microseconds(void **state)
@@ -61,7 +61,7 @@ static void test_stamp_in_nanoseconds_overrules_that_in_microseconds(void **stat
 	int seen[4][2];
 
 	(void)state;
-	assert_int_equal(list(cmsgs.bytes, cmsgs.used, seen, 4), 1);
+	assert_int_equal(list_cmsgs(cmsgs.bytes, cmsgs.used, seen, 4), 1);
 	assert_int_equal(seen[0][1], SCM_TIMESTAMPNS);
 	memcpy(&at, cmsgs.bytes + CMSG_LEN(0), sizeof(at));
 	assert_int_equal(at.tv_sec, 1500000000);
@@ -75,7 +75,7 @@ static void test_new_names_give_new_types(void **state)
 	int seen[4][2];
 
 	(void)state;
-	assert_int_equal(list(cmsgs.bytes, cmsgs.used, seen, 4), 2);
+	assert_int_equal(list_cmsgs(cmsgs.bytes, cmsgs.used, seen, 4), 2);
 	assert_int_equal(seen[0][1], 63);
 	assert_int_equal(seen[1][1], 65);
 }
@@ -93,7 +93,7 @@ static void test_drops_are_told_only_when_there_were_any(void **state)
 
 /* ---- stamps of the hardware ---- */
 
-static struct udp_cmsgs filled_of(uint32_t rx_opts, const struct vma_buf *packet)
+static struct udp_cmsgs cmsgs_filled_for_packet(uint32_t rx_opts, const struct vma_buf *packet)
 {
 	struct udp_cmsgs cmsgs = {.capacity = UDP_CMSG_BYTES_MAX};
 	struct udp_datagram stamped = datagram;
@@ -103,28 +103,28 @@ static struct udp_cmsgs filled_of(uint32_t rx_opts, const struct vma_buf *packet
 	return cmsgs;
 }
 
-static const struct vma_buf of_hardware = {
+static const struct vma_buf packet_with_hw_timestamp = {
         .flags = VMA_BUF_RX_HW_TIMESTAMP, .timestamp_ns = 1600000000987654321, .packet_len = 92};
-static const struct vma_buf of_nobody = {.packet_len = 92};
+static const struct vma_buf packet_without_hw_timestamp = {.packet_len = 92};
 
 static void test_the_cards_stamp_is_the_third_and_stands_alone_if_nothing_else_is_wanted(void **state)
 {
-	struct udp_cmsgs cmsgs = filled_of(UDP_RX_OPT_HW_STAMP, &of_hardware);
+	struct udp_cmsgs cmsgs = cmsgs_filled_for_packet(UDP_RX_OPT_HW_STAMP, &packet_with_hw_timestamp);
 	struct timespec all[3];
 	int seen[4][2];
 
 	(void)state;
-	assert_int_equal(list(cmsgs.bytes, cmsgs.used, seen, 4), 1);
+	assert_int_equal(list_cmsgs(cmsgs.bytes, cmsgs.used, seen, 4), 1);
 	assert_int_equal(seen[0][1], SO_TIMESTAMPING);
 	memcpy(all, cmsgs.bytes + CMSG_LEN(0), sizeof(all));
 	assert_int_equal(all[0].tv_sec + all[0].tv_nsec + all[1].tv_sec + all[1].tv_nsec, 0);
 	assert_int_equal(all[2].tv_sec, 1600000000);
 	assert_int_equal(all[2].tv_nsec, 987654321);
-	cmsgs = filled_of(UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_TIMESTAMPING, &of_hardware);
+	cmsgs = cmsgs_filled_for_packet(UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_TIMESTAMPING, &packet_with_hw_timestamp);
 	memcpy(all, cmsgs.bytes + CMSG_LEN(0), sizeof(all));
 	assert_int_equal(all[0].tv_sec, 1500000000);
 	assert_int_equal(all[2].tv_sec, 1600000000);
-	cmsgs = filled_of(UDP_RX_OPT_TIMESTAMPING, &of_hardware); /* not asked for */
+	cmsgs = cmsgs_filled_for_packet(UDP_RX_OPT_TIMESTAMPING, &packet_with_hw_timestamp); /* not asked for */
 	memcpy(all, cmsgs.bytes + CMSG_LEN(0), sizeof(all));
 	assert_int_equal(all[2].tv_sec + all[2].tv_nsec, 0);
 }
@@ -132,27 +132,34 @@ static void test_the_cards_stamp_is_the_third_and_stands_alone_if_nothing_else_i
 static void test_without_a_stamp_of_the_card_there_is_no_empty_message(void **state)
 {
 	(void)state;
-	assert_int_equal(filled_of(UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_STAMP_PKTINFO, &of_nobody).used, 0);
-	assert_int_equal(filled_of(UDP_RX_OPT_HW_STAMP, NULL).used, 0);
-	assert_int_equal(filled_of(UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_TIMESTAMPING, &of_nobody).used,
-	                 CMSG_SPACE(3 * sizeof(struct timespec)));
+	assert_int_equal(
+	        cmsgs_filled_for_packet(UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_STAMP_PKTINFO, &packet_without_hw_timestamp)
+	                .used,
+	        0);
+	assert_int_equal(cmsgs_filled_for_packet(UDP_RX_OPT_HW_STAMP, NULL).used, 0);
+	assert_int_equal(
+	        cmsgs_filled_for_packet(UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_TIMESTAMPING, &packet_without_hw_timestamp)
+	                .used,
+	        CMSG_SPACE(3 * sizeof(struct timespec)));
 }
 
 static void test_beside_the_cards_stamp_interface_and_length_are_told_if_wanted(void **state)
 {
-	struct udp_cmsgs cmsgs = filled_of(UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_STAMP_PKTINFO, &of_hardware);
+	struct udp_cmsgs cmsgs =
+	        cmsgs_filled_for_packet(UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_STAMP_PKTINFO, &packet_with_hw_timestamp);
 	uint32_t about[4];
 	int seen[4][2];
 
 	(void)state;
-	assert_int_equal(list(cmsgs.bytes, cmsgs.used, seen, 4), 2);
+	assert_int_equal(list_cmsgs(cmsgs.bytes, cmsgs.used, seen, 4), 2);
 	assert_int_equal(seen[0][1], 58); /* SCM_TIMESTAMPING_PKTINFO */
 	assert_int_equal(seen[1][1], SO_TIMESTAMPING);
 	memcpy(about, cmsgs.bytes + CMSG_LEN(0), sizeof(about));
 	assert_int_equal(about[0], datagram.ifindex);
 	assert_int_equal(about[1], 92);
-	cmsgs = filled_of(all_rx_opts | UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_STAMP_PKTINFO | UDP_RX_OPT_PKTINFO6,
-	                  &of_hardware);
+	cmsgs = cmsgs_filled_for_packet(all_rx_opts | UDP_RX_OPT_HW_STAMP | UDP_RX_OPT_STAMP_PKTINFO |
+	                                        UDP_RX_OPT_PKTINFO6,
+	                                &packet_with_hw_timestamp);
 	assert_false(cmsgs.truncated);
 }
 

@@ -4,7 +4,7 @@
 #include "../deferred.h"
 
 /* Closed after its first datagram, as many times. */
-static void deferred_live_shortly(unsigned times)
+static void deferred_make_short_lived_sockets(unsigned times)
 {
 	while (times-- > 0) {
 		int fd = fixture_socket();
@@ -15,7 +15,7 @@ static void deferred_live_shortly(unsigned times)
 	}
 }
 
-static void live_long(void)
+static void use_socket_until_not_short_lived(void)
 {
 	int fd = fixture_socket();
 
@@ -37,7 +37,7 @@ static int deferred_start(void **state)
 {
 	(void)state;
 	fixture_reset();
-	live_long(); /* nothing is remembered of the test before */
+	use_socket_until_not_short_lived(); /* nothing is remembered of the test before */
 	return 0;
 }
 
@@ -46,7 +46,7 @@ static void test_after_many_short_lives_a_socket_is_the_kernels_until_its_third_
 	int fd;
 
 	(void)state;
-	deferred_live_shortly(UDP_SHORT_LIVES);
+	deferred_make_short_lived_sockets(UDP_SHORT_LIVED_SOCKETS_MIN);
 	fd = fixture_socket();
 	bind_shadow(fd);
 	assert_true(udp_deferred_send(control_fixture_sock_of(fd), fd));
@@ -65,13 +65,13 @@ static void test_one_less_is_not_many_and_a_long_life_starts_anew(void **state)
 	int fd;
 
 	(void)state;
-	deferred_live_shortly(UDP_SHORT_LIVES - 1);
+	deferred_make_short_lived_sockets(UDP_SHORT_LIVED_SOCKETS_MIN - 1);
 	fd = fixture_socket();
 	assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
 	control_fixture_close(fd);
-	deferred_live_shortly(1);
-	live_long();
-	deferred_live_shortly(UDP_SHORT_LIVES - 1);
+	deferred_make_short_lived_sockets(1);
+	use_socket_until_not_short_lived();
+	deferred_make_short_lived_sockets(UDP_SHORT_LIVED_SOCKETS_MIN - 1);
 	fd = fixture_socket();
 	assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));
 	control_fixture_close(fd);
@@ -82,7 +82,7 @@ static void test_sockets_that_sent_nothing_or_have_a_port_of_their_own_say_nothi
 	int fd;
 
 	(void)state;
-	for (int i = 0; i < 2 * UDP_SHORT_LIVES; i++) {
+	for (int i = 0; i < 2 * UDP_SHORT_LIVED_SOCKETS_MIN; i++) {
 		fd = fixture_socket();
 		control_fixture_bind_to(fd, "10.77.0.1", i % 2 == 0 ? 0 : 36740);
 		if (i % 2 != 0)
@@ -100,21 +100,21 @@ static void test_it_grows_up_with_the_fifth_receive_but_not_while_somebody_is_in
 	int fd;
 
 	(void)state;
-	deferred_live_shortly(UDP_SHORT_LIVES);
+	deferred_make_short_lived_sockets(UDP_SHORT_LIVED_SOCKETS_MIN);
 	fd = fixture_socket();
 	sock = control_fixture_sock_of(fd);
 	bind_shadow(fd);
 	assert_true(udp_deferred_send(sock, fd));
-	assert_true(udp_deferred_enter(sock, fd));
+	assert_true(udp_deferred_recv_enter(sock, fd));
 	assert_true(udp_deferred_send(sock, fd));
 	assert_true(udp_deferred_send(sock, fd)); /* its third */
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_DEFERRED);
-	udp_deferred_leave(sock);
+	udp_deferred_recv_leave(sock);
 	for (int i = 1; i < UDP_FEW_RECEIVES; i++) {
-		assert_true(udp_deferred_enter(sock, fd));
-		udp_deferred_leave(sock);
+		assert_true(udp_deferred_recv_enter(sock, fd));
+		udp_deferred_recv_leave(sock);
 	}
-	assert_false(udp_deferred_enter(sock, fd));
+	assert_false(udp_deferred_recv_enter(sock, fd));
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_int_equal(atomic_load(&sock->in_kernel), 0);
 	control_fixture_close(fd);
@@ -125,7 +125,7 @@ static void test_bind_ends_it(void **state)
 	int fd;
 
 	(void)state;
-	deferred_live_shortly(UDP_SHORT_LIVES);
+	deferred_make_short_lived_sockets(UDP_SHORT_LIVED_SOCKETS_MIN);
 	fd = fixture_socket();
 	assert_true(udp_deferred_send(control_fixture_sock_of(fd), fd)); /* which the kernel has refused, say */
 	assert_int_equal(control_fixture_bind_to(fd, "10.77.0.1", 36741), 0);
@@ -140,7 +140,7 @@ static void test_under_the_latency_profile_nobody_is_deferred(void **state)
 	int fd;
 
 	(void)state;
-	deferred_live_shortly(UDP_SHORT_LIVES);
+	deferred_make_short_lived_sockets(UDP_SHORT_LIVED_SOCKETS_MIN);
 	engine->latency = true;
 	fd = fixture_socket();
 	assert_false(udp_deferred_send(control_fixture_sock_of(fd), fd));

@@ -51,7 +51,7 @@ static int teardown(void **state)
 	return 0;
 }
 
-static void come(const char *text)
+static void receive_datagram_from_peer(const char *text)
 {
 	udp_fixture_peer_send(PEER, fixture_port(sock), text, (uint32_t)strlen(text));
 }
@@ -113,7 +113,7 @@ static void test_packet_lies_where_the_device_put_it(void **state)
 	struct vma_recv_zcopy_call lend;
 
 	(void)state;
-	come("a quote");
+	receive_datagram_from_peer("a quote");
 	assert_int_equal(receive_lent(&lend, &room, sizeof(room), 0), 7);
 	assert_int_equal(lend.packets, 1);
 	assert_int_equal(room.packets.n_packet_num, 1);
@@ -134,7 +134,7 @@ static void test_packet_is_given_back_once(void **state)
 	void *id;
 
 	(void)state;
-	come("x");
+	receive_datagram_from_peer("x");
 	assert_int_equal(receive_lent(&lend, &room, sizeof(room), 0), 1);
 	id = room.packets.pkts[0].packet_id;
 	assert_int_equal(give_back(&sock->file, fixture_fd(sock), NULL), -ENOENT);
@@ -151,7 +151,7 @@ static void test_too_little_room_is_a_copy_or_with_force_an_error(void **state)
 	struct vma_recv_zcopy_call lend;
 
 	(void)state;
-	come("copied");
+	receive_datagram_from_peer("copied");
 	assert_int_equal(receive_lent(&lend, small, sizeof(small), MSG_VMA_ZCOPY_FORCE), -ENOBUFS);
 	assert_int_equal(receive_lent(&lend, small, sizeof(small), 0), 6);
 	assert_int_equal(lend.packets, 0);
@@ -164,7 +164,7 @@ static void test_peek_copies_and_leaves(void **state)
 	struct vma_recv_zcopy_call lend;
 
 	(void)state;
-	come("peeked");
+	receive_datagram_from_peer("peeked");
 	assert_int_equal(receive_lent(&lend, &room, sizeof(room), MSG_PEEK), 6);
 	assert_int_equal(lend.packets, 0);
 	assert_int_equal(receive_lent(&lend, &room, sizeof(room), MSG_PEEK | MSG_VMA_ZCOPY_FORCE), -EIO);
@@ -181,18 +181,18 @@ static void test_who_never_frees_gets_copies_and_what_is_forced_stays(void **sta
 	(void)state;
 	atomic_store(&sock->rcvbuf, 3 * UDP_BYTES_AT_LEAST);
 	for (int i = 0; i < 3; i++) {
-		come("held");
+		receive_datagram_from_peer("held");
 		assert_int_equal(receive_lent(&lend, &room[i], sizeof(room[i]), 0), 4);
 		assert_int_equal(lend.packets, 1);
 	}
-	come("more");
+	receive_datagram_from_peer("more");
 	assert_int_equal(receive_lent(&lend, &room[3], sizeof(room[3]), MSG_VMA_ZCOPY_FORCE), -EIO);
 	assert_int_equal(receive_lent(&lend, &room[3], sizeof(room[3]), 0), 4);
 	assert_int_equal(lend.packets, 0);
 	assert_memory_equal(&room[3], "more", 4);
 	for (int i = 0; i < 3; i++)
 		assert_int_equal(give_back(&sock->file, fixture_fd(sock), room[i].packets.pkts[0].packet_id), 0);
-	come("free");
+	receive_datagram_from_peer("free");
 	assert_int_equal(receive_lent(&lend, &room[3], sizeof(room[3]), MSG_VMA_ZCOPY_FORCE), 4);
 	assert_int_equal(give_back(&sock->file, fixture_fd(sock), room[3].packets.pkts[0].packet_id), 0);
 }
@@ -228,7 +228,7 @@ static void test_flag_of_a_program_in_a_plain_receive_is_nothing(void **state)
 	(void)state;
 	own.iov = (struct iovec){.iov_base = data, .iov_len = sizeof(data)};
 	own.msg = (struct msghdr){.msg_iov = &own.iov, .msg_iovlen = 1};
-	come("plain");
+	receive_datagram_from_peer("plain");
 	self = vma_enter();
 	assert_int_equal(udp_recvmsg(&sock->file, fixture_fd(sock), &own.msg, MSG_VMA_ZCOPY), 5);
 	vma_leave(self);
@@ -263,7 +263,7 @@ static void set_callback(vma_recv_callback_retval_t verdict)
 
 	callback->now = (struct vma_recv_callback){.function = on_packet, .context = &seen};
 	seen.verdict = verdict;
-	assert_int_equal(udp_callback_detour(&attached.at), 0);
+	assert_int_equal(udp_attachment_detour_to_callback(&attached.at), 0);
 	atomic_store(&extra()->detour, true);
 	vma_free(atomic_exchange(&extra()->callback, callback));
 	atomic_fetch_or(&sock->rx_opts, UDP_RX_OPT_CALLBACK);
@@ -275,7 +275,7 @@ static void test_callback_sees_the_packet_in_its_frame(void **state)
 
 	(void)state;
 	set_callback(VMA_PACKET_DROP);
-	come("tick");
+	receive_datagram_from_peer("tick");
 	assert_int_equal(receive(data, sizeof(data)), -EAGAIN);
 	assert_int_equal(seen.calls, 1);
 	assert_int_equal(seen.n, 1);
@@ -301,8 +301,8 @@ static void test_verdict_recv_queues_in_order(void **state)
 
 	(void)state;
 	set_callback(VMA_PACKET_RECV);
-	come("1");
-	come("2");
+	receive_datagram_from_peer("1");
+	receive_datagram_from_peer("2");
 	receive(data, sizeof(data)); /* drives; what it finds itself is the first */
 	assert_int_equal(seen.calls, 2);
 	assert_int_equal(seen.info.socket_ready_queue_pkt_count, 1);
@@ -318,9 +318,9 @@ static void test_held_packet_outlives_the_callback(void **state)
 
 	(void)state;
 	set_callback(VMA_PACKET_HOLD);
-	come("kept");
+	receive_datagram_from_peer("kept");
 	assert_int_equal(receive(data, sizeof(data)), -EAGAIN);
-	come("next");
+	receive_datagram_from_peer("next");
 	seen.verdict = VMA_PACKET_DROP;
 	{
 		const void *kept = seen.base;
@@ -342,11 +342,11 @@ static void test_who_holds_everything_is_not_called_any_more(void **state)
 	set_callback(VMA_PACKET_HOLD);
 	atomic_store(&sock->rcvbuf, 3 * UDP_BYTES_AT_LEAST);
 	for (unsigned i = 0; i < 3; i++) {
-		come("held");
+		receive_datagram_from_peer("held");
 		receive(data, sizeof(data));
 		ids[i] = seen.id;
 	}
-	come("lost");
+	receive_datagram_from_peer("lost");
 	receive(data, sizeof(data));
 	assert_int_equal(seen.calls, 3);
 	assert_int_equal(vma_stats_read(&sock->stats->rx_hold_refused), 1);
@@ -354,12 +354,12 @@ static void test_who_holds_everything_is_not_called_any_more(void **state)
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(give_back(&sock->file, fixture_fd(sock), ids[i]), 0);
 	seen.verdict = VMA_PACKET_DROP;
-	come("seen");
+	receive_datagram_from_peer("seen");
 	receive(data, sizeof(data));
 	assert_int_equal(seen.calls, 4);
 }
 
-static ssize_t free_own(void)
+static ssize_t free_packet_within_callback(void)
 {
 	return give_back(&sock->file, fixture_fd(sock), seen.id);
 }
@@ -369,10 +369,10 @@ static void test_packet_freed_in_its_callback_is_over_whatever_the_verdict(void 
 	char data[16];
 
 	(void)state;
-	seen.within = free_own;
+	seen.within = free_packet_within_callback;
 	for (int verdict = VMA_PACKET_DROP; verdict <= VMA_PACKET_HOLD; verdict++) {
 		set_callback((vma_recv_callback_retval_t)verdict);
-		come("gone");
+		receive_datagram_from_peer("gone");
 		assert_int_equal(receive(data, sizeof(data)), -EAGAIN);
 		assert_int_equal(seen.within_said, 0);
 		assert_int_equal(receive(data, sizeof(data)), -EAGAIN);
@@ -386,7 +386,7 @@ static ssize_t receive_within(void)
 	char data[16];
 
 	if (seen.nested++ == 0)
-		come("second"); /* the receive that follows drives it in */
+		receive_datagram_from_peer("second"); /* the receive that follows drives it in */
 	return receive(data, sizeof(data));
 }
 
@@ -397,7 +397,7 @@ static void test_receive_in_a_callback_gets_what_is_queued_and_does_not_nest(voi
 	(void)state;
 	seen.within = receive_within;
 	set_callback(VMA_PACKET_DROP);
-	come("first");
+	receive_datagram_from_peer("first");
 	receive(data, sizeof(data));
 	assert_int_equal(seen.calls, 2); /* one after the other: the second when the first had returned */
 	assert_memory_equal(seen.text, "second", 6);
@@ -413,7 +413,7 @@ static void test_blocking_receive_in_the_own_callback_fails(void **state)
 	seen.within = receive_within;
 	seen.nested = 1;
 	set_callback(VMA_PACKET_DROP);
-	come("x");
+	receive_datagram_from_peer("x");
 	{
 		struct vma_thread *self = vma_enter();
 
@@ -435,7 +435,7 @@ static void test_without_a_callback_any_more_packets_are_queued(void **state)
 	(void)state;
 	set_callback(VMA_PACKET_DROP);
 	vma_free(atomic_exchange(&extra()->callback, NULL));
-	come("plain");
+	receive_datagram_from_peer("plain");
 	if (receive(data, sizeof(data)) == -EAGAIN)
 		assert_int_equal(receive(data, sizeof(data)), 5);
 	assert_int_equal(seen.calls, 0);
@@ -446,7 +446,7 @@ static void test_without_a_callback_any_more_packets_are_queued(void **state)
 static void *send_later(void *arg)
 {
 	usleep(50000);
-	come(arg);
+	receive_datagram_from_peer(arg);
 	return NULL;
 }
 
@@ -471,7 +471,7 @@ static void test_packet_that_the_librarys_thread_drove_in_wakes_the_program(void
 
 	(void)state;
 	set_callback(VMA_PACKET_DROP);
-	come("theirs");
+	receive_datagram_from_peer("theirs");
 	self->is_internal = true;
 	vma_enter();
 	while (vma_ring_ctxs_progress(attached.all->rings) == 0)

@@ -44,7 +44,7 @@ static void test_nothing_has_come_to_a_port_that_was_chosen_just_now(void **stat
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	assert_false(atomic_load(&control_fixture_sock_of(fd)->os_attention));
-	update(fd);
+	control_fixture_update_flows(fd);
 	control_fixture_close(fd);
 }
 
@@ -71,7 +71,7 @@ static void test_a_chosen_port_is_the_sockets_alone_until_it_may_be_shared(void 
 	control_fixture_set(chosen, SOL_SOCKET, SO_REUSEADDR, 1);
 	assert_int_equal(flags_of(chosen), 0);
 	control_fixture_set(chosen, SOL_SOCKET, SO_REUSEADDR, 0);
-	update(chosen);
+	control_fixture_update_flows(chosen);
 	assert_int_equal(flags_of(chosen), 0);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(chosen), "after");
 	assert_string_equal(control_fixture_receive(chosen), "before");
@@ -80,7 +80,7 @@ static void test_a_chosen_port_is_the_sockets_alone_until_it_may_be_shared(void 
 	udp_flows_pause(control_fixture_sock_of(forked));
 	control_fixture_sock_of(forked)->flows->paused_ns = 0;
 	pthread_mutex_unlock(&control_fixture_sock_of(forked)->file.lock);
-	update(forked);
+	control_fixture_update_flows(forked);
 	assert_int_equal(flags_of(forked), 0);
 	control_fixture_close(chosen);
 	control_fixture_close(own);
@@ -146,7 +146,7 @@ static void test_without_a_device_the_socket_is_the_os_s(void **state)
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_NO_DEVICE);
 	assert_null(atomic_load(&control_fixture_sock_of(fd)->attachments));
 	fixture.no_device = false;
-	update(fd);
+	control_fixture_update_flows(fd);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	control_fixture_close(fd);
 }
@@ -227,13 +227,13 @@ static void test_a_connected_socket_wins_for_its_peer(void **state)
 	control_fixture_set(bound, SOL_SOCKET, SO_REUSEADDR, 1);
 	control_fixture_bind_to(bound, "10.77.0.1", 36705);
 	control_fixture_bind_to(open, "10.77.0.1", 36705);
-	pretend_connected(bound, "10.77.0.2", 7000);
+	set_socket_as_if_connected(bound, "10.77.0.2", 7000);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", 36705, "peer");
 	peer_send("10.77.0.3", 7000, "10.77.0.1", 36705, "other");
 	assert_string_equal(control_fixture_receive(bound), "peer");
 	assert_string_equal(control_fixture_receive(bound), "");
 	assert_string_equal(control_fixture_receive(open), "other");
-	pretend_connected(bound, "", 0);
+	set_socket_as_if_connected(bound, "", 0);
 	assert_int_equal(control_fixture_reason(bound), VMA_SOCK_OFFLOADED);
 	control_fixture_close(open);
 	peer_send("10.77.0.3", 7000, "10.77.0.1", 36705, "again");
@@ -249,7 +249,7 @@ static void test_connecting_keeps_what_is_queued(void **state)
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	peer_send("10.77.0.3", 7000, "10.77.0.1", port_of(fd), "before");
 	udp_flows_drive(fd);
-	pretend_connected(fd, "10.77.0.2", 7000);
+	set_socket_as_if_connected(fd, "10.77.0.2", 7000);
 	assert_string_equal(control_fixture_receive(fd), "before");
 	control_fixture_close(fd);
 }
@@ -354,7 +354,7 @@ static void test_a_key_that_another_has_leaves_the_socket_to_the_os_until_it_is_
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_PORT_SHARED);
 	assert_true(atomic_load(&control_fixture_sock_of(fd)->file.retry));
 	vma_ring_detach(other, &flow);
-	update(fd);
+	control_fixture_update_flows(fd);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	assert_false(atomic_load(&control_fixture_sock_of(fd)->file.retry));
 	vma_ring_destroy(other);
@@ -396,11 +396,11 @@ static void test_an_address_that_goes_takes_its_flow_along(void **state)
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	fixture.addrs = 0;
-	update(fd);
+	control_fixture_update_flows(fd);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_LOCAL);
 	assert_null(atomic_load(&control_fixture_sock_of(fd)->attachments));
 	fixture_reset();
-	update(fd);
+	control_fixture_update_flows(fd);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	control_fixture_close(fd);
 }
@@ -415,9 +415,9 @@ static void test_datagrams_left_in_a_queue_outlive_its_flows(void **state)
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), "late");
 	udp_flows_drive(fd);
 	fixture.addrs = 0;
-	update(fd);
+	control_fixture_update_flows(fd);
 	assert_string_equal(control_fixture_receive(fd), "late");
-	update(fd);
+	control_fixture_update_flows(fd);
 	assert_null(atomic_load(&control_fixture_sock_of(fd)->attachments));
 	fixture_reset();
 	control_fixture_close(fd);
@@ -452,7 +452,7 @@ static void test_before_a_fork_the_kernel_gets_everything_and_a_second_later_we_
 	pthread_mutex_unlock(&sock->file.lock);
 	assert_null(sock->flows->members);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_PORT_SHARED);
-	update(fd); /* whatever happens meanwhile */
+	control_fixture_update_flows(fd); /* whatever happens meanwhile */
 	assert_null(sock->flows->members);
 	assert_string_equal(control_fixture_receive(fd), "on its way");
 	vma_leave(self);
@@ -496,7 +496,7 @@ static void test_at_the_end_what_others_have_too_is_left_to_them_whoever_attache
 		usleep(1000);
 	vma_udp_exit();
 	assert_null(attacher.sock->flows->members);
-	update(shared);
+	control_fixture_update_flows(shared);
 	assert_null(attacher.sock->flows->members);
 	assert_non_null(control_fixture_sock_of(own)->flows->members);
 	pthread_join(thread, NULL);
@@ -515,7 +515,7 @@ static void test_what_is_queued_before_a_fork_is_taken_once_in_order_and_before_
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
 	for (int i = 0; i < 2; i++) {
 		sock->flows->paused_ns = 0;
-		update(fd);
+		control_fixture_update_flows(fd);
 		peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), i == 0 ? "first" : "third");
 		peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), i == 0 ? "second" : "and fourth");
 		pthread_mutex_lock(&sock->file.lock);
@@ -532,7 +532,7 @@ static void test_what_is_queued_before_a_fork_is_taken_once_in_order_and_before_
 	assert_string_equal(control_fixture_receive(fd), "and fourth");
 	assert_string_equal(control_fixture_receive(fd), "");
 	assert_false(udp_poll(&sock->file) & EPOLLIN);
-	update(fd);
+	control_fixture_update_flows(fd);
 	assert_null(atomic_load(&sock->fork_queue));
 	vma_leave(self);
 	control_fixture_close(fd);
@@ -567,7 +567,7 @@ static void watch_and_send(int fd, const char *text)
 	looker.watcher = (struct vma_watcher){.ready = poll_again, .rings = ignore_ring_change};
 	looker.found_queued = looker.found_moved = false;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
-	update(fd);
+	control_fixture_update_flows(fd);
 	peer_send("10.77.0.2", 7000, "10.77.0.1", port_of(fd), text);
 	assert_int_equal(vma_file_watch(&looker.sock->file, &looker.watcher), 0);
 }
@@ -618,7 +618,7 @@ static void test_forks_that_follow_each_other_leave_the_port_with_the_kernel(voi
 
 	(void)state;
 	control_fixture_bind_to(fd, "10.77.0.1", 0);
-	update(fd);
+	control_fixture_update_flows(fd);
 	pthread_mutex_lock(&sock->file.lock);
 	udp_flows_pause(sock);
 	first = sock->flows->paused_ns;
@@ -686,7 +686,7 @@ static void test_a_rule_of_its_port_leaves_a_socket_to_the_kernel_for_good(void 
 	assert_int_equal(atomic_load(&control_fixture_sock_of(ruled)->file.rule_line), 1);
 	assert_true(control_fixture_sock_of(ruled)->file.os_only);
 	assert_null(control_fixture_sock_of(ruled)->flows);
-	update(ruled);
+	control_fixture_update_flows(ruled);
 	assert_int_equal(control_fixture_reason(ruled), VMA_SOCK_RULE);
 	assert_int_equal(control_fixture_reason(other), VMA_SOCK_OFFLOADED);
 	assert_int_equal(control_fixture_reason(any), VMA_SOCK_OFFLOADED);

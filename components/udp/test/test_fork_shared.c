@@ -13,7 +13,7 @@ static int fork_shared_start(void **state)
 	fixture_reset();
 	fd = fixture_socket();
 	forks();
-	other = relative_of(fd);
+	other = create_fork_relative_socket(fd);
 	fork_shared_fixture_look(other);
 	return 0;
 }
@@ -51,7 +51,7 @@ static void test_what_no_fork_has_seen_looks_for_nothing(void **state)
 	(void)state;
 	control_fixture_set(alone, IPPROTO_IP, IP_TTL, 9);
 	assert_null(udp_fork_shared(control_fixture_sock_of(alone)));
-	assert_false(udp_fork_shared_moved(control_fixture_sock_of(alone)));
+	assert_false(udp_fork_shared_has_changed(control_fixture_sock_of(alone)));
 	assert_int_equal(atomic_load(&control_fixture_sock_of(alone)->unplain), 0);
 	assert_int_equal(atomic_load(&control_fixture_sock_of(alone)->rx_opts), 0);
 	control_fixture_close(alone);
@@ -84,10 +84,10 @@ static void test_who_changes_something_does_not_look_but_the_others_do_once(void
 {
 	(void)state;
 	control_fixture_set(fd, IPPROTO_IP, IP_TOS, 0x10);
-	assert_false(udp_fork_shared_moved(control_fixture_sock_of(fd)));
-	assert_true(udp_fork_shared_moved(control_fixture_sock_of(other)));
+	assert_false(udp_fork_shared_has_changed(control_fixture_sock_of(fd)));
+	assert_true(udp_fork_shared_has_changed(control_fixture_sock_of(other)));
 	fork_shared_fixture_look(other);
-	assert_false(udp_fork_shared_moved(control_fixture_sock_of(other)));
+	assert_false(udp_fork_shared_has_changed(control_fixture_sock_of(other)));
 	assert_int_equal(control_fixture_sock_of(other)->tos, 0x10);
 }
 
@@ -96,7 +96,7 @@ static void test_who_changes_something_on_top_of_others_has_looked_first(void **
 	(void)state;
 	control_fixture_set(fd, IPPROTO_IP, IP_TOS, 0x10);
 	control_fixture_set(other, IPPROTO_IP, IP_TTL, 9);
-	assert_false(udp_fork_shared_moved(control_fixture_sock_of(other)));
+	assert_false(udp_fork_shared_has_changed(control_fixture_sock_of(other)));
 	assert_int_equal(control_fixture_sock_of(other)->tos, 0x10);
 	fork_shared_fixture_look(fd);
 	assert_int_equal(control_fixture_sock_of(fd)->ttl, 9);
@@ -225,7 +225,7 @@ static void test_shutting_down_is_followed(void **state)
 	fork_shared_fixture_look(other);
 	assert_true(atomic_load(&control_fixture_sock_of(other)->shut_wr));
 	shut(fd, 17);
-	assert_false(udp_fork_shared_moved(control_fixture_sock_of(other)));
+	assert_false(udp_fork_shared_has_changed(control_fixture_sock_of(other)));
 }
 
 /* Before its process has looked, a sink asks the kernel whom a datagram is for. */

@@ -12,17 +12,17 @@ static struct fixture_attached attached;
 static struct {
 	int64_t poll, poll_init, ratio;
 	bool yield;
-} as_set;
+} saved_conf_values;
 
 static int setup(void **state)
 {
 	const struct vma_conf *conf = &vma_engine()->conf;
 
 	(void)state;
-	as_set.poll = conf->rx_poll;
-	as_set.poll_init = conf->rx_poll_init;
-	as_set.ratio = conf->rx_udp_poll_os_ratio;
-	as_set.yield = conf->rx_poll_yield;
+	saved_conf_values.poll = conf->rx_poll;
+	saved_conf_values.poll_init = conf->rx_poll_init;
+	saved_conf_values.ratio = conf->rx_udp_poll_os_ratio;
+	saved_conf_values.yield = conf->rx_poll_yield;
 	sock = udp_fixture_socket(true);
 	fixture_attach(&attached, sock, fixture_local);
 	return 0;
@@ -35,10 +35,10 @@ static int teardown(void **state)
 	(void)state;
 	fixture_detach(&attached);
 	fixture_close(sock);
-	conf->rx_poll = as_set.poll;
-	conf->rx_poll_init = as_set.poll_init;
-	conf->rx_udp_poll_os_ratio = as_set.ratio;
-	conf->rx_poll_yield = as_set.yield;
+	conf->rx_poll = saved_conf_values.poll;
+	conf->rx_poll_init = saved_conf_values.poll_init;
+	conf->rx_udp_poll_os_ratio = saved_conf_values.ratio;
+	conf->rx_poll_yield = saved_conf_values.yield;
 	return 0;
 }
 
@@ -68,8 +68,8 @@ static struct calls udp_looks_wait_once(void)
 }
 
 /*
- * Whether a wait yields, or asks the OS, so many times: one of some waits, as one that has no core for as long as it may
- * take has looked less often. ANY: however often.
+ * Whether a wait yields, or asks the OS, so many times: one of some waits, as one that has no core for as long as it
+ * may take has looked less often. ANY: however often.
  */
 static bool udp_looks_waits_with(unsigned yields, unsigned asks)
 {
@@ -84,14 +84,14 @@ static bool udp_looks_waits_with(unsigned yields, unsigned asks)
 	return so;
 }
 
-static bool asks_in_a_wait(int64_t looks, int64_t ratio, unsigned asks)
+static bool wait_polls_os_as_often(int64_t looks, int64_t ratio, unsigned asks)
 {
 	vma_engine()->conf.rx_poll = looks;
 	vma_engine()->conf.rx_udp_poll_os_ratio = ratio;
 	return udp_looks_waits_with(ANY, asks);
 }
 
-static unsigned asks_without_waiting(int64_t ratio)
+static unsigned os_polls_of_nonblocking_receives(int64_t ratio)
 {
 	vma_engine()->conf.rx_udp_poll_os_ratio = ratio;
 	atomic_store(&sock->nonblocking, true);
@@ -103,20 +103,20 @@ static unsigned asks_without_waiting(int64_t ratio)
 static void test_a_wait_asks_the_os_once_in_so_many_looks(void **state)
 {
 	(void)state;
-	assert_true(asks_in_a_wait(0, 1, 0));
-	assert_true(asks_in_a_wait(LOOKS, 1, LOOKS));
-	assert_true(asks_in_a_wait(LOOKS, 10, LOOKS / 10));
-	assert_true(asks_in_a_wait(LOOKS, 100, LOOKS / 100));
-	assert_true(asks_in_a_wait(LOOKS, 0, 0));
+	assert_true(wait_polls_os_as_often(0, 1, 0));
+	assert_true(wait_polls_os_as_often(LOOKS, 1, LOOKS));
+	assert_true(wait_polls_os_as_often(LOOKS, 10, LOOKS / 10));
+	assert_true(wait_polls_os_as_often(LOOKS, 100, LOOKS / 100));
+	assert_true(wait_polls_os_as_often(LOOKS, 0, 0));
 }
 
 static void test_who_does_not_wait_asks_the_os_once_in_so_many_calls(void **state)
 {
 	(void)state;
-	assert_int_equal(asks_without_waiting(1), LOOKS);
-	assert_int_equal(asks_without_waiting(10), LOOKS / 10);
-	assert_int_equal(asks_without_waiting(100), LOOKS / 100);
-	assert_int_equal(asks_without_waiting(0), 0);
+	assert_int_equal(os_polls_of_nonblocking_receives(1), LOOKS);
+	assert_int_equal(os_polls_of_nonblocking_receives(10), LOOKS / 10);
+	assert_int_equal(os_polls_of_nonblocking_receives(100), LOOKS / 100);
+	assert_int_equal(os_polls_of_nonblocking_receives(0), 0);
 }
 
 static void test_the_core_is_given_to_others_if_that_is_requested(void **state)

@@ -115,7 +115,7 @@ static void test_all_addresses_of_a_socket_move_together(void **state)
 	assert_string_equal(control_fixture_receive(fd), "one");
 	assert_string_equal(control_fixture_receive(fd), "all here");
 	assert_string_equal(control_fixture_receive(fd), "all");
-	update(fd);
+	control_fixture_update_flows(fd);
 	assert_int_equal(attachments_of_fd(fd)->n, 1);
 	control_fixture_close(fd);
 }
@@ -152,7 +152,7 @@ static void test_a_socket_of_the_kernel_counts_and_does_not_move(void **state)
 	move_to_another_thread(fd);
 	assert_int_equal(rx_migrations(fd), 0);
 	fixture.no_device = false;
-	update(fd);
+	control_fixture_update_flows(fd);
 	assert_int_equal(control_fixture_reason(fd), VMA_SOCK_OFFLOADED);
 	control_fixture_close(fd);
 }

@@ -23,7 +23,7 @@ static int multicast_end(void **state)
 	return 0;
 }
 
-static bool accepts(const char *group, const char *src, uint32_t ifindex)
+static bool group_accepts_source(const char *group, const char *src, uint32_t ifindex)
 {
 	return udp_group_accepts(control_fixture_sock_of(fd), control_fixture_ip(group), control_fixture_ip(src),
 	                         ifindex);
@@ -51,11 +51,11 @@ static unsigned memberships(void)
 static void test_a_socket_without_memberships_takes_what_others_joined_unless_it_says_no(void **state)
 {
 	(void)state;
-	assert_true(accepts("239.2.0.1", "10.77.0.2", LAN));
+	assert_true(group_accepts_source("239.2.0.1", "10.77.0.2", LAN));
 	assert_int_equal(control_fixture_set(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0), 0);
-	assert_false(accepts("239.2.0.1", "10.77.0.2", LAN));
+	assert_false(group_accepts_source("239.2.0.1", "10.77.0.2", LAN));
 	assert_int_equal(control_fixture_set(fd, IPPROTO_IP, IP_MULTICAST_ALL, 1), 0);
-	assert_true(accepts("239.2.0.1", "10.77.0.2", LAN));
+	assert_true(group_accepts_source("239.2.0.1", "10.77.0.2", LAN));
 }
 
 static void test_a_member_takes_all_sources_on_its_interface_only(void **state)
@@ -63,11 +63,11 @@ static void test_a_member_takes_all_sources_on_its_interface_only(void **state)
 	(void)state;
 	control_fixture_set(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0);
 	assert_int_equal(control_fixture_join(fd, IP_ADD_MEMBERSHIP, "239.2.0.2"), 0);
-	assert_true(accepts("239.2.0.2", "10.77.0.2", LAN));
-	assert_false(accepts("239.2.0.2", "10.77.0.2", 7));
-	assert_false(accepts("239.2.0.3", "10.77.0.2", LAN));
+	assert_true(group_accepts_source("239.2.0.2", "10.77.0.2", LAN));
+	assert_false(group_accepts_source("239.2.0.2", "10.77.0.2", 7));
+	assert_false(group_accepts_source("239.2.0.3", "10.77.0.2", LAN));
 	assert_int_equal(control_fixture_join(fd, IP_DROP_MEMBERSHIP, "239.2.0.2"), 0);
-	assert_false(accepts("239.2.0.2", "10.77.0.2", LAN));
+	assert_false(group_accepts_source("239.2.0.2", "10.77.0.2", LAN));
 }
 
 static void test_the_kernel_s_refusal_is_the_answer_and_changes_nothing(void **state)
@@ -85,12 +85,12 @@ static void test_sources_that_were_asked_for_and_no_others(void **state)
 	(void)state;
 	assert_int_equal(source(IP_ADD_SOURCE_MEMBERSHIP, "232.2.0.1", "10.77.0.2"), 0);
 	assert_int_equal(source(IP_ADD_SOURCE_MEMBERSHIP, "232.2.0.1", "10.77.0.3"), 0);
-	assert_true(accepts("232.2.0.1", "10.77.0.2", LAN));
-	assert_true(accepts("232.2.0.1", "10.77.0.3", LAN));
-	assert_false(accepts("232.2.0.1", "10.77.0.4", LAN));
+	assert_true(group_accepts_source("232.2.0.1", "10.77.0.2", LAN));
+	assert_true(group_accepts_source("232.2.0.1", "10.77.0.3", LAN));
+	assert_false(group_accepts_source("232.2.0.1", "10.77.0.4", LAN));
 	assert_int_equal(source(IP_DROP_SOURCE_MEMBERSHIP, "232.2.0.1", "10.77.0.2"), 0);
-	assert_false(accepts("232.2.0.1", "10.77.0.2", LAN));
-	assert_true(accepts("232.2.0.1", "10.77.0.3", LAN));
+	assert_false(group_accepts_source("232.2.0.1", "10.77.0.2", LAN));
+	assert_true(group_accepts_source("232.2.0.1", "10.77.0.3", LAN));
 }
 
 static void test_dropping_the_last_source_leaves_the_group(void **state)
@@ -107,10 +107,10 @@ static void test_blocked_sources_are_not_heard_until_unblocked(void **state)
 	(void)state;
 	control_fixture_join(fd, IP_ADD_MEMBERSHIP, "239.2.0.4");
 	assert_int_equal(source(IP_BLOCK_SOURCE, "239.2.0.4", "10.77.0.2"), 0);
-	assert_false(accepts("239.2.0.4", "10.77.0.2", LAN));
-	assert_true(accepts("239.2.0.4", "10.77.0.3", LAN));
+	assert_false(group_accepts_source("239.2.0.4", "10.77.0.2", LAN));
+	assert_true(group_accepts_source("239.2.0.4", "10.77.0.3", LAN));
 	assert_int_equal(source(IP_UNBLOCK_SOURCE, "239.2.0.4", "10.77.0.2"), 0);
-	assert_true(accepts("239.2.0.4", "10.77.0.2", LAN));
+	assert_true(group_accepts_source("239.2.0.4", "10.77.0.2", LAN));
 }
 
 static void test_a_whole_filter_is_set_at_once_by_either_name(void **state)
@@ -131,8 +131,8 @@ static void test_a_whole_filter_is_set_at_once_by_either_name(void **state)
 	assert_int_equal(udp_setsockopt(vma_fd_lookup(fd), fd, IPPROTO_IP, IP_MSFILTER, &filter, IP_MSFILTER_SIZE(2)),
 	                 0);
 	vma_leave(self);
-	assert_true(accepts("239.2.0.5", "10.77.0.6", LAN));
-	assert_false(accepts("239.2.0.5", "10.77.0.7", LAN));
+	assert_true(group_accepts_source("239.2.0.5", "10.77.0.6", LAN));
+	assert_false(group_accepts_source("239.2.0.5", "10.77.0.7", LAN));
 }
 
 static int protocol_independent(int name, const char *group)
@@ -153,9 +153,9 @@ static void test_the_protocol_independent_names_do_the_same(void **state)
 	(void)state;
 	control_fixture_set(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0);
 	assert_int_equal(protocol_independent(MCAST_JOIN_GROUP, "239.2.0.6"), 0);
-	assert_true(accepts("239.2.0.6", "10.77.0.2", LAN));
+	assert_true(group_accepts_source("239.2.0.6", "10.77.0.2", LAN));
 	assert_int_equal(protocol_independent(MCAST_LEAVE_GROUP, "239.2.0.6"), 0);
-	assert_false(accepts("239.2.0.6", "10.77.0.2", LAN));
+	assert_false(group_accepts_source("239.2.0.6", "10.77.0.2", LAN));
 }
 
 static void test_more_sources_than_fit_one_answer_are_all_known(void **state)
@@ -172,7 +172,7 @@ static void test_more_sources_than_fit_one_answer_are_all_known(void **state)
 	assert_true(taken > 0);
 	for (int i = 0; i < SOURCES; i++) {
 		snprintf(text, sizeof(text), "10.77.1.%d", i + 1);
-		assert_int_equal(accepts("232.2.0.3", text, LAN), i < taken);
+		assert_int_equal(group_accepts_source("232.2.0.3", text, LAN), i < taken);
 	}
 }
 
@@ -196,7 +196,7 @@ static struct members *multicast_read_text(const char *text)
 
 	assert_int_equal(write(file, text, strlen(text)), (ssize_t)strlen(text));
 	lseek(file, 0, SEEK_SET);
-	set = udp_members_read(file);
+	set = udp_local_members_read(file);
 	close(file);
 	return set;
 }
@@ -212,10 +212,10 @@ static void test_the_kernel_s_list_is_read_by_interface(void **state)
 
 	(void)state;
 	assert_non_null(set);
-	assert_true(udp_members_has(set, control_fixture_ip("239.1.1.1"), 12));
-	assert_false(udp_members_has(set, control_fixture_ip("239.1.1.1"), 1));
-	assert_true(udp_members_has(set, control_fixture_ip("224.0.0.1"), 1));
-	assert_false(udp_members_has(set, control_fixture_ip("239.1.1.2"), 12));
+	assert_true(udp_local_members_has(set, control_fixture_ip("239.1.1.1"), 12));
+	assert_false(udp_local_members_has(set, control_fixture_ip("239.1.1.1"), 1));
+	assert_true(udp_local_members_has(set, control_fixture_ip("224.0.0.1"), 1));
+	assert_false(udp_local_members_has(set, control_fixture_ip("239.1.1.2"), 12));
 	vma_free(set);
 }
 
@@ -234,12 +234,12 @@ static void test_a_list_of_thousands_is_read_to_its_end_and_rubbish_does_no_harm
 	set = multicast_read_text(text);
 	assert_non_null(set);
 	for (unsigned i = 0; i < 3000; i++)
-		assert_true(udp_members_has(set, htonl(0xef020000u | (i / 256) << 8 | i % 256), 7));
-	assert_false(udp_members_has(set, control_fixture_ip("239.3.0.0"), 7));
+		assert_true(udp_local_members_has(set, htonl(0xef020000u | (i / 256) << 8 | i % 256), 7));
+	assert_false(udp_local_members_has(set, control_fixture_ip("239.3.0.0"), 7));
 	vma_free(set);
 }
 
-static bool has_on(const char *group, uint32_t ifindex)
+static bool group_has_local_members_on(const char *group, uint32_t ifindex)
 {
 	struct vma_thread *self = vma_enter();
 	bool answer = udp_group_has_local_members(control_fixture_ip(group), ifindex);
@@ -250,37 +250,37 @@ static bool has_on(const char *group, uint32_t ifindex)
 
 static bool multicast_has(const char *group)
 {
-	return has_on(group, LAN);
+	return group_has_local_members_on(group, LAN);
 }
 
 /*
  * The answer is "yes", too, while the list cannot be had in time: a reading took long, or another thread reads. So "no"
  * is waited for, 5 seconds at most.
  */
-static bool has_not_soon(const char *group, uint32_t ifindex)
+static bool group_has_no_members_within_time(const char *group, uint32_t ifindex)
 {
 	for (int i = 0; i < 1000; i++, usleep(5000)) {
-		if (!has_on(group, ifindex))
+		if (!group_has_local_members_on(group, ifindex))
 			return true;
 	}
 	return false;
 }
 
 /* A "yes" right after this comes from the list, which is younger than 100 ms. */
-static bool list_is_at_hand(void)
+static bool igmp_list_is_fresh(void)
 {
-	return has_not_soon("239.2.0.29", LAN); /* nobody's group */
+	return group_has_no_members_within_time("239.2.0.29", LAN); /* nobody's group */
 }
 
 static void test_a_join_of_this_process_is_known_at_once(void **state)
 {
 	(void)state;
-	assert_true(has_not_soon("239.2.0.20", LAN)); /* the list is fresh from here on */
+	assert_true(group_has_no_members_within_time("239.2.0.20", LAN)); /* the list is fresh from here on */
 	control_fixture_join(fd, IP_ADD_MEMBERSHIP, "239.2.0.20");
 	assert_true(multicast_has("239.2.0.20"));
-	assert_true(list_is_at_hand());
+	assert_true(igmp_list_is_fresh());
 	assert_true(multicast_has("239.2.0.20"));
-	assert_true(has_not_soon("239.2.0.20", 7));
+	assert_true(group_has_no_members_within_time("239.2.0.20", 7));
 }
 
 static void test_a_member_that_we_do_not_know_of_is_seen_soon_and_so_is_its_end(void **state)
@@ -289,14 +289,14 @@ static void test_a_member_that_we_do_not_know_of_is_seen_soon_and_so_is_its_end(
 	int other = vma_os.socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
 	(void)state;
-	assert_true(has_not_soon("239.2.0.21", LAN));
+	assert_true(group_has_no_members_within_time("239.2.0.21", LAN));
 	assert_int_equal(vma_os.setsockopt(other, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof(request)), 0);
 	usleep(150000);
 	assert_true(multicast_has("239.2.0.21"));
-	assert_true(list_is_at_hand());
+	assert_true(igmp_list_is_fresh());
 	assert_true(multicast_has("239.2.0.21"));
 	vma_os.close(other);
-	assert_true(has_not_soon("239.2.0.21", LAN));
+	assert_true(group_has_no_members_within_time("239.2.0.21", LAN));
 }
 
 #define T(name) cmocka_unit_test_setup_teardown(test_##name, multicast_start, multicast_end)

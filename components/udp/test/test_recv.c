@@ -57,7 +57,7 @@ static void come(const char *text)
 	udp_fixture_peer_send(PEER, fixture_port(sock), text, (uint32_t)strlen(text));
 }
 
-static void come_through_shadow(const char *text)
+static void send_datagram_to_shadow(const char *text)
 {
 	struct sockaddr_in to = sock->local;
 	int fd = vma_os.socket(AF_INET, SOCK_DGRAM, 0);
@@ -85,7 +85,7 @@ static void assert_nothing_is_there(void)
 /* ---- data ---- */
 
 /* One datagram is queued, and one has come: whether a receive that takes the first looks for the second. */
-static bool looks_for_more(void)
+static bool receive_drives_ring_after_first(void)
 {
 	char data[8];
 	struct iovec iov = {.iov_base = data, .iov_len = sizeof(data)};
@@ -111,13 +111,13 @@ static void test_a_receive_with_data_looks_as_often_as_the_environment_says(void
 	(void)state;
 	conf->rx_cq_drain_rate_nsec = 1;
 	vma_inet_drain_init(&sock->drain, conf);
-	assert_true(looks_for_more());
-	assert_true(looks_for_more());
+	assert_true(receive_drives_ring_after_first());
+	assert_true(receive_drives_ring_after_first());
 	conf->rx_cq_drain_rate_nsec = 1000000000;
 	vma_inet_drain_init(&sock->drain, conf);
-	assert_true(looks_for_more());        /* the first look of all is due */
-	for (int i = 0; i < 20 && !left; i++) /* the internal thread may look just then, but not each time */
-		left = !looks_for_more();
+	assert_true(receive_drives_ring_after_first()); /* the first look of all is due */
+	for (int i = 0; i < 20 && !left; i++)           /* the internal thread may look just then, but not each time */
+		left = !receive_drives_ring_after_first();
 	assert_true(left);
 	conf->rx_cq_drain_rate_nsec = 0;
 }
@@ -526,7 +526,7 @@ static void test_rx_opts_come_as_control_messages(void **state)
 static void test_first_empty_look_asks_the_shadow(void **state)
 {
 	(void)state;
-	come_through_shadow("kernel");
+	send_datagram_to_shadow("kernel");
 	recv_assert_receives("kernel");
 	assert_int_equal(vma_stats_read(&sock->stats->rx_os_packets), 1);
 	assert_nothing_is_there();
@@ -536,8 +536,8 @@ static void test_shadow_comes_first_while_it_has_attention(void **state)
 {
 	(void)state;
 	come("newer");
-	come_through_shadow("older");
-	come_through_shadow("old");
+	send_datagram_to_shadow("older");
+	send_datagram_to_shadow("old");
 	atomic_store(&sock->os_attention, true);
 	recv_assert_receives("older");
 	recv_assert_receives("old");
@@ -549,7 +549,7 @@ static void test_shadow_is_asked_again_after_twenty_microseconds(void **state)
 {
 	(void)state;
 	assert_nothing_is_there();
-	come_through_shadow("kernel");
+	send_datagram_to_shadow("kernel");
 	usleep(1000);
 	recv_assert_receives("kernel");
 }
@@ -558,7 +558,7 @@ static void test_socket_without_rings_is_the_shadows(void **state)
 {
 	(void)state;
 	fixture_detach(&attached);
-	come_through_shadow("kernel");
+	send_datagram_to_shadow("kernel");
 	recv_assert_receives("kernel");
 	assert_nothing_is_there();
 	assert_int_equal(udp_poll(&sock->file), 0);
@@ -580,7 +580,7 @@ static void test_inherited_socket_is_taken_up_by_its_first_receive(void **state)
 
 /* ---- waiting ---- */
 
-static void *come_soon(void *text)
+static void *receive_datagram_from_peer_soon(void *text)
 {
 	usleep(20000);
 	come(text);
@@ -590,7 +590,7 @@ static void *come_soon(void *text)
 static void *come_through_shadow_soon(void *text)
 {
 	usleep(20000);
-	come_through_shadow(text);
+	send_datagram_to_shadow(text);
 	return NULL;
 }
 
@@ -607,7 +607,7 @@ static void receive_while(void *(*other)(void *), const char *text)
 static void test_blocking_receive_waits_for_the_link(void **state)
 {
 	(void)state;
-	receive_while(come_soon, "late");
+	receive_while(receive_datagram_from_peer_soon, "late");
 }
 
 static void test_blocking_receive_waits_for_the_shadow_as_well(void **state)
@@ -675,7 +675,7 @@ static void test_blocking_receive_sleeps_beside_an_error_that_nobody_takes(void 
 	assert_int_equal(udp_recv_receive(data, sizeof(data), 0), -EAGAIN);
 	assert_in_range(own_cpu_ms() - before, 0, 50);
 	receive_while(come_through_shadow_soon, "kernel");
-	receive_while(come_soon, "link");
+	receive_while(receive_datagram_from_peer_soon, "link");
 	shadow_has_an_error();
 	receive_while(come_through_shadow_soon, "again");
 }
@@ -713,22 +713,22 @@ static void recv_on_signal(int sig)
 	atomic_fetch_add(&handled, 1);
 }
 
-struct nudge {
+struct delayed_signals {
 	pthread_t target;
 	unsigned times; /* 0: until the receive has ended, 5 seconds at most */
 	_Atomic bool ended;
 };
 
 /* Each signal 20 ms after the last handler: the receive is asleep by then, or it will be in one of the next. */
-static void *nudge_and_deliver(void *arg)
+static void *signal_then_deliver_datagram(void *arg)
 {
-	struct nudge *nudge = arg;
-	const unsigned times = nudge->times > 0 ? nudge->times : 250;
+	struct delayed_signals *delayed_signals = arg;
+	const unsigned times = delayed_signals->times > 0 ? delayed_signals->times : 250;
 
-	for (unsigned i = 0; i < times && !atomic_load(&nudge->ended); i++) {
+	for (unsigned i = 0; i < times && !atomic_load(&delayed_signals->ended); i++) {
 		usleep(20000);
-		pthread_kill(nudge->target, SIGUSR1);
-		for (int ms = 0; ms < 5000 && atomic_load(&handled) == i && !atomic_load(&nudge->ended); ms++)
+		pthread_kill(delayed_signals->target, SIGUSR1);
+		for (int ms = 0; ms < 5000 && atomic_load(&handled) == i && !atomic_load(&delayed_signals->ended); ms++)
 			usleep(1000);
 	}
 	usleep(20000);
@@ -736,10 +736,10 @@ static void *nudge_and_deliver(void *arg)
 	return NULL;
 }
 
-static ssize_t receive_nudged(int sa_flags, uint64_t timeout_ns, unsigned times)
+static ssize_t receive_interrupted_by_signals(int sa_flags, uint64_t timeout_ns, unsigned times)
 {
 	struct sigaction action = {.sa_handler = recv_on_signal, .sa_flags = sa_flags};
-	struct nudge nudge = {.target = pthread_self(), .times = times};
+	struct delayed_signals delayed_signals = {.target = pthread_self(), .times = times};
 	char data[8];
 	pthread_t thread;
 	ssize_t len;
@@ -749,9 +749,9 @@ static ssize_t receive_nudged(int sa_flags, uint64_t timeout_ns, unsigned times)
 	atomic_store(&sock->nonblocking, false);
 	atomic_store(&sock->rcvtimeo_ns, timeout_ns);
 	atomic_store(&handled, 0);
-	assert_int_equal(pthread_create(&thread, NULL, nudge_and_deliver, &nudge), 0);
+	assert_int_equal(pthread_create(&thread, NULL, signal_then_deliver_datagram, &delayed_signals), 0);
 	len = udp_recv_receive(data, sizeof(data), 0);
-	atomic_store(&nudge.ended, true);
+	atomic_store(&delayed_signals.ended, true);
 	pthread_join(thread, NULL);
 	if (len < 0)
 		recv_assert_receives("end");
@@ -761,10 +761,10 @@ static ssize_t receive_nudged(int sa_flags, uint64_t timeout_ns, unsigned times)
 static void test_handler_ends_a_receive_unless_it_restarts(void **state)
 {
 	(void)state;
-	assert_int_equal(receive_nudged(0, UINT64_MAX, 0), -EINTR);
-	assert_int_equal(receive_nudged(SA_RESTART, UINT64_MAX, 3), 3);
+	assert_int_equal(receive_interrupted_by_signals(0, UINT64_MAX, 0), -EINTR);
+	assert_int_equal(receive_interrupted_by_signals(SA_RESTART, UINT64_MAX, 3), 3);
 	/* With a time limit there is no restart (signal(7)). */
-	assert_int_equal(receive_nudged(SA_RESTART, 10000000000, 0), -EINTR);
+	assert_int_equal(receive_interrupted_by_signals(SA_RESTART, 10000000000, 0), -EINTR);
 }
 
 /* ---- readiness ---- */

@@ -343,7 +343,7 @@ static void test_first_unconnected_datagram_is_offloaded_already(void **state)
 }
 
 /* Other ports of the remote address whose destinations have the same place in the cache as PORT's. */
-static struct sockaddr_in sharing_a_slot(unsigned nth)
+static struct sockaddr_in address_sharing_dst_cache_slot(unsigned nth)
 {
 	uint32_t addr;
 
@@ -357,7 +357,7 @@ static struct sockaddr_in sharing_a_slot(unsigned nth)
 
 static void test_second_destination_of_a_slot_is_offloaded_at_once(void **state)
 {
-	const struct sockaddr_in other = sharing_a_slot(0), to = remote(PORT);
+	const struct sockaddr_in other = address_sharing_dst_cache_slot(0), to = remote(PORT);
 
 	(void)state;
 	udp_send_reset();
@@ -371,7 +371,7 @@ static void test_second_destination_of_a_slot_is_offloaded_at_once(void **state)
 static void test_one_more_destination_of_a_slot_is_offloaded_once_its_path_is_known(void **state)
 {
 	const uint64_t rate = atomic_load(&vma_tsc_per_1024_usec);
-	const struct sockaddr_in other = sharing_a_slot(0), to = remote(PORT);
+	const struct sockaddr_in other = address_sharing_dst_cache_slot(0), to = remote(PORT);
 
 	(void)state;
 	udp_send_reset();
@@ -390,7 +390,7 @@ static void test_one_more_destination_of_a_slot_is_offloaded_once_its_path_is_kn
 
 static void test_wanted_destination_gets_the_slot_in_time(void **state)
 {
-	const struct sockaddr_in other = sharing_a_slot(0), to = remote(PORT);
+	const struct sockaddr_in other = address_sharing_dst_cache_slot(0), to = remote(PORT);
 
 	(void)state;
 	udp_send_reset();
@@ -422,7 +422,7 @@ static void test_destinations_that_share_a_slot_are_all_offloaded(void **state)
 	connect_it();
 	fake_net.known = true;
 	for (unsigned i = 0; i < 3; i++)
-		to[i] = sharing_a_slot(i);
+		to[i] = address_sharing_dst_cache_slot(i);
 	for (int i = 0; i < 300; i++)
 		assert_int_equal(send_send_to(&to[i % 3], "x", 1, 0), 1);
 	assert_int_equal(sent(), 300);
@@ -653,7 +653,7 @@ static uint64_t kicks(void)
 
 /* The rule is about time, which a busy machine stretches: each of a row follows the one before as if there were none.
  */
-static void send_a_row(unsigned n)
+static void send_datagrams_in_a_row(unsigned n)
 {
 	struct vma_thread *self = vma_thread_self();
 
@@ -685,7 +685,7 @@ static void test_sends_in_a_row_share_kicks_and_the_next_call_releases_them(void
 		uint64_t before;
 		unsigned n, at_once;
 
-		send_a_row(10);
+		send_datagrams_in_a_row(10);
 		before = kicks();
 		n = at_once = fixture_peer_receive();
 		vma_inet_flush_sends(vma_thread_self());
@@ -703,7 +703,7 @@ static void test_what_waits_leaves_by_itself_within_milliseconds(void **state)
 	connect_it();
 	if (vma_engine()->latency)
 		vma_test_skip("each send kicks");
-	send_a_row(10);
+	send_datagrams_in_a_row(10);
 	fixture_wait_until((n += fixture_peer_receive()) == 10);
 }
 
@@ -887,7 +887,7 @@ static void test_destination_of_a_rule_is_not_asked_for_again_and_again(void **s
 
 static void test_destination_of_a_rule_is_the_kernels_also_if_another_has_its_slot(void **state)
 {
-	const struct sockaddr_in other = sharing_a_slot(0), to = remote(PORT);
+	const struct sockaddr_in other = address_sharing_dst_cache_slot(0), to = remote(PORT);
 
 	(void)state;
 	set_rules("use os udp_sender 10.0.0.0/24:9000\n");
@@ -1062,7 +1062,7 @@ static void test_a_paced_send_that_waits_has_what_is_queued_leave_first(void **s
 		vma_test_skip("each send kicks");
 	connect_it();
 	for (unsigned i = 0; i < 1000 && self->tx_ring == NULL; i++)
-		send_a_row(10);
+		send_datagrams_in_a_row(10);
 	assert_non_null(self->tx_ring);
 	udp_dst_pace(sock, 1000);
 	atomic_store(&sock->pace_next_ns, vma_now_ns() + 3600 * UINT64_C(1000000000));

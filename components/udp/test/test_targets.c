@@ -40,7 +40,7 @@ static const struct udp_target *find(const char *local)
 	return NULL;
 }
 
-static void have_joined(const char *group, uint32_t ifindex)
+static void set_membership_of_sock(const char *group, uint32_t ifindex)
 {
 	struct udp_groups *groups = vma_alloc(sizeof(*groups) + sizeof(groups->at[0]));
 
@@ -201,7 +201,7 @@ static void test_a_group_that_was_not_joined_has_none(void **state)
 static void test_groups_joined_belong_to_the_wildcard_and_to_a_socket_bound_to_them(void **state)
 {
 	(void)state;
-	have_joined("239.1.1.1", LAN);
+	set_membership_of_sock("239.1.1.1", LAN);
 	targets_get();
 	assert_true(find("239.1.1.1")->shared);
 	assert_false(find("239.1.1.1")->extra);

@@ -10,36 +10,37 @@
 
 #include "../preload.h"
 
-static const char *list_with(const char *list)
+static const char *preload_list_with_library(const char *list)
 {
 	static char out[256];
 
-	assert_int_equal(preload_list(list, "/usr/lib/libvma.so", out, sizeof(out)), 0);
+	assert_int_equal(preload_list_add_library(list, "/usr/lib/libvma.so", out, sizeof(out)), 0);
 	return out;
 }
 
 static void test_library_is_alone_if_there_was_no_list(void **state)
 {
 	(void)state;
-	assert_string_equal(list_with(NULL), "/usr/lib/libvma.so");
-	assert_string_equal(list_with(""), "/usr/lib/libvma.so");
-	assert_string_equal(list_with(" :: "), "/usr/lib/libvma.so");
+	assert_string_equal(preload_list_with_library(NULL), "/usr/lib/libvma.so");
+	assert_string_equal(preload_list_with_library(""), "/usr/lib/libvma.so");
+	assert_string_equal(preload_list_with_library(" :: "), "/usr/lib/libvma.so");
 }
 
 static void test_library_comes_behind_what_was_there(void **state)
 {
 	(void)state;
-	assert_string_equal(list_with("libasan.so.8"), "libasan.so.8:/usr/lib/libvma.so");
-	assert_string_equal(list_with("/a/x.so /b/y.so:z.so"), "/a/x.so:/b/y.so:z.so:/usr/lib/libvma.so");
+	assert_string_equal(preload_list_with_library("libasan.so.8"), "libasan.so.8:/usr/lib/libvma.so");
+	assert_string_equal(preload_list_with_library("/a/x.so /b/y.so:z.so"),
+	                    "/a/x.so:/b/y.so:z.so:/usr/lib/libvma.so");
 }
 
 static void test_another_copy_of_library_is_replaced(void **state)
 {
 	(void)state;
-	assert_string_equal(list_with("libvma.so"), "/usr/lib/libvma.so");
-	assert_string_equal(list_with("/opt/libvma-debug.so:x.so"), "x.so:/usr/lib/libvma.so");
-	assert_string_equal(list_with("/opt/mylibvma.so"), "/opt/mylibvma.so:/usr/lib/libvma.so");
-	assert_string_equal(list_with("libvma.so.d/x.so"), "libvma.so.d/x.so:/usr/lib/libvma.so");
+	assert_string_equal(preload_list_with_library("libvma.so"), "/usr/lib/libvma.so");
+	assert_string_equal(preload_list_with_library("/opt/libvma-debug.so:x.so"), "x.so:/usr/lib/libvma.so");
+	assert_string_equal(preload_list_with_library("/opt/mylibvma.so"), "/opt/mylibvma.so:/usr/lib/libvma.so");
+	assert_string_equal(preload_list_with_library("libvma.so.d/x.so"), "libvma.so.d/x.so:/usr/lib/libvma.so");
 }
 
 static void test_path_with_separator_is_refused(void **state)
@@ -47,8 +48,8 @@ static void test_path_with_separator_is_refused(void **state)
 	char out[64];
 
 	(void)state;
-	assert_int_equal(preload_list(NULL, "/a b/libvma.so", out, sizeof(out)), -EINVAL);
-	assert_int_equal(preload_list(NULL, "/a:b/libvma.so", out, sizeof(out)), -EINVAL);
+	assert_int_equal(preload_list_add_library(NULL, "/a b/libvma.so", out, sizeof(out)), -EINVAL);
+	assert_int_equal(preload_list_add_library(NULL, "/a:b/libvma.so", out, sizeof(out)), -EINVAL);
 }
 
 static void test_list_that_does_not_fit_is_refused(void **state)
@@ -56,9 +57,9 @@ static void test_list_that_does_not_fit_is_refused(void **state)
 	char out[16];
 
 	(void)state;
-	assert_int_equal(preload_list("/a/long/one.so", "/libvma.so", out, sizeof(out)), -E2BIG);
-	assert_int_equal(preload_list("a.so", "/libvma.so", out, sizeof(out)), 0);
-	assert_int_equal(preload_list("ab.so", "/libvma.so", out, sizeof(out)), -E2BIG);
+	assert_int_equal(preload_list_add_library("/a/long/one.so", "/libvma.so", out, sizeof(out)), -E2BIG);
+	assert_int_equal(preload_list_add_library("a.so", "/libvma.so", out, sizeof(out)), 0);
+	assert_int_equal(preload_list_add_library("ab.so", "/libvma.so", out, sizeof(out)), -E2BIG);
 }
 
 static void test_program_is_found_as_execvp_finds_it(void **state)
@@ -90,11 +91,11 @@ static void test_ordinary_program_and_script_are_not_refused(void **state)
 	const int fd = mkstemp(file);
 
 	(void)state;
-	assert_null(preload_refusal("/proc/self/exe"));
+	assert_null(preload_refusal_reason("/proc/self/exe"));
 	assert_int_equal(write(fd, "#!/bin/sh\n", 10), 10);
 	close(fd);
-	assert_null(preload_refusal(file));
-	assert_null(preload_refusal("/nonexistent"));
+	assert_null(preload_refusal_reason(file));
+	assert_null(preload_refusal_reason("/nonexistent"));
 	unlink(file);
 }
 

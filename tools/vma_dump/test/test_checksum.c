@@ -59,7 +59,7 @@ static void test_a_datagrams_sum_of_zero_is_ones(void **state)
 	assert_true(seen);
 }
 
-static void assert_left_alone(const uint8_t frame[FRAME_BYTES], uint32_t len)
+static void assert_frame_is_unchanged(const uint8_t frame[FRAME_BYTES], uint32_t len)
 {
 	uint8_t copy[FRAME_BYTES];
 
@@ -75,24 +75,24 @@ static void test_everything_else_is_left_alone(void **state)
 
 	(void)state;
 	for (uint32_t part = 0; part < len; part++)
-		assert_left_alone(frame, part);
+		assert_frame_is_unchanged(frame, part);
 	frame[40]++; /* finished by its sender, or wrong */
-	assert_left_alone(frame, len);
+	assert_frame_is_unchanged(frame, len);
 	make(frame, IPPROTO_UDP);
 	frame[20] = 0x20; /* a fragment */
-	assert_left_alone(frame, len);
+	assert_frame_is_unchanged(frame, len);
 	make(frame, IPPROTO_UDP);
 	frame[12] = 0x86; /* another protocol than IPv4 */
-	assert_left_alone(frame, len);
+	assert_frame_is_unchanged(frame, len);
 	make(frame, IPPROTO_UDP);
 	frame[14] = 0x44; /* no header is so short */
-	assert_left_alone(frame, len);
+	assert_frame_is_unchanged(frame, len);
 	make(frame, IPPROTO_UDP);
 	frame[17] = 100; /* longer than the frame */
-	assert_left_alone(frame, len);
+	assert_frame_is_unchanged(frame, len);
 	make(frame, IPPROTO_UDP);
 	frame[23] = IPPROTO_ICMP;
-	assert_left_alone(frame, len);
+	assert_frame_is_unchanged(frame, len);
 }
 
 static const struct CMUnitTest tests[] = {

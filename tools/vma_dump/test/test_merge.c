@@ -27,7 +27,7 @@ static int merge_stop(void **state)
 	struct merge_packet *packet;
 
 	(void)state;
-	while ((packet = merge_pop(&merge, 0, true)) != NULL)
+	while ((packet = merge_pop_oldest_packet(&merge, 0, true)) != NULL)
 		free(packet);
 	assert_int_equal(merge.bytes, 0);
 	merge_remove(&merge, &queues[0]);
@@ -42,7 +42,7 @@ static void push_data(unsigned queue, uint8_t kind, uint32_t id, uint64_t time_n
 	struct vma_capture_info info = {.time_ns = T0 + time_ns, .len = len, .captured = len, .id = id, .kind = kind};
 
 	strcpy(info.text, "eth0");
-	assert_true(merge_push(&merge, &queues[queue], &info, data, now_ns));
+	assert_true(merge_push_record(&merge, &queues[queue], &info, data, now_ns));
 }
 
 static void push(unsigned queue, uint8_t kind, uint32_t id, uint64_t time_ns, uint64_t now_ns)
@@ -57,20 +57,20 @@ static void push_drop(unsigned queue, uint32_t id, const char *reason)
 	struct vma_capture_info info = {.id = id, .kind = VMA_CAPTURE_DROP};
 
 	strcpy(info.text, reason);
-	assert_true(merge_push(&merge, &queues[queue], &info, NULL, 0));
+	assert_true(merge_push_record(&merge, &queues[queue], &info, NULL, 0));
 }
 
 static void push_moved(unsigned queue, uint32_t id, uint32_t to)
 {
 	const struct vma_capture_info info = {.id = id, .len = to, .kind = VMA_CAPTURE_MOVED};
 
-	assert_true(merge_push(&merge, &queues[queue], &info, NULL, 0));
+	assert_true(merge_push_record(&merge, &queues[queue], &info, NULL, 0));
 }
 
 /* The next packet is this one, for that reason. */
 static void assert_next(uint32_t id, const char *reason)
 {
-	struct merge_packet *packet = merge_pop(&merge, 0, true);
+	struct merge_packet *packet = merge_pop_oldest_packet(&merge, 0, true);
 
 	assert_non_null(packet);
 	assert_int_equal(packet->info.id, id);
@@ -80,7 +80,7 @@ static void assert_next(uint32_t id, const char *reason)
 
 static void assert_pops(uint32_t id, uint64_t now_ns)
 {
-	struct merge_packet *packet = merge_pop(&merge, now_ns, false);
+	struct merge_packet *packet = merge_pop_oldest_packet(&merge, now_ns, false);
 
 	assert_non_null(packet);
 	assert_int_equal(packet->info.id, id);
@@ -112,17 +112,17 @@ static void test_packets_of_two_processes_are_in_the_order_of_their_times(void *
 	push(1, VMA_CAPTURE_OUT, 5, 50, 0);
 	for (uint32_t id = 1; id <= 5; id++)
 		assert_next(id, "");
-	assert_null(merge_pop(&merge, 0, true));
+	assert_null(merge_pop_oldest_packet(&merge, 0, true));
 }
 
 static void test_a_packet_is_held_for_its_time_and_no_longer(void **state)
 {
 	(void)state;
 	push(0, VMA_CAPTURE_IN, 1, 100, 5 * MS);
-	assert_null(merge_pop(&merge, 5 * MS, false));
-	assert_null(merge_pop(&merge, 5 * MS + MERGE_HOLD_NS - 1, false));
+	assert_null(merge_pop_oldest_packet(&merge, 5 * MS, false));
+	assert_null(merge_pop_oldest_packet(&merge, 5 * MS + MERGE_HOLD_NS - 1, false));
 	push(1, VMA_CAPTURE_IN, 2, 90, 5 * MS + MERGE_HOLD_NS - 1); /* older, read later: it goes first, and is held */
-	assert_null(merge_pop(&merge, 5 * MS + MERGE_HOLD_NS, false));
+	assert_null(merge_pop_oldest_packet(&merge, 5 * MS + MERGE_HOLD_NS, false));
 	assert_pops(2, 5 * MS + 2 * MERGE_HOLD_NS);
 	assert_pops(1, 5 * MS + 2 * MERGE_HOLD_NS);
 }
@@ -185,7 +185,7 @@ static void test_fragments_are_held_until_the_library_gives_them_up(void **state
 	(void)state;
 	push_fragment(1, 100, 0, 1480, true, 10 * MS);
 	push(1, VMA_CAPTURE_IN, 2, 11 * MS, 11 * MS);
-	assert_null(merge_pop(&merge, 10 * MS + MERGE_HOLD_FRAGMENT_NS - 1, false));
+	assert_null(merge_pop_oldest_packet(&merge, 10 * MS + MERGE_HOLD_FRAGMENT_NS - 1, false));
 	push_drop(0, 1, "rx_drop_ip_fragment");
 	assert_pops(1, 10 * MS + MERGE_HOLD_FRAGMENT_NS);
 	assert_pops(2, 10 * MS + MERGE_HOLD_FRAGMENT_NS);
@@ -229,12 +229,12 @@ static void test_what_is_held_is_bounded(void **state)
 
 	(void)state;
 	for (; merge.bytes <= MERGE_BYTES_MAX; n++) {
-		assert_null(merge_pop(&merge, 0, false));
+		assert_null(merge_pop_oldest_packet(&merge, 0, false));
 		push_data(0, VMA_CAPTURE_IN, n, n, 0, data, sizeof(data));
 	}
 	assert_true(n > 1000);
 	assert_pops(0, 0);
-	assert_null(merge_pop(&merge, 0, false));
+	assert_null(merge_pop_oldest_packet(&merge, 0, false));
 }
 
 static void test_a_gap_is_told_to_the_packet_behind_it(void **state)
@@ -250,7 +250,7 @@ static void test_a_gap_is_told_to_the_packet_behind_it(void **state)
 	push(0, VMA_CAPTURE_IN, 3, 3, 0);
 	push(0, VMA_CAPTURE_IN, 4, 4, 0);
 	for (uint32_t id = 1; id <= 4; id++) {
-		packet = merge_pop(&merge, 0, true);
+		packet = merge_pop_oldest_packet(&merge, 0, true);
 		assert_int_equal(packet->info.id, id);
 		assert_int_equal(packet->lost, id == 3 ? 5 : 0);
 		assert_int_equal(packet->interrupted, id == 3);

@@ -43,7 +43,7 @@ static int source_stop_here(void **state)
 	struct merge_packet *packet;
 
 	(void)state;
-	while ((packet = merge_pop(&merge, 0, true)) != NULL)
+	while ((packet = merge_pop_oldest_packet(&merge, 0, true)) != NULL)
 		free(packet);
 	source_destroy(source, &merge);
 	vma_stats_destroy(stats);
@@ -70,15 +70,15 @@ static unsigned serve_requests(void)
 	return n;
 }
 
-static int step_at(uint64_t now_ns)
+static int source_step_at_time(uint64_t now_ns)
 {
-	return source_step(source, 2000, &merge, now_ns);
+	return source_poll_records(source, 2000, &merge, now_ns);
 }
 
 static void start_capture(void)
 {
 	for (unsigned i = 0; i < 4 && !source->captures; i++) {
-		assert_int_equal(step_at(NOW), 0);
+		assert_int_equal(source_step_at_time(NOW), 0);
 		serve_requests();
 	}
 	assert_true(source->captures);
@@ -95,7 +95,7 @@ static void put_record(uint32_t id)
 
 static void assert_packet(uint32_t id, uint64_t lost, bool interrupted)
 {
-	struct merge_packet *packet = merge_pop(&merge, 0, true);
+	struct merge_packet *packet = merge_pop_oldest_packet(&merge, 0, true);
 
 	assert_non_null(packet);
 	assert_int_equal(packet->info.id, id);
@@ -108,15 +108,15 @@ static void assert_packet(uint32_t id, uint64_t lost, bool interrupted)
 static void test_packets_come_for_certain_after_the_second_request(void **state)
 {
 	(void)state;
-	assert_int_equal(step_at(NOW), 0);
+	assert_int_equal(source_step_at_time(NOW), 0);
 	assert_false(source->captures);
-	assert_int_equal(step_at(NOW + 1), 0); /* its ring is not there yet */
+	assert_int_equal(source_step_at_time(NOW + 1), 0); /* its ring is not there yet */
 	assert_int_equal(serve_requests(), 1);
-	assert_int_equal(step_at(NOW + 2), 0);
+	assert_int_equal(source_step_at_time(NOW + 2), 0);
 	put_record(1); /* between the two */
 	assert_false(source->captures);
 	assert_int_equal(serve_requests(), 1);
-	assert_int_equal(step_at(NOW + 3), 0);
+	assert_int_equal(source_step_at_time(NOW + 3), 0);
 	assert_true(source->captures);
 	put_record(2);
 	assert_true(source_move_packets_to_merge(source, &merge, NOW));
@@ -131,7 +131,7 @@ static void test_a_process_is_asked_twice_a_second(void **state)
 	start_capture();
 	serve_requests();
 	for (unsigned i = 1; i <= 20; i++) {
-		assert_int_equal(step_at(NOW + i * SEC / 10), 0);
+		assert_int_equal(source_step_at_time(NOW + i * SEC / 10), 0);
 		assert_int_equal(serve_requests(), i % 5 == 0);
 	}
 	assert_int_equal(source->interruptions, 0);
@@ -140,9 +140,9 @@ static void test_a_process_is_asked_twice_a_second(void **state)
 static void test_a_process_that_does_not_answer_is_given_up(void **state)
 {
 	(void)state;
-	assert_int_equal(step_at(NOW), 0);
-	assert_int_equal(step_at(NOW + SOURCE_START_NS / 2), 0);
-	assert_int_equal(step_at(NOW + SOURCE_START_NS + 1), -ETIMEDOUT);
+	assert_int_equal(source_step_at_time(NOW), 0);
+	assert_int_equal(source_step_at_time(NOW + SOURCE_START_NS / 2), 0);
+	assert_int_equal(source_step_at_time(NOW + SOURCE_START_NS + 1), -ETIMEDOUT);
 }
 
 static void test_a_process_that_has_gone_ends_its_capture(void **state)
@@ -152,8 +152,8 @@ static void test_a_process_that_has_gone_ends_its_capture(void **state)
 	put_record(1);
 	vma_stats_destroy(stats);
 	stats = NULL;
-	assert_true(step_at(NOW + SEC) < 0);
-	source_drain(source, &merge, NOW + SEC); /* what it had copied is there still */
+	assert_true(source_step_at_time(NOW + SEC) < 0);
+	source_read_remaining_records(source, &merge, NOW + SEC); /* what it had copied is there still */
 	assert_packet(1, 0, false);
 }
 
@@ -164,7 +164,7 @@ static void test_a_gap_is_told_behind_what_came_before_it(void **state)
 	start_capture();
 	put_record(1);
 	put_record(2);
-	assert_int_equal(step_at(NOW + SOURCE_LEASE_SECONDS * SEC + SEC), 0);
+	assert_int_equal(source_step_at_time(NOW + SOURCE_LEASE_SECONDS * SEC + SEC), 0);
 	assert_int_equal(source->interruptions, 1);
 	serve_requests();
 	put_record(3);
@@ -174,7 +174,7 @@ static void test_a_gap_is_told_behind_what_came_before_it(void **state)
 	assert_packet(2, 0, false);
 	assert_packet(3, 0, true);
 	assert_packet(4, 0, false);
-	assert_int_equal(step_at(NOW + 4 * SEC), 0);
+	assert_int_equal(source_step_at_time(NOW + 4 * SEC), 0);
 	assert_int_equal(source->interruptions, 1);
 }
 
@@ -196,7 +196,7 @@ static void test_lost_records_are_told_to_the_next_packet(void **state)
 #define FLOOD_PAUSE_US 300
 #define FLOODS 400
 
-static unsigned floods_left, flood_records;
+static unsigned record_floods_left, flood_records;
 
 static void put_records(unsigned n)
 {
@@ -205,13 +205,13 @@ static void put_records(unsigned n)
 }
 
 /* In the middle of the reader's work, and again a moment after that. */
-static void on_flood(int number)
+static void write_records_during_read(int number)
 {
 	const struct itimerval soon = {.it_value = {.tv_usec = FLOOD_PAUSE_US}};
 
 	(void)number;
 	put_records(flood_records);
-	if (floods_left > 0 && --floods_left > 0)
+	if (record_floods_left > 0 && --record_floods_left > 0)
 		setitimer(ITIMER_REAL, &soon, NULL);
 }
 
@@ -220,7 +220,7 @@ static unsigned free_packets(void)
 	struct merge_packet *packet;
 	unsigned n = 0;
 
-	for (; (packet = merge_pop(&merge, 0, true)) != NULL; n++)
+	for (; (packet = merge_pop_oldest_packet(&merge, 0, true)) != NULL; n++)
 		free(packet);
 	return n;
 }
@@ -243,20 +243,20 @@ static unsigned records_that_are_too_many(void)
 /* Else nobody would look whether the user has ended the capture, or ask the process again. */
 static void test_a_process_that_never_stops_putting_does_not_hold_the_reader(void **state)
 {
-	const struct sigaction flood = {.sa_handler = on_flood};
+	const struct sigaction flood = {.sa_handler = write_records_during_read};
 
 	(void)state;
 	start_capture();
 	for (unsigned round = 0; round < 8; round++) { /* on a busy machine the reader may see the end all the same */
 		flood_records = records_that_are_too_many();
-		floods_left = FLOODS; /* a reader that goes on to the end comes to one */
+		record_floods_left = FLOODS; /* a reader that goes on to the end comes to one */
 		sigaction(SIGALRM, &flood, NULL);
 		raise(SIGALRM);
 		source_move_packets_to_merge(source, &merge, NOW);
-		floods_left = 0;
+		record_floods_left = 0;
 		signal(SIGALRM, SIG_IGN);
 		assert_in_range(free_packets(), 1, VMA_CAPTURE_SLOTS);
-		source_drain(source, &merge, NOW);
+		source_read_remaining_records(source, &merge, NOW);
 		free_packets();
 	}
 }

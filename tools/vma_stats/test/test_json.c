@@ -15,7 +15,7 @@
 static struct vma_stats_snapshot now;
 static struct options options;
 static struct json_object *parsed; /* the document of the last print */
-static unsigned shown, by_kernel;
+static unsigned sockets_shown_n, by_kernel;
 
 static struct vma_stats_item *add_item(enum vma_stats_type type, const char *name)
 {
@@ -56,8 +56,8 @@ static struct json_object *print_process(void)
 	FILE *out = open_memstream(&text, &bytes);
 
 	assert_non_null(out);
-	shown = by_kernel = 0;
-	view_json_add(document, &in, &shown, &by_kernel);
+	sockets_shown_n = by_kernel = 0;
+	view_json_add(document, &in, &sockets_shown_n, &by_kernel);
 	view_json_end(document, out);
 	fclose(out);
 	assert_ptr_equal(strchr(text, '\n'), text + bytes - 1);
@@ -93,7 +93,7 @@ static void assert_text(struct json_object *object, const char *key, const char 
 	assert_string_equal(json_object_get_string(json_object_object_get(object, key)), text);
 }
 
-static void assert_number(struct json_object *object, const char *key, uint64_t number)
+static void assert_json_number_is(struct json_object *object, const char *key, uint64_t number)
 {
 	struct json_object *value = json_object_object_get(object, key);
 
@@ -135,7 +135,7 @@ static void test_every_counter_of_every_block_is_there(void **state)
 
 		assert_int_equal(json_object_object_length(counters), count);
 		for (size_t i = 0; i < count; i++)
-			assert_number(counters, fields[i].name, type * 1000 + i);
+			assert_json_number_is(counters, fields[i].name, type * 1000 + i);
 	}
 }
 
@@ -144,7 +144,8 @@ static void test_largest_number_is_printed_whole(void **state)
 	(void)state;
 	begin(VIEW_BASIC);
 	vma_stats_set(&add_socket(3, IPPROTO_UDP)->rx_bytes, UINT64_MAX);
-	assert_number(json_object_object_get(first_of(print_process(), "sockets"), "counters"), "rx_bytes", UINT64_MAX);
+	assert_json_number_is(json_object_object_get(first_of(print_process(), "sockets"), "counters"), "rx_bytes",
+	                      UINT64_MAX);
 }
 
 static void test_hostile_names_are_escaped(void **state)
@@ -160,7 +161,7 @@ static void test_hostile_names_are_escaped(void **state)
 	process = print_process();
 	assert_text(first_of(process, "rings"), "name", "a\"b\\c</script>\?\?\?,\"pid\":7");
 	assert_text(first_of(process, "sockets"), "interface", "\"},{\?\?(\\");
-	assert_number(process, "pid", 1);
+	assert_json_number_is(process, "pid", 1);
 }
 
 static void test_numbers_that_mean_nothing_are_survived(void **state)
@@ -202,22 +203,22 @@ static void test_connection_has_its_names(void **state)
 	vma_stats_set(&socket->last_error, 104);
 	memcpy((void *)&socket->interface_0, "eth0", 4);
 	object = first_of(print_process(), "sockets");
-	assert_number(object, "fd", 5);
+	assert_json_number_is(object, "fd", 5);
 	assert_text(object, "protocol", "tcp");
 	assert_true(json_object_get_boolean(json_object_object_get(object, "offloaded")));
 	assert_text(object, "local_address", "10.9.0.2");
-	assert_number(object, "local_port", 11111);
+	assert_json_number_is(object, "local_port", 11111);
 	assert_text(object, "peer_address", "10.9.0.1");
-	assert_number(object, "peer_port", 34664);
+	assert_json_number_is(object, "peer_port", 34664);
 	assert_text(object, "tcp_state", "ESTABLISHED");
 	assert_text(object, "interface", "eth0");
-	assert_number(object, "ring", 0);
+	assert_json_number_is(object, "ring", 0);
 	assert_text(object, "last_error", "ECONNRESET");
-	assert_number(object, "queue_bytes", 60);
+	assert_json_number_is(object, "queue_bytes", 60);
 	assert_absent(object, "queue_packets");
 	assert_absent(object, "reason");
 	assert_absent(object, "rule_line");
-	assert_int_equal(shown, 1);
+	assert_int_equal(sockets_shown_n, 1);
 	assert_int_equal(by_kernel, 0);
 }
 
@@ -235,7 +236,7 @@ static void test_socket_of_the_kernel_has_its_reason(void **state)
 	object = first_of(print_process(), "sockets");
 	assert_text(object, "reason", "RULE");
 	assert_text(object, "reason_text", "a rule leaves it to the kernel");
-	assert_number(object, "rule_line", 2);
+	assert_json_number_is(object, "rule_line", 2);
 	assert_absent(object, "local_address");
 	assert_absent(object, "peer_port");
 	assert_absent(object, "interface");
@@ -256,11 +257,11 @@ static void test_view_has_only_its_parts(void **state)
 	assert_int_equal(json_object_object_length(first_of(process, "sockets")), 2);
 	assert_absent(process, "rings");
 	assert_text(parsed, "view", "groups");
-	assert_number(parsed, "format", VIEW_JSON_FORMAT);
+	assert_json_number_is(parsed, "format", VIEW_JSON_FORMAT);
 	assert_absent(parsed, "interval");
 	options.deltas = true;
 	print_process();
-	assert_number(parsed, "interval", 1);
+	assert_json_number_is(parsed, "interval", 1);
 }
 
 static const char *unit_of(const char *name)

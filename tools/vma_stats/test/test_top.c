@@ -24,7 +24,7 @@ static struct top_state state;
 
 /* ---- readings ---- */
 
-static void take_at(uint64_t ns)
+static void begin_snapshot_at(uint64_t ns)
 {
 	memset(&snapshot, 0, sizeof(snapshot));
 	snapshot.taken_ns = ns;
@@ -53,7 +53,7 @@ static int begin_readings(void **unused)
 
 static void read_packets(uint64_t ns, uint32_t sequence, uint64_t packets)
 {
-	take_at(ns);
+	begin_snapshot_at(ns);
 	vma_stats_set(&socket_at(5, sequence, 3)->rx_packets, packets);
 	assert_int_equal(top_rows_update(&rows, &options, &snapshot, 100), 0);
 	assert_int_equal(rows.count, 1);
@@ -108,12 +108,12 @@ static void test_rate_of_a_block_that_is_reused_is_zero(void **unused)
 static void test_sockets_that_come_and_go_leave_the_others_alone(void **unused)
 {
 	(void)unused;
-	take_at(SECOND);
+	begin_snapshot_at(SECOND);
 	socket_at(1, 2, 3);
 	vma_stats_set(&socket_at(4, 2, 4)->tx_bytes, 100);
 	socket_at(9, 2, 5);
 	assert_int_equal(top_rows_update(&rows, &options, &snapshot, 100), 0);
-	take_at(2 * SECOND);
+	begin_snapshot_at(2 * SECOND);
 	socket_at(2, 2, 6);
 	vma_stats_set(&socket_at(4, 2, 4)->tx_bytes, 150);
 	vma_stats_set(&socket_at(4 + 6, 2, 7)->tx_bytes, 1 << 30);
@@ -130,7 +130,7 @@ static void test_what_the_kernel_moves_counts_too(void **unused)
 
 	(void)unused;
 	for (uint64_t i = 1; i <= 2; i++) {
-		take_at(i * SECOND);
+		begin_snapshot_at(i * SECOND);
 		socket = socket_at(1, 2, 3);
 		vma_stats_set(&socket->rx_packets, 10 * i);
 		vma_stats_set(&socket->rx_os_packets, 5 * i);
@@ -147,7 +147,7 @@ static void test_what_the_kernel_moves_counts_too(void **unused)
 static void test_rows_beyond_the_most_are_counted_only(void **unused)
 {
 	(void)unused;
-	take_at(SECOND);
+	begin_snapshot_at(SECOND);
 	for (uint32_t i = 0; i < 10; i++)
 		socket_at(i, 2, i);
 	assert_int_equal(top_rows_update(&rows, &options, &snapshot, 4), 0);
@@ -177,13 +177,13 @@ static int begin_table(void **unused)
 	for (unsigned i = 0; i < 2; i++)
 		processes[i].view = (struct vma_stats_view *)&processes[i]; /* not NULL: it can be read */
 	for (uint64_t n = 1; n <= 2; n++) {
-		take_at(n * SECOND);
+		begin_snapshot_at(n * SECOND);
 		vma_stats_set(&socket_at(0, 2, 3)->rx_packets, 100 * n);
 		vma_stats_set(&socket_at(1, 2, 4)->tx_packets, 300 * n);
 		vma_stats_set(&snapshot.items[1].socket.offloaded, 0);
 		vma_stats_set(&snapshot.items[1].socket.reason, VMA_SOCK_RULE);
 		top_rows_update(&processes[0].sockets, &options, &snapshot, 100);
-		take_at(n * SECOND);
+		begin_snapshot_at(n * SECOND);
 		vma_stats_set(&socket_at(0, 2, 3)->rx_packets, 200 * n);
 		vma_stats_set(&snapshot.items[0].socket.offloaded, 0); /* and its reason is that it is new */
 		vma_stats_set(&snapshot.items[0].socket.reason, VMA_SOCK_NEW);
@@ -558,7 +558,7 @@ static int end_table(void **unused)
 }
 
 #define reading(case) cmocka_unit_test_setup_teardown(case, begin_readings, end_table)
-#define screen(case) cmocka_unit_test_setup_teardown(case, begin_table, end_table)
+#define TOP_SCREEN_CASE(case) cmocka_unit_test_setup_teardown(case, begin_table, end_table)
 
 static const struct CMUnitTest tests[] = {
         reading(test_rate_is_of_the_time_between_two_readings),
@@ -567,21 +567,21 @@ static const struct CMUnitTest tests[] = {
         reading(test_sockets_that_come_and_go_leave_the_others_alone),
         reading(test_what_the_kernel_moves_counts_too),
         reading(test_rows_beyond_the_most_are_counted_only),
-        screen(test_amounts_fall_and_names_rise_unless_reversed),
-        screen(test_equal_lines_stay_in_the_order_of_processes),
-        screen(test_sums_are_of_what_the_choice_leaves),
+        TOP_SCREEN_CASE(test_amounts_fall_and_names_rise_unless_reversed),
+        TOP_SCREEN_CASE(test_equal_lines_stay_in_the_order_of_processes),
+        TOP_SCREEN_CASE(test_sums_are_of_what_the_choice_leaves),
         reading(test_numbers_have_five_characters_at_most),
         reading(test_trend_is_beside_its_largest_sample),
-        screen(test_columns_of_most_worth_stay_on_a_narrow_screen),
-        screen(test_columns_at_the_left_give_way),
-        screen(test_no_text_is_wider_than_its_column),
-        screen(test_queue_is_in_bytes_or_datagrams_or_not_known),
-        screen(test_sort_keys_go_around),
-        screen(test_filter_and_interval_are_typed),
-        screen(test_enter_leaves_the_process_of_the_cursor),
-        screen(test_cursor_stays_on_its_socket_and_on_the_screen),
-        screen(test_keys_of_other_states),
-        screen(test_head_says_what_is_shown),
+        TOP_SCREEN_CASE(test_columns_of_most_worth_stay_on_a_narrow_screen),
+        TOP_SCREEN_CASE(test_columns_at_the_left_give_way),
+        TOP_SCREEN_CASE(test_no_text_is_wider_than_its_column),
+        TOP_SCREEN_CASE(test_queue_is_in_bytes_or_datagrams_or_not_known),
+        TOP_SCREEN_CASE(test_sort_keys_go_around),
+        TOP_SCREEN_CASE(test_filter_and_interval_are_typed),
+        TOP_SCREEN_CASE(test_enter_leaves_the_process_of_the_cursor),
+        TOP_SCREEN_CASE(test_cursor_stays_on_its_socket_and_on_the_screen),
+        TOP_SCREEN_CASE(test_keys_of_other_states),
+        TOP_SCREEN_CASE(test_head_says_what_is_shown),
 };
 
 VMA_TEST_MAIN(tests)

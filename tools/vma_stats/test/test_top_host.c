@@ -36,7 +36,7 @@ static int remove_stats(void **state)
 	return rmdir(dir);
 }
 
-static struct vma_stats_socket *grab_socket(uint64_t fd)
+static struct vma_stats_socket *alloc_stats_block_of_socket(uint64_t fd)
 {
 	struct vma_stats_socket *socket = vma_stats_block_alloc(stats, VMA_STATS_TYPE_SOCKET, "fd");
 
@@ -44,7 +44,7 @@ static struct vma_stats_socket *grab_socket(uint64_t fd)
 	return socket;
 }
 
-static void read_all(void)
+static void top_read_all_processes(void)
 {
 	assert_int_equal(top_host_read(&host, &options, LONG_NS), 0);
 }
@@ -77,54 +77,54 @@ static void test_sockets_of_a_process_are_read_again_and_again(void **state)
 	struct vma_stats_socket *socket;
 
 	(void)state;
-	read_all();
+	top_read_all_processes();
 	assert_int_equal(host.count, 1);
 	assert_int_equal(host.processes[0].pid, getpid());
 	assert_int_equal(host.processes[0].sockets.count, 0);
-	socket = grab_socket(3);
-	read_all();
+	socket = alloc_stats_block_of_socket(3);
+	top_read_all_processes();
 	vma_stats_add(&socket->rx_packets, 1000);
-	read_all();
+	top_read_all_processes();
 	assert_int_equal(host.processes[0].sockets.count, 1);
 	assert_int_equal(host.processes[0].sockets.rows[0].fd, 3);
 	assert_true(host.processes[0].sockets.rows[0].rates[TOP_RX_PACKETS] > 0);
-	read_all();
+	top_read_all_processes();
 	assert_true(host.processes[0].sockets.rows[0].rates[TOP_RX_PACKETS] == 0);
 	vma_stats_block_free(stats, socket);
-	read_all();
+	top_read_all_processes();
 	assert_int_equal(host.processes[0].sockets.count, 0);
 }
 
 static void test_process_that_has_ended_is_there_no_more(void **state)
 {
 	(void)state;
-	vma_stats_block_free(stats, grab_socket(3));
-	read_all();
+	vma_stats_block_free(stats, alloc_stats_block_of_socket(3));
+	top_read_all_processes();
 	assert_int_equal(host.count, 1);
 	vma_stats_destroy(stats);
 	stats = NULL;
-	read_all();
+	top_read_all_processes();
 	assert_int_equal(host.count, 0);
 	assert_int_equal(host.unreadable, 0);
 	assert_int_equal(vma_stats_create(dir, &stats), 0); /* as after an exec */
-	read_all();
+	top_read_all_processes();
 	assert_int_equal(host.count, 1);
 }
 
 static void test_process_with_a_new_file_begins_anew(void **state)
 {
-	struct vma_stats_socket *socket = grab_socket(3);
+	struct vma_stats_socket *socket = alloc_stats_block_of_socket(3);
 
 	(void)state;
-	read_all();
-	read_all();
+	top_read_all_processes();
+	top_read_all_processes();
 	assert_int_equal(host.processes[0].sockets.rows[0].samples, 1);
 	vma_stats_block_free(stats, socket);
 	vma_stats_destroy(stats);
 	assert_int_equal(vma_stats_create(dir, &stats), 0);
-	socket = grab_socket(3);
+	socket = alloc_stats_block_of_socket(3);
 	vma_stats_add(&socket->rx_packets, 1000000);
-	read_all();
+	top_read_all_processes();
 	assert_int_equal(host.processes[0].sockets.rows[0].samples, 0);
 	assert_true(host.processes[0].sockets.rows[0].rates[TOP_RX_PACKETS] == 0);
 	vma_stats_block_free(stats, socket);
@@ -138,16 +138,16 @@ static void test_file_that_is_cut_short_is_not_readable_until_it_is_whole(void *
 
 	(void)state;
 	assert_true(fd >= 0);
-	read_all();
+	top_read_all_processes();
 	assert_int_equal(host.unreadable, 0);
 	bytes = read(fd, whole, sizeof(whole));
 	assert_true(bytes > 8);
 	assert_int_equal(ftruncate(fd, 5), 0);
-	read_all();
+	top_read_all_processes();
 	assert_int_equal(host.unreadable, 1);
 	assert_null(host.processes[0].view);
 	assert_int_equal(pwrite(fd, whole, (size_t)bytes, 0), bytes);
-	read_all();
+	top_read_all_processes();
 	assert_int_equal(host.unreadable, 0);
 	assert_non_null(host.processes[0].view);
 	close(fd);
@@ -158,20 +158,20 @@ static void test_nonsense_is_counted_and_harmless(void **state)
 	const int first = make_nonsense("vmastat.1"), last = make_nonsense("vmastat.4194300");
 
 	(void)state;
-	read_all();
+	top_read_all_processes();
 	assert_int_equal(host.count, 3);
 	assert_int_equal(host.unreadable, 2);
 	assert_non_null(host.processes[1].view);
 	remove_nonsense("vmastat.1", first);
 	remove_nonsense("vmastat.4194300", last);
-	read_all();
+	top_read_all_processes();
 	assert_int_equal(host.count, 1);
 	assert_int_equal(host.unreadable, 0);
 }
 
 static void test_processes_without_time_come_first_in_the_next_reading(void **state)
 {
-	struct vma_stats_socket *socket = grab_socket(3);
+	struct vma_stats_socket *socket = alloc_stats_block_of_socket(3);
 	const int first = make_nonsense("vmastat.1"), last = make_nonsense("vmastat.4194300");
 
 	(void)state;
@@ -184,20 +184,20 @@ static void test_processes_without_time_come_first_in_the_next_reading(void **st
 	}
 	remove_nonsense("vmastat.1", first);
 	remove_nonsense("vmastat.4194300", last);
-	read_all();
+	top_read_all_processes();
 	assert_int_equal(host.put_off, 0);
 	vma_stats_block_free(stats, socket);
 }
 
-#define with_stats(case) cmocka_unit_test_setup_teardown(case, make_stats, remove_stats)
+#define STATS_FIXTURE_CASE(case) cmocka_unit_test_setup_teardown(case, make_stats, remove_stats)
 
 static const struct CMUnitTest tests[] = {
-        with_stats(test_sockets_of_a_process_are_read_again_and_again),
-        with_stats(test_process_that_has_ended_is_there_no_more),
-        with_stats(test_process_with_a_new_file_begins_anew),
-        with_stats(test_file_that_is_cut_short_is_not_readable_until_it_is_whole),
-        with_stats(test_nonsense_is_counted_and_harmless),
-        with_stats(test_processes_without_time_come_first_in_the_next_reading),
+        STATS_FIXTURE_CASE(test_sockets_of_a_process_are_read_again_and_again),
+        STATS_FIXTURE_CASE(test_process_that_has_ended_is_there_no_more),
+        STATS_FIXTURE_CASE(test_process_with_a_new_file_begins_anew),
+        STATS_FIXTURE_CASE(test_file_that_is_cut_short_is_not_readable_until_it_is_whole),
+        STATS_FIXTURE_CASE(test_nonsense_is_counted_and_harmless),
+        STATS_FIXTURE_CASE(test_processes_without_time_come_first_in_the_next_reading),
 };
 
 VMA_TEST_MAIN(tests)
