@@ -161,15 +161,21 @@ void vma_xtreme_source_end(struct vma_xtreme_source *source)
 
 /* ---- the poll ---- */
 
+/* The application's array, which may be anywhere: at NULL, too. */
+static inline uintptr_t xtreme_array_end(const struct vma_xtreme_poll *poll)
+{
+	return (uintptr_t)poll->first + poll->n * sizeof(*poll->first);
+}
+
 static bool xtreme_poll_has_room(const struct vma_xtreme_poll *poll)
 {
-	return poll->at != poll->first + poll->n && !poll->bad;
+	return (uintptr_t)poll->at != xtreme_array_end(poll) && !poll->bad;
 }
 
 /* A byte of each page is written, once for a poll: what is a completion's later is nobody's now. */
 struct vma_completion_t *vma_xtreme_open(struct vma_xtreme_poll *poll)
 {
-	const uintptr_t end = (uintptr_t)(poll->first + poll->n);
+	const uintptr_t end = xtreme_array_end(poll);
 	const char zero = 0;
 
 	if (!xtreme_poll_has_room(poll))

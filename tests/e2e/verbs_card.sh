@@ -68,7 +68,7 @@ while IFS=: read -r name sentence; do
 	sentence=${sentence# }
 	case $name in
 	break_*) check "a broken rule aborts: $sentence" breaks_rule "$name" "$sentence" ;;
-	hold_*) ;; # above
+	card_hold_* | card_use_until_it_ends) ;; # above
 	last_*) last=$name last_sentence=$sentence ;;
 	*) check "$sentence" run_case "$name" ;;
 	esac
