@@ -389,8 +389,8 @@ int main(int argc, char **argv)
 	sent = received = 0;
 	udp_run(datagrams, false);
 	run_bursts(datagrams);
-	if (datagrams == 0 || sent != 6 * (uint64_t)datagrams || received != sent) {
-		fprintf(stderr, "%lu of %u were sent, %lu received\n", (unsigned long)sent, 6 * datagrams,
+	if (datagrams == 0 || sent != 7 * (uint64_t)datagrams || received != sent) {
+		fprintf(stderr, "%lu of %u were sent, %lu received\n", (unsigned long)sent, 7 * datagrams,
 		        (unsigned long)received);
 		return 1;
 	}
