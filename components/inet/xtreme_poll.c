@@ -180,6 +180,7 @@ struct vma_completion_t *vma_xtreme_open(struct vma_xtreme_poll *poll)
 
 	if (!xtreme_poll_has_room(poll))
 		return NULL;
+	poll->bad = end < (uintptr_t)poll->first; /* no array goes around the end of the addresses */
 	for (uintptr_t at = (uintptr_t)poll->first; at < end && !poll->bad; at = (at | (PAGE - 1)) + 1)
 		poll->bad = vma_copy((void *)at, &zero, 1) != 0;
 	if (poll->bad)

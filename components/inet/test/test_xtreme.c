@@ -262,6 +262,7 @@ static void test_memory_that_is_not_there_loses_nothing(void **state)
 	vma_os.sigaction(SIGSEGV, &on_segv, NULL);
 	assert_int_equal(mprotect(pages + page, page, PROT_NONE), 0);
 	assert_int_equal(poll_packets(NULL, 2, 2), -EFAULT);
+	assert_int_equal(poll_packets((void *)(uintptr_t)-64, 16, 2), -EFAULT); /* its end is below its beginning */
 	assert_int_equal(vma_xtreme_poll(1ULL << BIT, across, 2), 0); /* the source has ended, and nothing is written */
 	assert_int_equal(completions_to_give.packets, 2);
 	assert_int_equal(poll_packets(across, 2, 2), -EFAULT);
