@@ -103,6 +103,7 @@ static void peers_look_for_end(struct verbs_peers *peers)
 	vmad_watch_end(peers->vmad);
 	peers->vmad = NULL;
 	peers->room_ms = 0;
+	peers->room_until_ms = 0;
 	peers->look_ms = os_now_ms() + LOOK_MS / 10;
 }
 
@@ -124,11 +125,12 @@ static void peers_look_for_vmad(struct nic_verbs *nic)
 }
 
 /* How long to wait until vmad has read: twice as long each time that it has not. */
-static int peers_await_room(struct verbs_peers *peers)
+static int peers_await_room(struct verbs_peers *peers, uint64_t now_ms)
 {
 	const uint32_t ms = peers->room_ms != 0 ? peers->room_ms : ROOM_MS;
 
 	peers->room_ms = 2 * ms < ROOM_MAX_MS ? 2 * ms : ROOM_MAX_MS;
+	peers->room_until_ms = now_ms + ms;
 	return (int)ms;
 }
 
@@ -139,14 +141,17 @@ static int peers_work(struct nic_verbs *nic)
 
 	if (peers->vmad == NULL)
 		return peers->connections == 0 ? -1 : peers->look_ms <= now_ms ? 0 : (int)(peers->look_ms - now_ms);
+	if (now_ms < peers->room_until_ms && (peers->stale || peers->behind))
+		return (int)(peers->room_until_ms - now_ms); /* the thread was woken by something else */
 	if (peers->stale) {
 		if (!vmad_watch_forget(peers->vmad))
-			return peers_await_room(peers);
+			return peers_await_room(peers, now_ms);
 		peers_tell_all_anew(nic);
 	}
 	if (peers->behind && !peers_tell(nic))
-		return peers_await_room(peers);
+		return peers_await_room(peers, now_ms);
 	peers->room_ms = 0;
+	peers->room_until_ms = 0;
 	return -1;
 }
 
