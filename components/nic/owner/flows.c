@@ -848,23 +848,9 @@ bool xdp_owner_flow_is_of(struct xdp_owner *owner, uint32_t slot, const struct v
 	return flow != NULL ? flow->slot == slot : slot_is_entitled_to_connection(owner, slot, key);
 }
 
-static int minisock_state_from_message(uint32_t state)
-{
-	switch (state) {
-	case VMA_MINISOCK_RESET:
-		return MINISOCK_RESET;
-	case VMA_MINISOCK_FIN_WAIT:
-		return MINISOCK_FIN_WAIT;
-	case VMA_MINISOCK_TIME_WAIT:
-		return MINISOCK_TIME_WAIT;
-	default:
-		return -EINVAL;
-	}
-}
-
 int xdp_owner_minisock_export(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_minisock *minisock)
 {
-	const int state = minisock_state_from_message(minisock->state);
+	const int state = owner_minisock_state_from_message(minisock->state);
 	struct owner_flow **place, *flow;
 	int rc = vma_flow_key_check(&minisock->key);
 

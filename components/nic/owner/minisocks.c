@@ -72,6 +72,30 @@ void owner_minisock_end(struct owner_minisocks *minisocks, struct owner_minisock
 	minisock_unlink(minisocks, minisock);
 }
 
+uint32_t owner_minisocks_count_in_state(const struct owner_minisocks *minisocks, enum owner_minisock_state state)
+{
+	const struct owner_minisock *minisock;
+	uint32_t n = 0;
+
+	TAILQ_FOREACH(minisock, &minisocks->list[state], link)
+	n++;
+	return n;
+}
+
+int owner_minisock_state_from_message(uint32_t state)
+{
+	switch (state) {
+	case VMA_MINISOCK_RESET:
+		return MINISOCK_RESET;
+	case VMA_MINISOCK_FIN_WAIT:
+		return MINISOCK_FIN_WAIT;
+	case VMA_MINISOCK_TIME_WAIT:
+		return MINISOCK_TIME_WAIT;
+	default:
+		return -EINVAL;
+	}
+}
+
 void owner_minisocks_end_all(struct owner_minisocks *minisocks)
 {
 	for (unsigned state = 0; minisocks->on && state < MINISOCK_STATES; state++)

@@ -109,6 +109,9 @@ void owner_minisocks_expire(struct owner_minisocks *minisocks, uint64_t now);
 uint64_t owner_minisocks_due_ns(const struct owner_minisocks *minisocks); /* UINT64_MAX: there is none */
 struct owner_minisock *owner_minisock_find(struct owner_minisocks *minisocks, const struct vma_flow_key *key);
 void owner_minisock_end(struct owner_minisocks *minisocks, struct owner_minisock *minisock);
+uint32_t owner_minisocks_count_in_state(const struct owner_minisocks *minisocks, enum owner_minisock_state state);
+/* What a client asks for (VMA_MINISOCK_*); -EINVAL: it may not ask for that. */
+int owner_minisock_state_from_message(uint32_t state);
 void owner_minisocks_end_all(struct owner_minisocks *minisocks);
 void owner_minisock_set_state(struct owner_minisocks *minisocks, struct owner_minisock *minisock,
                               enum owner_minisock_state state, uint64_t now);

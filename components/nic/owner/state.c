@@ -14,16 +14,6 @@ static uint32_t count_claims(const struct xdp_owner *owner, uint32_t slot)
 	return owner->claims != NULL ? xdp_claims_count_of_slot(owner->claims, slot) : 0;
 }
 
-static uint32_t count_minisocks(const struct xdp_owner *owner, enum owner_minisock_state state)
-{
-	const struct owner_minisock *minisock;
-	uint32_t n = 0;
-
-	TAILQ_FOREACH(minisock, &owner->minisocks.list[state], link)
-	n++;
-	return n;
-}
-
 static void state_fill_frame_counts(const struct xdp_owner *owner, struct vma_vmad_interface *out)
 {
 	out->rx_frames = owner->rx_frames * owner->queues;
@@ -49,12 +39,12 @@ void xdp_owner_state(const struct xdp_owner *owner, struct vma_vmad_interface *o
 	        .waiters = owner->waiters,
 	        .resets = owner->resets.count,
 	        .parked = owner->parked,
-	        .minisocks_deleted = count_minisocks(owner, MINISOCK_DELETED),
-	        .minisocks_waits = count_minisocks(owner, MINISOCK_WAITS),
-	        .minisocks_parked = count_minisocks(owner, MINISOCK_PARKED),
-	        .minisocks_reset = count_minisocks(owner, MINISOCK_RESET),
-	        .minisocks_fin_wait = count_minisocks(owner, MINISOCK_FIN_WAIT),
-	        .minisocks_time_wait = count_minisocks(owner, MINISOCK_TIME_WAIT),
+	        .minisocks_deleted = owner_minisocks_count_in_state(&owner->minisocks, MINISOCK_DELETED),
+	        .minisocks_waits = owner_minisocks_count_in_state(&owner->minisocks, MINISOCK_WAITS),
+	        .minisocks_parked = owner_minisocks_count_in_state(&owner->minisocks, MINISOCK_PARKED),
+	        .minisocks_reset = owner_minisocks_count_in_state(&owner->minisocks, MINISOCK_RESET),
+	        .minisocks_fin_wait = owner_minisocks_count_in_state(&owner->minisocks, MINISOCK_FIN_WAIT),
+	        .minisocks_time_wait = owner_minisocks_count_in_state(&owner->minisocks, MINISOCK_TIME_WAIT),
 	};
 	if (owner->claims != NULL)
 		out->claims = xdp_claims_count_all(owner->claims);

@@ -67,23 +67,9 @@ static void card_minisock_del(struct owner_minisocks *minisocks, const struct vm
 
 static const struct owner_minisocks_ops card_minisocks_ops = {.put = card_minisock_put, .del = card_minisock_del};
 
-static int card_minisock_state(uint32_t state)
-{
-	switch (state) {
-	case VMA_MINISOCK_RESET:
-		return MINISOCK_RESET;
-	case VMA_MINISOCK_FIN_WAIT:
-		return MINISOCK_FIN_WAIT;
-	case VMA_MINISOCK_TIME_WAIT:
-		return MINISOCK_TIME_WAIT;
-	default:
-		return -EINVAL;
-	}
-}
-
 int vmad_card_minisock(struct vmad_card *card, const struct vma_flow_minisock *what)
 {
-	const int state = card_minisock_state(what->state);
+	const int state = owner_minisock_state_from_message(what->state);
 
 	if (state < 0 || what->key.peer_port_be == 0)
 		return -EINVAL;
@@ -104,24 +90,14 @@ uint32_t vmad_card_count(const struct vmad_card *card)
 	return card != NULL ? card->minisocks.count : 0;
 }
 
-static uint32_t card_count_in_state(const struct vmad_card *card, enum owner_minisock_state state)
-{
-	const struct owner_minisock *minisock;
-	uint32_t n = 0;
-
-	TAILQ_FOREACH(minisock, &card->minisocks.list[state], link)
-	n++;
-	return n;
-}
-
 void vmad_card_add_state(const struct vmad_card *card, struct vma_vmad_interface *out)
 {
 	if (card == NULL)
 		return;
-	out->minisocks_deleted += card_count_in_state(card, MINISOCK_DELETED);
-	out->minisocks_reset += card_count_in_state(card, MINISOCK_RESET);
-	out->minisocks_fin_wait += card_count_in_state(card, MINISOCK_FIN_WAIT);
-	out->minisocks_time_wait += card_count_in_state(card, MINISOCK_TIME_WAIT);
+	out->minisocks_deleted += owner_minisocks_count_in_state(&card->minisocks, MINISOCK_DELETED);
+	out->minisocks_reset += owner_minisocks_count_in_state(&card->minisocks, MINISOCK_RESET);
+	out->minisocks_fin_wait += owner_minisocks_count_in_state(&card->minisocks, MINISOCK_FIN_WAIT);
+	out->minisocks_time_wait += owner_minisocks_count_in_state(&card->minisocks, MINISOCK_TIME_WAIT);
 }
 
 /* ---- the device ---- */

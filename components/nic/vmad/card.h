@@ -56,10 +56,9 @@ uint32_t vmad_card_count(const struct vmad_card *card);
 void vmad_card_add_state(const struct vmad_card *card, struct vma_vmad_interface *out); /* its minisocks */
 
 /*
- * A frame of TCP over IPv4, with one tag at most, of which `bytes` are here; is_datagram_intact: that is all of it.
+ * A frame of TCP over IPv4, with one tag at most, of which `bytes` are here; is_whole: that is all of it.
  * False: it is none, or a fragment, or cut within its headers. `number` is 0.
  */
-bool vmad_card_parse_segment(const uint8_t *frame, uint32_t bytes, bool is_datagram_intact,
-                             struct xdp_minisock_segment *out);
+bool vmad_card_parse_segment(const uint8_t *frame, uint32_t bytes, bool is_whole, struct xdp_minisock_segment *out);
 
 #endif

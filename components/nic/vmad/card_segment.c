@@ -50,8 +50,7 @@ static void segment_read_stamps(const uint8_t *options, uint32_t bytes, struct x
 	out->ts_ecr = ntohl(stamps.ecr);
 }
 
-bool vmad_card_parse_segment(const uint8_t *frame, uint32_t bytes, bool is_datagram_intact,
-                             struct xdp_minisock_segment *out)
+bool vmad_card_parse_segment(const uint8_t *frame, uint32_t bytes, bool is_whole, struct xdp_minisock_segment *out)
 {
 	uint32_t link_bytes, ip_bytes, tcp_bytes, segment_bytes, left;
 	struct iphdr ip;
@@ -66,7 +65,7 @@ bool vmad_card_parse_segment(const uint8_t *frame, uint32_t bytes, bool is_datag
 	left = bytes - link_bytes;
 	if (ip.version != 4 || ip_bytes < sizeof(ip) || ip.protocol != IPPROTO_TCP ||
 	    (ip.frag_off & htons(IP_MF | IP_OFFMASK)) != 0 || ntohs(ip.tot_len) < ip_bytes + sizeof(tcp) ||
-	    (is_datagram_intact && ntohs(ip.tot_len) > left) || left < ip_bytes + sizeof(tcp))
+	    (is_whole && ntohs(ip.tot_len) > left) || left < ip_bytes + sizeof(tcp))
 		return false;
 	memcpy(&tcp, frame + link_bytes + ip_bytes, sizeof(tcp));
 	segment_bytes = ntohs(ip.tot_len) - ip_bytes;
