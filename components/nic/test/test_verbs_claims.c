@@ -71,15 +71,19 @@ static void test_a_second_claim_is_refused_and_the_first_one_asked(void **state)
 
 static void test_a_datagram_flow_of_one_peer_has_a_name_of_its_own(void **state)
 {
-	struct vma_flow_key key = listener_key(7000);
+	struct vma_flow_rule rule = {.key = listener_key(7000)};
+	struct vma_flow_key key;
 	int first, other;
 
 	(void)state;
-	assert_true(verbs_flow_is_claimed(&key));
-	key.peer_port_be = htons(9000);
-	assert_false(verbs_flow_is_claimed(&key)); /* a connection */
-	key.proto = IPPROTO_UDP;
-	assert_true(verbs_flow_is_claimed(&key));
+	assert_true(verbs_flow_is_claimed(&rule));
+	rule.key.peer_port_be = htons(9000);
+	assert_false(verbs_flow_is_claimed(&rule)); /* a connection */
+	rule.key.proto = IPPROTO_UDP;
+	assert_true(verbs_flow_is_claimed(&rule));
+	rule.flags = VMA_FLOW_PORT_EXCLUSIVE;
+	assert_false(verbs_flow_is_claimed(&rule)); /* nobody else can have the port */
+	key = rule.key;
 	memcpy(key.peer, (uint8_t[]){10, 0, 0, 2}, 4);
 	first = verbs_claim_flow_address(&nic, &key);
 	key.peer[3] = 3;

@@ -185,7 +185,6 @@ static void test_a_datagram_flow_of_one_peer_that_another_process_has_is_refused
 	fake.nic.claims_fd = epoll_create1(EPOLL_CLOEXEC);
 	fake.nic.base.info.ifindex = neighbour.base.info.ifindex = (uint32_t)getpid(); /* no other test's name */
 	rule.key.proto = IPPROTO_UDP;
-	rule.flags = VMA_FLOW_PORT_EXCLUSIVE; /* no kernel sock need be looked for */
 	claim = verbs_claim_flow_address(&neighbour, &rule.key);
 	assert_true(claim >= 0);
 	assert_int_equal(verbs_flow_add(&qp->base, &rule), -EADDRINUSE);
@@ -197,6 +196,42 @@ static void test_a_datagram_flow_of_one_peer_that_another_process_has_is_refused
 	verbs_flows_give_up_requested(&fake.nic);
 	assert_int_equal(rules, 0);
 	assert_int_equal(verbs_flow_add(&qp->base, &rule), -EADDRINUSE); /* a contest */
+	close(neighbour.claims_fd);
+	close(fake.nic.claims_fd);
+}
+
+/* A descriptor for each would be as many again as the program's own. */
+static void test_a_datagram_flow_whose_port_is_the_socket_s_alone_is_claimed_when_it_is_not_any_more(void **state)
+{
+	struct vma_flow_rule rule = connection(9000);
+	struct nic_verbs neighbour = {.claims_fd = epoll_create1(EPOLL_CLOEXEC)};
+	int claim;
+
+	(void)state;
+	fake.nic.claims_fd = epoll_create1(EPOLL_CLOEXEC);
+	fake.nic.base.info.ifindex = neighbour.base.info.ifindex = (uint32_t)getpid();
+	rule.key.proto = IPPROTO_UDP;
+	rule.flags = VMA_FLOW_PORT_EXCLUSIVE;
+	assert_int_equal(verbs_flow_add(&qp->base, &rule), 0);
+	claim = verbs_claim_flow_address(&neighbour, &rule.key);
+	assert_true(claim >= 0);
+	close(claim);
+	rule.flags = 0;
+	rule.shadow_cookie = 2;
+	assert_int_equal(verbs_flow_add(&qp->base, &rule), -EEXIST);
+	assert_int_equal(verbs_claim_flow_address(&neighbour, &rule.key), -EADDRINUSE);
+	verbs_flows_revoke_contested(&fake.nic);
+	assert_int_equal(rules, 1);
+	assert_int_equal(verbs_flow_del(&qp->base, &rule.key), 0);
+	rule.flags = VMA_FLOW_PORT_EXCLUSIVE;
+	assert_int_equal(verbs_flow_add(&qp->base, &rule), 0);
+	claim = verbs_claim_flow_address(&neighbour, &rule.key);
+	assert_true(claim >= 0);
+	rule.flags = 0;
+	assert_int_equal(verbs_flow_add(&qp->base, &rule), -EEXIST);
+	verbs_flows_revoke_contested(&fake.nic);
+	assert_int_equal(rules, 0);
+	close(claim);
 	close(neighbour.claims_fd);
 	close(fake.nic.claims_fd);
 }
@@ -485,6 +520,7 @@ static const struct CMUnitTest tests[] = {
         CASE(test_a_thousand_flows_are_each_found_again),
         CASE(test_a_full_card_refuses_and_forgets),
         CASE(test_a_datagram_flow_of_one_peer_that_another_process_has_is_refused),
+        CASE(test_a_datagram_flow_whose_port_is_the_socket_s_alone_is_claimed_when_it_is_not_any_more),
         CASE(test_a_move_that_fails_changes_nothing),
         CASE(test_a_queue_pair_that_is_given_up_tells_of_each_flow),
         CASE(test_what_a_new_queue_cannot_have_is_revoked),

@@ -212,18 +212,28 @@ int verbs_probe_flow_rules(const struct verbs_device *device, struct ibv_qp *qp)
 
 /* ---- calls ---- */
 
+/* 0, or -errno: another process has it, or no claim can be had. */
+static int flow_claim(struct verbs_flow *flow)
+{
+	struct nic_verbs *nic = flow->qp->nic;
+	int fd = verbs_flow_contest_take(nic, &flow->rule.key);
+
+	if (fd == -ENOENT)
+		fd = verbs_claim_flow_address(nic, &flow->rule.key);
+	flow->claim_fd = fd < 0 ? -1 : fd;
+	return fd < 0 ? fd : 0;
+}
+
 /* Of a new flow. */
 static int flow_claim_and_create_rule(struct verbs_flow *flow)
 {
 	struct nic_verbs *nic = flow->qp->nic;
-	const struct vma_flow_key *key = &flow->rule.key;
 	int rc = 0;
 
-	if (verbs_flow_is_claimed(key)) {
-		flow->claim_fd = verbs_flow_contest_take(nic, key);
-		if (flow->claim_fd == -ENOENT)
-			flow->claim_fd = verbs_claim_flow_address(nic, key);
-		rc = flow->claim_fd < 0 ? flow->claim_fd : verbs_conflicts_refuse(nic, &flow->rule);
+	if (verbs_flow_is_claimed(&flow->rule)) {
+		rc = flow_claim(flow);
+		if (rc == 0)
+			rc = verbs_conflicts_refuse(nic, &flow->rule);
 	}
 	if (rc < 0)
 		return rc;
@@ -234,11 +244,14 @@ static int flow_claim_and_create_rule(struct verbs_flow *flow)
 	return rc;
 }
 
-/* A later member of the ring's: its socket is no kernel sock, and may share the port. */
+/* A later member of the ring's: its socket is no kernel sock, and may share the port. If another process has the claim
+ * that the flow needs from now on, the next look for conflicts revokes it. */
 static void flow_add_member_shadow(struct verbs_flow *flow, const struct vma_flow_rule *rule)
 {
 	if (!(rule->flags & VMA_FLOW_PORT_EXCLUSIVE))
 		flow->rule.flags &= ~(uint32_t)VMA_FLOW_PORT_EXCLUSIVE;
+	if (verbs_flow_is_claimed(&flow->rule) && flow->claim_fd < 0 && flow_claim(flow) < 0)
+		flow->is_contested = true;
 	if (nic_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie) < 0)
 		vma_log_debug("%s: a flow has more shadows than are kept", flow->qp->nic->name);
 }
@@ -302,7 +315,7 @@ int verbs_flow_add(struct vma_nic_qp *base, const struct vma_flow_rule *rule)
 	pthread_mutex_lock(&qp->nic->lock);
 	rc = flow_add_locked(qp, rule);
 	pthread_mutex_unlock(&qp->nic->lock);
-	if (rc == 0 && verbs_flow_may_get_conflict(rule))
+	if ((rc == 0 || rc == -EEXIST) && verbs_flow_may_get_conflict(rule))
 		verbs_thread_wake(qp->nic); /* which looks for conflicts from now on */
 	return rc;
 }

@@ -278,9 +278,10 @@ struct verbs_peers {
 	int right_fd;             /* -1: none */
 	uint32_t connections;     /* flows of TCP with a peer */
 	bool behind, stale;
-	bool off;         /* no vmad is told */
-	uint64_t look_ms; /* for a vmad, not before */
-	uint32_t room_ms; /* the next pause until vmad has read; 0: it had room the last time */
+	bool off;               /* no vmad is told */
+	uint64_t look_ms;       /* for a vmad, not before */
+	uint32_t room_ms;       /* the next pause until vmad has read; 0: it had room the last time */
+	uint64_t room_until_ms; /* the end of this pause */
 };
 
 struct nic_verbs {
@@ -393,10 +394,12 @@ int verbs_probe_flow_rules(const struct verbs_device *device, struct ibv_qp *qp)
 void verbs_flows_revoke_contested(struct nic_verbs *nic); /* those with is_contested */
 
 /* ---- claims.c; lock held ---- */
-/* Also UDP with one peer: processes share both addresses by SO_REUSEADDR, SO_REUSEPORT and fork. */
-static inline bool verbs_flow_is_claimed(const struct vma_flow_key *key)
+/* Also UDP with one peer, unless the port is the socket's alone: others share both addresses by SO_REUSEADDR,
+ * SO_REUSEPORT and fork. */
+static inline bool verbs_flow_is_claimed(const struct vma_flow_rule *rule)
 {
-	return key->peer_port_be == 0 || key->proto == IPPROTO_UDP;
+	return rule->key.peer_port_be == 0 ||
+	       (rule->key.proto == IPPROTO_UDP && !(rule->flags & VMA_FLOW_PORT_EXCLUSIVE));
 }
 
 int verbs_claim_flow_address(const struct nic_verbs *nic,
@@ -415,7 +418,7 @@ void verbs_flow_contests_fini(struct nic_verbs *nic);
 /* For a connection of TCP no kernel socket is looked for: its shadow, or its listener's, has the port. */
 static inline bool verbs_flow_may_get_conflict(const struct vma_flow_rule *rule)
 {
-	return verbs_flow_is_claimed(&rule->key) && !(rule->flags & VMA_FLOW_PORT_EXCLUSIVE);
+	return verbs_flow_is_claimed(rule) && !(rule->flags & VMA_FLOW_PORT_EXCLUSIVE);
 }
 
 int verbs_conflicts_refuse(struct nic_verbs *nic, const struct vma_flow_rule *rule); /* 0, -EADDRINUSE, -errno */
