@@ -25,6 +25,23 @@ static void ring_update_packet_lengths(struct vma_ring *ring)
 	                      memory_order_relaxed);
 }
 
+/*
+ * Both flags held, or nobody knows the ring. Who has seen that a binding can sum or cut may go on to ask for it: what
+ * the binding of now cannot is done here (tx_cut.h). A packet that is not to be sent has no such way.
+ */
+static void ring_update_abilities(struct vma_ring *ring)
+{
+	const uint16_t lacking = ring_flags_lacking(ring);
+	const uint16_t unable = atomic_load_explicit(&ring->flags_unable, memory_order_relaxed);
+	const uint32_t most = vma_nic_info(ring->nic)->tso_max_bytes;
+
+	atomic_store_explicit(&ring->flags_unable, (unable & lacking) | (lacking & VMA_NIC_SEG_DUMMY),
+	                      memory_order_relaxed);
+	atomic_store_explicit(&ring->flags_special, lacking | VMA_NIC_SEG_MORE | VMA_NIC_SEG_TSO, memory_order_relaxed);
+	if (most > atomic_load_explicit(&ring->tso_bytes_max, memory_order_relaxed))
+		atomic_store_explicit(&ring->tso_bytes_max, most, memory_order_relaxed);
+}
+
 /* Both flags held. On -EAGAIN the NIC goes on trying and sends the event again. */
 static void ring_rebind_flows(struct vma_ring *ring)
 {
@@ -44,6 +61,7 @@ static void ring_rebind_flows(struct vma_ring *ring)
 	}
 	vma_cq_rebind(ring->cq);
 	ring_update_packet_lengths(ring);
+	ring_update_abilities(ring);
 	ring->unreaped = 0;
 	if (proto_ops != NULL && proto_ops->rebound != NULL)
 		proto_ops->rebound(proto_ops);
@@ -209,13 +227,9 @@ static void ring_settle_attr(struct vma_ring *ring, const struct vma_ring_attr *
 	const struct vma_nic_info *info = vma_nic_info(ring->nic);
 	uint32_t batching = attr->tx_wre_batching != 0 ? attr->tx_wre_batching : 64;
 	uint32_t most = ring->qp->tx_depth / 2 > 0 ? ring->qp->tx_depth / 2 : 1;
-	uint16_t unable = 0;
 
-	unable |= info->caps & VMA_NIC_CAP_TX_CSUM ? 0 : VMA_NIC_SEG_CSUM;
-	unable |= info->caps & VMA_NIC_CAP_TSO ? 0 : VMA_NIC_SEG_TSO;
-	unable |= info->caps & VMA_NIC_CAP_DUMMY_SEND ? 0 : VMA_NIC_SEG_DUMMY;
-	ring->flags_unable = unable;
-	ring->flags_special = unable | VMA_NIC_SEG_MORE | VMA_NIC_SEG_TSO;
+	atomic_store_explicit(&ring->flags_unable, UINT16_MAX, memory_order_relaxed);
+	ring_update_abilities(ring);
 	ring->segs_max = ring_segs_max_now(ring);
 	ring->buf_size = UINT32_C(1) << ring->qp->arena->frame_shift;
 	ring_update_packet_lengths(ring);

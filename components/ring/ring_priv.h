@@ -84,8 +84,10 @@ struct vma_ring {
 	struct packet_rules rules;
 	_Atomic uint32_t frame_max; /* an untagged frame at the MTU; a VLAN tag may come on top */
 	uint32_t buf_size;
-	_Atomic uint32_t plain_span;          /* a frame of one segment is no longer than 14 bytes and these */
-	uint16_t flags_unable, flags_special; /* of segments: the NIC cannot; it needs a look at the whole packet */
+	_Atomic uint32_t plain_span;    /* a frame of one segment is no longer than 14 bytes and these */
+	_Atomic uint16_t flags_unable;  /* of segments: refused, as no binding could so far */
+	_Atomic uint16_t flags_special; /* of segments: it needs a look at the whole packet */
+	_Atomic uint32_t tso_bytes_max; /* of a packet that is cut: the most of any binding */
 	uint32_t segs_max; /* of a packet as the first binding took it; one with more is gathered into a buffer */
 	uint32_t reap_at;  /* segments sent between looks at the completions */
 	struct tx_slot *slots;
@@ -131,6 +133,16 @@ struct vma_ring {
 static inline struct flow_table *ring_table_of(struct vma_ring *ring, const struct vma_flow_key *key)
 {
 	return key->peer_port_be != 0 ? &ring->five_tuples : &ring->three_tuples;
+}
+
+/* Of segments: what the NIC of now cannot. */
+static inline uint16_t ring_flags_lacking(const struct vma_ring *ring)
+{
+	const uint32_t caps = vma_nic_info(ring->nic)->caps;
+
+	return (uint16_t)((caps & VMA_NIC_CAP_TX_CSUM ? 0 : VMA_NIC_SEG_CSUM) |
+	                  (caps & VMA_NIC_CAP_TSO ? 0 : VMA_NIC_SEG_TSO) |
+	                  (caps & VMA_NIC_CAP_DUMMY_SEND ? 0 : VMA_NIC_SEG_DUMMY));
 }
 
 /* A packet must fit into an empty queue as a whole, or it would wait there for ever. Of the binding of now. */

@@ -402,6 +402,12 @@ static unsigned send_gathered(struct vma_ring *ring, const struct vma_nic_seg *s
 	return n;
 }
 
+/* By the queue, whose drain does it: see tx_cut.h. */
+static bool packet_is_to_be_cut(const struct vma_ring *ring, const struct vma_nic_seg *packet, unsigned k, uint64_t len)
+{
+	return packet->flags & (VMA_NIC_SEG_CSUM | VMA_NIC_SEG_TSO) && tx_packet_needs_cut(ring, packet, k, len);
+}
+
 /* Packet by packet: some have several segments, or are too long. */
 static unsigned __attribute__((noinline))
 send_mixed(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, bool later)
@@ -417,6 +423,8 @@ send_mixed(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, bo
 		if (check != TX_CHECK_SEND) {
 			count_refused(ring, check == TX_CHECK_BAD ? &ring->bad : &ring->too_long);
 			put_segs(ring, packet, k);
+		} else if (__builtin_expect(packet_is_to_be_cut(ring, packet, k, len), 0)) {
+			sent = send_queued(ring, packet, k, drive_tid());
 		} else if (k > ring->segs_max) {
 			sent = send_gathered(ring, packet, k, len);
 		} else {
@@ -435,6 +443,7 @@ unsigned vma_ring_send(struct vma_ring *ring, const struct vma_nic_seg *segs, un
 {
 	bool later = flags & VMA_RING_SEND_LATER;
 	const uint32_t span = atomic_load_explicit(&ring->plain_span, memory_order_relaxed);
+	const uint16_t special = atomic_load_explicit(&ring->flags_special, memory_order_relaxed);
 	uint64_t bytes = 0;
 
 	for (unsigned i = 0; i < n; i++) {
@@ -443,7 +452,7 @@ unsigned vma_ring_send(struct vma_ring *ring, const struct vma_nic_seg *segs, un
 		/* Not between 14 bytes and the maximum (one comparison), beyond its buffer, or not a packet by itself.
 		 */
 		if (__builtin_expect(seg->len - VMA_PKT_ETH_HLEN > span || seg->off > ring->buf_size - seg->len ||
-		                             seg->flags & ring->flags_special,
+		                             seg->flags & special,
 		                     0))
 			return send_mixed(ring, segs, n, later);
 		bytes += seg->len;

@@ -36,7 +36,8 @@ static void put_segs(struct vma_ring *ring, const struct vma_nic_seg *segs, unsi
 static bool tso_is_possible(const struct vma_ring *ring, const struct vma_nic_seg *packet, unsigned k, uint64_t len)
 {
 	return k <= ring->segs_max && packet->mss != 0 && packet->hdr_len >= VMA_PKT_ETH_HLEN &&
-	       packet->hdr_len < packet->len && len - packet->hdr_len <= vma_nic_info(ring->nic)->tso_max_bytes;
+	       packet->hdr_len < packet->len &&
+	       len - packet->hdr_len <= atomic_load_explicit(&ring->tso_bytes_max, memory_order_relaxed);
 }
 
 enum tx_check { TX_CHECK_SEND, TX_CHECK_TOO_LONG, TX_CHECK_BAD };
@@ -55,8 +56,8 @@ static enum tx_check tx_packet_validate(const struct vma_ring *ring, const struc
 		if (packet[i].off > ring->buf_size || packet[i].len > ring->buf_size - packet[i].off)
 			return TX_CHECK_BAD;
 	}
-	if (packet->flags & ring->flags_unable || packet->len < VMA_PKT_ETH_HLEN ||
-	    packet[k - 1].flags & VMA_NIC_SEG_MORE)
+	if (packet->flags & atomic_load_explicit(&ring->flags_unable, memory_order_relaxed) ||
+	    packet->len < VMA_PKT_ETH_HLEN || packet[k - 1].flags & VMA_NIC_SEG_MORE)
 		return TX_CHECK_BAD;
 	tagged = frame[12] == 0x81 && frame[13] == 0x00;
 	if (k > TX_BURST)

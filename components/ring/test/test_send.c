@@ -652,6 +652,58 @@ static void test_a_queued_packet_is_cut_here_if_the_nic_cannot_any_more(void **s
 	check_queued_packet_is_cut_here(VMA_NIC_CAP_TX_CSUM);
 }
 
+/* As ring is told of a rebind. */
+static void rebind_with(uint32_t caps)
+{
+	fake.nic.info.caps = caps;
+	fake.nic.info.tso_max_bytes = caps & VMA_NIC_CAP_TSO ? 5000 : 0;
+	atomic_store(&fake.qp.lost, true);
+	fake.attr.event(&fake.qp, VMA_NIC_EVENT_LOST, NULL, fake.attr.event_arg);
+	assert_false(vma_nic_qp_lost(&fake.qp));
+}
+
+static void test_a_packet_is_cut_here_if_the_nic_cannot_since_a_rebind(void **state)
+{
+	static const uint32_t caps[] = {VMA_NIC_CAP_SG | VMA_NIC_CAP_TX_CSUM, VMA_NIC_CAP_SG, 0};
+	struct vma_nic_seg segs[4];
+
+	(void)state;
+	for (unsigned i = 0; i < 3; i++) {
+		rebind_with(caps[i]);
+		cut_packet(segs);
+		segs[3] = frame_seg(60, 9);
+		assert_int_equal(vma_ring_send(ring, segs, 4, 0), 4);
+		assert_int_equal(fake.sent_count, 4 * (i + 1));
+		for (uint32_t k = 0; k < 3; k++)
+			check_cut_frame(&fake.sent[4 * i + k], k, caps[i] & VMA_NIC_CAP_TX_CSUM);
+		assert_int_equal(fake.sent[4 * i + 3].len, 60);
+	}
+	rebind_with(VMA_NIC_CAP_SG | VMA_NIC_CAP_TX_CSUM | VMA_NIC_CAP_TSO);
+	cut_packet(segs);
+	assert_int_equal(vma_ring_send(ring, segs, 3, 0), 3);
+	assert_int_equal(fake.sent_count, 13);
+	assert_true(fake.sent[12].flags & VMA_NIC_SEG_TSO);
+	assert_int_equal(COUNT(tx_drop_bad), 0);
+}
+
+static void test_what_the_nic_can_since_a_rebind_is_its_own(void **state)
+{
+	struct vma_nic_seg seg = frame_seg(60, 0);
+
+	(void)state;
+	seg.flags = VMA_NIC_SEG_CSUM;
+	assert_int_equal(vma_ring_send(ring, &seg, 1, 0), 1);
+	assert_int_equal(fake.sent_count, 0);
+	assert_int_equal(COUNT(tx_drop_bad), 1);
+	rebind_with(VMA_NIC_CAP_SG | VMA_NIC_CAP_TX_CSUM);
+	seg = frame_seg(60, 1);
+	seg.flags = VMA_NIC_SEG_CSUM;
+	assert_int_equal(vma_ring_send(ring, &seg, 1, 0), 1);
+	assert_int_equal(fake.sent_count, 1);
+	assert_int_equal(fake.sent[0].flags, VMA_NIC_SEG_CSUM);
+	assert_int_equal(COUNT(tx_drop_bad), 1);
+}
+
 static void send_summed_inside(void *arg)
 {
 	struct vma_nic_seg segs[2] = {frame_seg(0, 0), frame_seg(0, 0)};
@@ -707,6 +759,9 @@ static const struct CMUnitTest tests[] = {
                                         teardown),
         cmocka_unit_test_setup_teardown(test_a_queued_packet_is_summed_here_if_the_nic_cannot_any_more, setup_tso,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_a_packet_is_cut_here_if_the_nic_cannot_since_a_rebind, setup_tso,
+                                        teardown),
+        CASE(test_what_the_nic_can_since_a_rebind_is_its_own),
         CASE_WITHOUT_SG(test_segments_are_gathered_for_a_nic_that_takes_one),
         CASE(test_more_segments_than_the_nic_takes_are_gathered),
         CASE(test_queued_segments_beyond_what_the_nic_takes_are_gathered_too),

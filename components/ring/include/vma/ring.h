@@ -337,8 +337,9 @@ enum vma_ring_send_flags {
  * many segments were accepted: sent, queued behind the thread that drives transmit, or refused for good (a packet
  * beyond the MTU, of more than 32 segments, or of more than the NIC takes that do not fit one buffer together:
  * tx_drop_too_long; less than an Ethernet header, a segment beyond its buffer, a flag without its capability, a packet
- * that the NIC cannot cut: tx_drop_bad). The references of those pass to the ring. Fewer than n, always at a packet's border, when the NIC and
- * the queue are full: the rest remains the caller's.
+ * that the NIC cannot cut: tx_drop_bad). The references of those pass to the ring. Fewer than n, always at a packet's
+ * border, when the NIC and the queue are full: the rest remains the caller's. If a rebind has found a device that cannot
+ * sum or cut any more what the one before could, the ring does it, at the cost of a copy.
  */
 unsigned vma_ring_send(struct vma_ring *ring, const struct vma_nic_seg *segs, unsigned n, unsigned flags);
 /*
