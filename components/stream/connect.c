@@ -209,8 +209,8 @@ static int connect_try_port_with_shadow(struct stream_sock *sock, int fd, struct
 }
 
 /* The next port that is free for this peer, in the stack and in the kernel. */
-static int connect_try_next_ports(struct stream_sock *sock, int fd, struct stream_route *route,
-                                  struct vma_tcp_conn_attr *attr, struct sockaddr_in *local)
+static int connect_search_free_port(struct stream_sock *sock, int fd, struct stream_route *route,
+                                    struct vma_tcp_conn_attr *attr, struct sockaddr_in *local)
 {
 	struct connect_port_search search = {.phase = PORTS_NEXT};
 	struct vma_tcp_conn *conn;
@@ -283,7 +283,7 @@ static int create_connection(struct stream_sock *sock, int fd, struct stream_rou
 	else if (sock->reserved.sin_family == AF_INET)
 		local->sin_port = sock->reserved.sin_port;
 	else
-		return connect_try_next_ports(sock, fd, route, &attr, local);
+		return connect_search_free_port(sock, fd, route, &attr, local);
 	return connect_try_bound_port(sock, route, &attr, local->sin_port);
 }
 
@@ -425,7 +425,7 @@ enum { DISCONNECT_TRIES_MAX = 8 };
  * While no thread drives, the peer has not answered, or its answer has not been looked at. The release of the ring ends
  * the attempt before the next look, so the answer is never acknowledged. False: it was.
  */
-static bool abort_connect_if_unanswered(struct vma_tcp_conn *conn)
+static bool withdraw_connect_if_syn_sent(struct vma_tcp_conn *conn)
 {
 	struct vma_ring *ring = vma_tcp_ring(vma_tcp_stack(conn));
 	const bool held = vma_ring_acquire(ring);
@@ -454,7 +454,7 @@ bool stream_connect_by_os(struct stream_sock *sock)
 		vma_ring_ctxs_progress(stream_ring_bits(&sock->file));
 		if (stream_sock_phase(sock) != STREAM_CONNECTING)
 			return false;
-	} while (!abort_connect_if_unanswered(stream_tcp_conn(sock)) && ++tries < DISCONNECT_TRIES_MAX);
+	} while (!withdraw_connect_if_syn_sent(stream_tcp_conn(sock)) && ++tries < DISCONNECT_TRIES_MAX);
 	if (tries == DISCONNECT_TRIES_MAX) /* it has ended, and that is not noted yet */
 		vma_tcp_close(stream_tcp_conn(sock), true);
 	connect_abort_with_reset(sock);

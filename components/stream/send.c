@@ -394,7 +394,7 @@ static ssize_t send_by_os(struct stream_sock *sock, int fd, const struct msghdr 
 	return stream_send_by_kernel(fd, msg, flags);
 }
 
-static ssize_t send_offloaded_call(struct writing *w)
+static ssize_t stream_write_by_stack(struct writing *w)
 {
 	struct vma_thread *self = vma_thread_self();
 	struct stream_sock *sock = w->sock;
@@ -518,7 +518,7 @@ ssize_t stream_sendmsg(struct vma_file *file, int fd, const struct msghdr *msg, 
 	}
 	if (rc == 0) {
 		w.refused = msg->msg_controllen != 0 ? stream_check_control(msg) : 0;
-		rc = send_offloaded_call(&w);
+		rc = stream_write_by_stack(&w);
 	}
 	if (__builtin_expect(w.is_moved, 0) && rc > 0 && !w.nonblocking && iov_iter.left != 0)
 		rc += send_rest_by_os(fd, &iov_iter, flags);
@@ -568,7 +568,7 @@ ssize_t vma_stream_sendfile(struct vma_file *file, int in, int64_t position, siz
 	ssize_t rc;
 
 	stream_count_send_migrating(sock);
-	rc = send_offloaded_call(&w);
+	rc = stream_write_by_stack(&w);
 	if (__builtin_expect(rc == -ESTALE, 0))
 		return sendfile_by_kernel(sock, &w);
 	stream_count_sent(sock, rc);

@@ -15,7 +15,7 @@ struct default_option {
 	_Atomic uint64_t word; /* second, value: one word, so that both are of the same question */
 };
 
-static uint32_t coarse_now_sec(void)
+static uint32_t default_cache_stamp(void)
 {
 	struct timespec now;
 
@@ -26,7 +26,7 @@ static uint32_t coarse_now_sec(void)
 static int sysctl_default_get(struct default_option *default_option, int fd)
 {
 	const uint64_t word = atomic_load_explicit(&default_option->word, memory_order_relaxed);
-	const uint32_t sec = coarse_now_sec();
+	const uint32_t sec = default_cache_stamp();
 	int value = default_option->default_value;
 	socklen_t len = sizeof(value);
 

@@ -26,7 +26,7 @@ check "a group's members share it, and each keeps what it has got" one group_sha
 check "one in grace only what has begun" one listener_in_grace
 check "one that is granted again meanwhile misses no segment" one listener_granted_again_misses_nothing
 check "a connection of the kernel is not robbed" one kernel_connection_survives
-check "nor one that a SYN cookie brings back" one a_cookie_goes_back_to_the_kernel
+check "nor one that a SYN cookie brings back" one a_syn_cookie_ack_is_given_back_to_the_kernel
 check "a block of ports takes what the kernel has no socket for" one block_takes_what_the_kernel_does_not
 check "fragments of a datagram follow its first" one fragments
 check "IP options are skipped" one ip_options_case

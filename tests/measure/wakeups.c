@@ -58,7 +58,7 @@ struct receiver {
 	int fd, epfd;
 };
 
-static int accept_one(int listener)
+static int listen_and_accept(int listener)
 {
 	puts("listening");
 	fflush(stdout);
@@ -79,7 +79,7 @@ static bool receiver_open(struct receiver *receiver, const char *how, const char
 	if (bind(receiver->fd, (const struct sockaddr *)&address, sizeof(address)) < 0)
 		return false;
 	if (tcp)
-		return (receiver->fd = accept_one(receiver->fd)) >= 0;
+		return (receiver->fd = listen_and_accept(receiver->fd)) >= 0;
 	if (epoll_ctl(receiver->epfd, EPOLL_CTL_ADD, receiver->fd, &event) < 0)
 		return false;
 	puts("listening");

@@ -141,7 +141,7 @@ CASE(tcp_accept_reset_before, "a connection that was reset before it is accepted
 	close(l);
 }
 
-static void *accept_one(void *arg)
+static void *accept_connection_in_thread(void *arg)
 {
 	int s = accept(*(int *)arg, NULL, NULL);
 
@@ -158,7 +158,7 @@ CASE(tcp_accept_ends_with_shutdown, "accept in another thread returns when its l
 	pthread_t thread;
 
 	expect_offloaded(l);
-	pthread_create(&thread, NULL, accept_one, &l);
+	pthread_create(&thread, NULL, accept_connection_in_thread, &l);
 	pause_ms(100);
 	rc = shutdown(l, SHUT_RDWR);
 	pthread_join(thread, NULL);

@@ -671,8 +671,8 @@ static void take_moves_of_slot(struct xdp_owner *owner, uint32_t slot, const str
 	}
 }
 
-void owner_move_pending_of_dead(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener,
-                                owner_pending_take_fn *take, void *arg)
+void owner_take_pending_of_dead_worker(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener,
+                                       owner_pending_take_fn *take, void *arg)
 {
 	take_moves_of_slot(owner, slot, listener, take, arg);
 	for (uint32_t i = 0; i < VMA_PENDING_MAX; i++) {

@@ -401,8 +401,8 @@ void owner_each_pending_of_slot(struct xdp_owner *owner, uint32_t slot, owner_pe
  */
 enum pending_take_stage { PENDING_TAKE_BEGINS, PENDING_TAKE_DONE, PENDING_TAKE_LOST };
 typedef void owner_pending_take_fn(const struct vma_pending *pending, enum pending_take_stage taking, void *arg);
-void owner_move_pending_of_dead(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener,
-                                owner_pending_take_fn *take, void *arg);
+void owner_take_pending_of_dead_worker(struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *listener,
+                                       owner_pending_take_fn *take, void *arg);
 /* It waits for accept in the slot's page. */
 bool owner_slot_has_waiting_connection(const struct xdp_owner *owner, uint32_t slot, const struct vma_flow_key *key);
 /* What the owner before has left on its way to members. After owner_parked_adopt. */

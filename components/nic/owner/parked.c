@@ -241,8 +241,8 @@ static void park_listener_of_slot(struct xdp_owner *owner, struct owner_parked_l
 
 	listener->client_left = true;
 	if (listener->open)
-		owner_move_pending_of_dead(owner, listener->slot, &listener->key, park_pending_connection,
-		                           &parked_take_walk);
+		owner_take_pending_of_dead_worker(owner, listener->slot, &listener->key, park_pending_connection,
+		                                  &parked_take_walk);
 	parked_end_waiting_minisocks(owner, listener, dead, now);
 	owner_record_set_listener_closed(owner, listener->place);
 	if (listener->count > 0)

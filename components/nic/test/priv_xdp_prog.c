@@ -463,7 +463,7 @@ static void connect_by_cookie(int listener, const struct sockaddr_in *here, bool
 }
 
 /* Of a request that it has answered by a cookie the kernel keeps nothing. */
-static void a_cookie_goes_back_to_the_kernel(void)
+static void a_syn_cookie_ack_is_given_back_to_the_kernel(void)
 {
 	const struct sockaddr_in here = address(HOST_B, tcp.dest_port);
 	const struct vma_flow_key key = fixture_key_of_any_peer(&tcp);
@@ -967,7 +967,7 @@ static const struct {
         {"listener_in_grace", listener_in_grace},
         {"listener_granted_again_misses_nothing", listener_granted_again_misses_nothing},
         {"kernel_connection_survives", kernel_connection_survives},
-        {"a_cookie_goes_back_to_the_kernel", a_cookie_goes_back_to_the_kernel},
+        {"a_syn_cookie_ack_is_given_back_to_the_kernel", a_syn_cookie_ack_is_given_back_to_the_kernel},
         {"block_takes_what_the_kernel_does_not", block_takes_what_the_kernel_does_not},
         {"fragments", fragments},
         {"ip_options_case", ip_options_case},

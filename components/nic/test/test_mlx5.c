@@ -17,7 +17,7 @@ struct setting {
 };
 static const struct setting usual = {.rx_bufs = 1, .segs = 16, .depth = 64, .card = {64, MODEL_BF, 0, true}};
 
-static void begin_with(const struct setting *setting)
+static void mlx5_begin_with_setting(const struct setting *setting)
 {
 	mlx5_model_detach();
 	qp = fake_provider_begin(16, setting->inline_max);
@@ -35,7 +35,7 @@ static void begin_with(const struct setting *setting)
 static int begin(void **state)
 {
 	(void)state;
-	begin_with(&usual);
+	mlx5_begin_with_setting(&usual);
 	return 0;
 }
 
@@ -145,7 +145,7 @@ static void test_a_card_without_blueflame_gets_the_doorbell_alone(void **state)
 
 	(void)state;
 	setting.card.bf_bytes = 0;
-	begin_with(&setting);
+	mlx5_begin_with_setting(&setting);
 	for (unsigned i = 0; i < 8; i++)
 		send_one(64);
 	assert_int_equal(model.rings, 8);
@@ -159,7 +159,7 @@ static void test_inline_packets_keep_no_buffer_and_go_round_the_end_of_the_ring(
 	(void)state;
 	setting.inline_max = 204;
 	setting.segs = 1; /* so that the ring is small, and a packet lies across its end */
-	begin_with(&setting);
+	mlx5_begin_with_setting(&setting);
 	for (uint32_t i = 0; i < 1000; i++) {
 		const struct vma_nic_seg seg = make_tx_segment(18 + i % 187);
 		uint8_t bytes[204];
@@ -359,7 +359,7 @@ static void test_a_long_packet_lies_in_the_buffers_of_one_receive(void **state)
 
 	(void)state;
 	setting.rx_bufs = 3;
-	begin_with(&setting);
+	mlx5_begin_with_setting(&setting);
 	post(6);
 	fill_pattern(9);
 	assert_true(mlx5_model_receive_frame(pattern, 5000, true, 0));
@@ -559,7 +559,7 @@ static void test_a_strange_completion_ends_the_direct_path(void **state)
 
 	(void)state;
 	for (unsigned how = 0; how < 6; how++) {
-		begin_with(&usual);
+		mlx5_begin_with_setting(&usual);
 		post(4);
 		assert_true(mlx5_model_receive_frame(pattern, 64, true, 0));
 		assert_true(mlx5_model_receive_frame(pattern, 64, true, 0));
@@ -570,7 +570,7 @@ static void test_a_strange_completion_ends_the_direct_path(void **state)
 		assert_int_equal(qp->rx_with_nic, 3);
 	}
 	for (unsigned how = 0; how < 3; how++) {
-		begin_with(&usual);
+		mlx5_begin_with_setting(&usual);
 		for (unsigned i = 0; i < 16; i++)
 			send_one(64);
 		assert_true(mlx5_model_complete_send(0));

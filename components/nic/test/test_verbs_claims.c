@@ -41,7 +41,7 @@ static struct vma_flow_key listener_key(uint16_t port)
 	        .family = AF_INET, .proto = IPPROTO_TCP, .local = {10, 0, 0, 1}, .local_port_be = htons(port)};
 }
 
-static int claim_listener_port(uint16_t port)
+static int claim_flow_of_listener(uint16_t port)
 {
 	const struct vma_flow_key key = listener_key(port);
 
@@ -57,12 +57,12 @@ static bool claim_event_is_pending(void)
 
 static void test_a_second_claim_is_refused_and_the_first_one_asked(void **state)
 {
-	const int first = claim_listener_port(7000), other = claim_listener_port(7001);
+	const int first = claim_flow_of_listener(7000), other = claim_flow_of_listener(7001);
 
 	(void)state;
 	assert_true(first >= 0 && other >= 0);
 	assert_int_equal(verbs_next_contested_claim(&nic), -1);
-	assert_int_equal(claim_listener_port(7000), -EADDRINUSE);
+	assert_int_equal(claim_flow_of_listener(7000), -EADDRINUSE);
 	assert_int_equal(verbs_next_contested_claim(&nic), first);
 	assert_int_equal(verbs_next_contested_claim(&nic), -1);
 	close(first);
@@ -126,7 +126,7 @@ static void test_a_stranger_may_not_ask_and_holds_the_thread_up_for_a_few_bytes_
 	if (getuid() != 0)
 		vma_test_skip("only root can be another user");
 	for (int i = 0; i < CLAIMS; i++) {
-		fds[i] = claim_listener_port((uint16_t)(7000 + i));
+		fds[i] = claim_flow_of_listener((uint16_t)(7000 + i));
 		assert_true(fds[i] >= 0);
 	}
 	child = fork();
@@ -153,18 +153,18 @@ static uint64_t now_ms(void)
 static void test_who_gives_a_flow_up_has_it_back_only_when_nobody_asks_any_more(void **state)
 {
 	const struct vma_flow_key key = listener_key(7000);
-	const int first = claim_listener_port(7000);
+	const int first = claim_flow_of_listener(7000);
 	uint64_t renewed_ms;
 	int rc;
 
 	(void)state;
 	assert_true(first >= 0);
-	assert_int_equal(claim_listener_port(7000), -EADDRINUSE);
+	assert_int_equal(claim_flow_of_listener(7000), -EADDRINUSE);
 	assert_int_equal(verbs_next_contested_claim(&nic), first);
 	assert_int_equal(verbs_flow_contest_take(&nic, &key), -ENOENT);
 	verbs_flow_contest_begin(&nic, &key, first);
 	usleep(1500000);
-	assert_int_equal(claim_listener_port(7000), -EADDRINUSE); /* the other one asks again */
+	assert_int_equal(claim_flow_of_listener(7000), -EADDRINUSE); /* the other one asks again */
 	assert_int_equal(verbs_next_contested_claim(&nic), first);
 	renewed_ms = now_ms();
 	verbs_flow_contest_asked_again(&nic, first);
@@ -173,27 +173,27 @@ static void test_who_gives_a_flow_up_has_it_back_only_when_nobody_asks_any_more(
 	assert_int_equal(rc, first);
 	assert_true(now_ms() - renewed_ms >= 2900);
 	assert_int_equal(verbs_flow_contests_expire(&nic), -1);
-	assert_int_equal(claim_listener_port(7000), -EADDRINUSE); /* it was never free */
+	assert_int_equal(claim_flow_of_listener(7000), -EADDRINUSE); /* it was never free */
 	close(first);
 }
 
 static void test_a_contest_that_nobody_takes_up_ends(void **state)
 {
 	const struct vma_flow_key key = listener_key(7000);
-	int first = claim_listener_port(7000), ms;
+	int first = claim_flow_of_listener(7000), ms;
 
 	(void)state;
 	verbs_flow_contest_begin(&nic, &key, first);
 	while ((ms = verbs_flow_contests_expire(&nic)) >= 0)
 		usleep((unsigned)ms * 1000);
-	first = claim_listener_port(7000);
+	first = claim_flow_of_listener(7000);
 	assert_true(first >= 0);
 	close(first);
 }
 
 static bool port_claim_is_free(uint16_t port)
 {
-	const int fd = claim_listener_port(port);
+	const int fd = claim_flow_of_listener(port);
 
 	if (fd < 0)
 		return false;
@@ -210,7 +210,7 @@ static void test_contests_end_one_by_one(void **state)
 	(void)state;
 	for (uint16_t i = 0; i < 3; i++) {
 		keys[i] = listener_key((uint16_t)(7100 + i));
-		fds[i] = claim_listener_port((uint16_t)(7100 + i));
+		fds[i] = claim_flow_of_listener((uint16_t)(7100 + i));
 		assert_true(fds[i] >= 0);
 		assert_true(verbs_flow_contest_begin(&nic, &keys[i], fds[i]));
 	}

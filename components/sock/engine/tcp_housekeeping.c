@@ -105,7 +105,7 @@ static const struct vma_conf *conf_of_ring_ctx(const struct vma_ring_ctx *ring_c
 }
 
 /* The user's interval, and not ours, says when the thread looks. */
-static bool has_user_interval(const struct vma_conf *conf)
+static bool user_sets_progress_interval(const struct vma_conf *conf)
 {
 	return !conf->internal_thread_arm_cq &&
 	       (conf->given[VMA_CONF_AT_progress_engine_interval] || conf->progress_engine_wce_max == 0);
@@ -114,7 +114,7 @@ static bool has_user_interval(const struct vma_conf *conf)
 /* How long it is to the next look; NO_DEADLINE: there is none. */
 static uint64_t tcp_timer_check_interval(const struct vma_conf *conf, uint64_t ours)
 {
-	if (!has_user_interval(conf))
+	if (!user_sets_progress_interval(conf))
 		return ours;
 	return conf->progress_engine_interval != 0 && conf->progress_engine_wce_max != 0
 	               ? (uint64_t)conf->progress_engine_interval * MS
@@ -163,7 +163,7 @@ bool tcp_housekeeping_take_event(struct vma_ring_ctx *ring_ctx, const struct vma
 		return false;
 	if (conf->internal_thread_arm_cq)
 		housekeeping_drive_undriven_ring(ring_ctx, now, conf->progress_engine_wce_max);
-	else if (has_user_interval(conf))
+	else if (user_sets_progress_interval(conf))
 		housekeeping_leave_to_others(ring_ctx, now, CHECK_INTERVAL_MAX_NS);
 	else if (atomic_load_explicit(&ring_ctx->watcher, memory_order_relaxed) != NULL)
 		housekeeping_leave_to_others(ring_ctx, now, CHECK_INTERVAL_MAX_NS);
@@ -206,7 +206,7 @@ static uint64_t stack_timers_due_ns(const struct vma_ring_ctx *ring_ctx, const s
 	if (due == NO_DEADLINE || ring_ctx->armed || atomic_load(&ring_ctx->watcher) != NULL ||
 	    conf->internal_thread_tcp_timer_handling == TIMERS_IMMEDIATE)
 		return due;
-	return has_user_interval(conf) ? due + CHECK_INTERVAL_MAX_NS : NO_DEADLINE;
+	return user_sets_progress_interval(conf) ? due + CHECK_INTERVAL_MAX_NS : NO_DEADLINE;
 }
 
 /* The same, after the stack was driven if that was due. */

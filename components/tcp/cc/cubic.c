@@ -82,7 +82,7 @@ static void hystart_rtt_sample(struct tcp_cc *cc, uint64_t rtt_ns)
 	}
 }
 
-static void hystart_count_round(struct tcp_cc *cc, uint32_t acked)
+static void hystart_advance_round(struct tcp_cc *cc, uint32_t acked)
 {
 	if (cc->round_left > acked) {
 		cc->round_left -= acked;
@@ -103,7 +103,7 @@ static void cubic_slow_start(struct tcp_cc *cc, uint32_t acked, uint64_t rtt_ns)
 	if (!first && cc->cwnd > cc->ssthresh)
 		cc->cwnd = cc->ssthresh;
 	if (first)
-		hystart_count_round(cc, acked);
+		hystart_advance_round(cc, acked);
 }
 
 /* ---- congestion avoidance ---- */

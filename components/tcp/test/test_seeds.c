@@ -101,7 +101,7 @@ static bool error_can_happen_in_scenario(const struct sim_scenario *s, int error
 }
 
 /* Nobody else disturbs what ends with an early shutdown for writing: it is calm, only shorter. */
-static bool pair_ends_by_shutdown_write_only(const struct sim_scenario *s, const struct sim_pair *pair)
+static bool pair_early_ends_are_shut_wr(const struct sim_scenario *s, const struct sim_pair *pair)
 {
 	bool calm = !s->cut && !s->listeners_close_early && pair->peer[0].gone && pair->peer[1].gone;
 
@@ -115,7 +115,7 @@ static void check_disturbed(struct sim_scenario *s, struct sim_peer *peer)
 {
 	if (peer->gone && !error_can_happen_in_scenario(s, peer->error))
 		sim_peer_fail(peer, "ends with %s, which cannot be", strerror(peer->error));
-	if (peer->error == 0 && peer->gone && pair_ends_by_shutdown_write_only(s, peer->pair) && peer->eof &&
+	if (peer->error == 0 && peer->gone && pair_early_ends_are_shut_wr(s, peer->pair) && peer->eof &&
 	    peer->read != sim_other_peer(peer)->written)
 		sim_peer_fail(peer, "saw the end after %" PRIu64 " of %" PRIu64 " bytes", peer->read,
 		              sim_other_peer(peer)->written);

@@ -97,7 +97,7 @@ static bool fake_want(struct vma_net *net, const struct vma_net_key *key)
 	return true;
 }
 
-static void fake_ask(struct vma_net *net, const struct vma_net_key *key, unsigned what)
+static void fake_net_request(struct vma_net *net, const struct vma_net_key *key, unsigned what)
 {
 	(void)net, (void)key, (void)what;
 	atomic_fetch_add(&fake_net.probes, 1);
@@ -123,7 +123,7 @@ static int fake_device_get(struct vma_engine *engine, uint32_t ifindex, struct v
 #define vma_net_path_read fake_read
 #define vma_net_find_template fake_find
 #define vma_net_request_path fake_want
-#define vma_net_request fake_ask
+#define vma_net_request fake_net_request
 #define vma_net_path_probe fake_probe
 #define vma_device_get fake_device_get
 #include "../dst.c"

@@ -163,7 +163,7 @@ static void test_rows_beyond_the_most_are_counted_only(void **unused)
 /* ---- the table ---- */
 
 /* Two processes: "alpha" (7) has fds 3 and 4, "beta" (9) has fd 3. */
-static int begin_table(void **unused)
+static int setup_two_processes(void **unused)
 {
 	(void)begin_readings(unused);
 	for (unsigned i = 0; i < 2; i++)
@@ -424,7 +424,7 @@ static void test_queue_is_in_bytes_or_datagrams_or_not_known(void **unused)
 
 /* ---- keys ---- */
 
-static void type_keys(const char *keys)
+static void press_keys(const char *keys)
 {
 	for (; *keys != '\0'; keys++)
 		top_key(&state, *keys, &table, 2);
@@ -433,38 +433,38 @@ static void type_keys(const char *keys)
 static void test_sort_keys_go_around(void **unused)
 {
 	(void)unused;
-	type_keys(">");
+	press_keys(">");
 	assert_int_equal(state.choice.sort, TOP_PID);
-	type_keys("<<");
+	press_keys("<<");
 	assert_int_equal(state.choice.sort, TOP_READY);
-	type_keys("rr");
+	press_keys("rr");
 	assert_false(state.choice.reverse);
-	type_keys("r");
+	press_keys("r");
 	assert_true(state.choice.reverse);
 }
 
 static void test_filter_and_interval_are_typed(void **unused)
 {
 	(void)unused;
-	type_keys("/be\x1b");
+	press_keys("/be\x1b");
 	assert_string_equal(state.choice.filter, "");
-	type_keys("/bexq\b\b\n");
+	press_keys("/bexq\b\b\n");
 	assert_string_equal(state.choice.filter, "be");
 	assert_false(state.ended); /* the q was text */
 	assert_lines("9:3");
-	type_keys("/");
+	press_keys("/");
 	for (int i = 0; i < 100; i++)
-		type_keys("x");
-	type_keys("\033/\n");
+		press_keys("x");
+	press_keys("\033/\n");
 	assert_string_equal(state.choice.filter, "");
-	type_keys("d15\n");
+	press_keys("d15\n");
 	assert_int_equal(state.interval, 15);
-	type_keys("d0\nd\nd99999999999\ndx\n");
+	press_keys("d0\nd\nd99999999999\ndx\n");
 	assert_int_equal(state.interval, 15);
-	type_keys("+--");
+	press_keys("+--");
 	assert_int_equal(state.interval, 14);
 	state.interval = 1;
-	type_keys("-");
+	press_keys("-");
 	assert_int_equal(state.interval, 1);
 }
 
@@ -472,12 +472,12 @@ static void test_enter_leaves_the_process_of_the_cursor(void **unused)
 {
 	(void)unused;
 	top_key(&state, KEY_DOWN, &table, 2);
-	type_keys("\n");
+	press_keys("\n");
 	assert_int_equal(state.choice.only, 9);
 	assert_lines("9:3");
-	type_keys("\n");
+	press_keys("\n");
 	assert_lines("7:4 9:3 7:3");
-	type_keys("\n\x1b");
+	press_keys("\n\x1b");
 	assert_int_equal(state.choice.only, 0);
 }
 
@@ -508,9 +508,9 @@ static void test_cursor_stays_on_its_socket_and_on_the_screen(void **unused)
 static void test_keys_of_other_states(void **unused)
 {
 	(void)unused;
-	type_keys("pp ");
+	press_keys("pp ");
 	assert_true(state.paused);
-	type_keys("hq");
+	press_keys("hq");
 	assert_false(state.ended || state.help); /* any key leaves the help */
 	for (int i = 0; i < 2 * TOP_COLUMNS; i++)
 		top_key(&state, KEY_RIGHT, &table, 2);
@@ -522,7 +522,7 @@ static void test_keys_of_other_states(void **unused)
 			top_key(&state, key, &table, 2);
 	state.help = false;
 	state.prompt = PROMPT_NONE;
-	type_keys("q");
+	press_keys("q");
 	assert_true(state.ended);
 }
 
@@ -537,7 +537,7 @@ static void test_head_says_what_is_shown(void **unused)
 	assert_string_equal(text, "rx 300/s, 0 MB/s   tx 300/s, 0 MB/s   drops 0/s");
 	top_head_text(text, 2, &state, &host, &table);
 	assert_string_equal(text, "sort PACKETS, falling");
-	type_keys("/eta\nrp");
+	press_keys("/eta\nrp");
 	state.choice.only = 9;
 	host.unreadable = 1;
 	host.put_off = 2;
@@ -558,7 +558,7 @@ static int end_table(void **unused)
 }
 
 #define reading(case) cmocka_unit_test_setup_teardown(case, begin_readings, end_table)
-#define TOP_SCREEN_CASE(case) cmocka_unit_test_setup_teardown(case, begin_table, end_table)
+#define TOP_SCREEN_CASE(case) cmocka_unit_test_setup_teardown(case, setup_two_processes, end_table)
 
 static const struct CMUnitTest tests[] = {
         reading(test_rate_is_of_the_time_between_two_readings),
