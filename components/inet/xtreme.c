@@ -391,7 +391,7 @@ give_datagram_as_packet(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme,
 	return vma_xtreme_give(poll, xtreme, &packet);
 }
 
-/* The usual case again, if all that it lacked was a look at the application's array (each poll's first), or places. */
+/* The usual case again, if all that it lacked was a look at the application's array, or places. */
 static enum vma_xtreme_given __attribute__((noinline))
 xtreme_give_datagram_slow(struct vma_xtreme_poll *poll, struct vma_xtreme *xtreme, struct vma_buf *buf, uint64_t limit,
                           uint32_t src, uint16_t src_port_be)
@@ -745,7 +745,40 @@ static int xtreme_free_batch(struct freeing *freeing, const struct vma_packet_de
 	return rc;
 }
 
-int vma_xtreme_free_packets(const struct vma_packet_desc_t *packets, int n)
+/* The last reference has gone, and the packet has no other buffer. */
+static inline void xtreme_place_free_alone(struct place *place)
+{
+	struct vma_xtreme_account *account = place->account;
+	const uint32_t bytes = place->bytes;
+
+	if (account->returned != NULL)
+		xtreme_notify_bytes_returned(place);
+	vma_buf_put(atomic_load_explicit(&xtreme_table_arena, memory_order_relaxed), place->buf);
+	xtreme_place_give_back(place);
+	xtreme_account_uncharge(account, bytes);
+}
+
+/* The usual one: of one buffer, its last reference. False: it is another, and nothing was done. */
+static inline bool xtreme_free_usual_packet(const struct vma_buff_t *buff)
+{
+	struct place *place = xtreme_live_place_of_buff(buff);
+	uint64_t word;
+
+	if (__builtin_expect(place == NULL, 0))
+		return false;
+	word = atomic_load_explicit(&place->word, memory_order_acquire);
+	/* What is read before the word changes is of this use, as in xtreme_place_put. */
+	if (__builtin_expect((uint32_t)word != 1, 0) ||
+	    __builtin_expect(atomic_load_explicit(&place->next, memory_order_relaxed) != 0, 0) ||
+	    __builtin_expect(!atomic_compare_exchange_strong_explicit(&place->word, &word, word - 1,
+	                                                              memory_order_acq_rel, memory_order_relaxed),
+	                     0))
+		return false;
+	xtreme_place_free_alone(place);
+	return true;
+}
+
+static int __attribute__((noinline)) xtreme_free_packets_in_batches(const struct vma_packet_desc_t *packets, int n)
 {
 	struct vma_packet_desc_t own[FREE_BATCH];
 	struct freeing freeing;
@@ -763,6 +796,17 @@ int vma_xtreme_free_packets(const struct vma_packet_desc_t *packets, int n)
 	}
 	xtreme_free_batch_flush(&freeing);
 	return rc;
+}
+
+int vma_xtreme_free_packets(const struct vma_packet_desc_t *packets, int n)
+{
+	const struct vma_buff_t *buff;
+
+	if (n != 1)
+		return xtreme_free_packets_in_batches(packets, n);
+	if (__builtin_expect(vma_copy(&buff, &packets->buff_lst, sizeof(buff)) != 0, 0))
+		return -EFAULT;
+	return __builtin_expect(xtreme_free_usual_packet(buff), 1) ? 0 : xtreme_free_packets_in_batches(packets, 1);
 }
 
 int vma_xtreme_ref(const struct vma_buff_t *buff)

@@ -172,9 +172,13 @@ static bool xtreme_poll_has_room(const struct vma_xtreme_poll *poll)
 	return (uintptr_t)poll->at != xtreme_array_end(poll) && !poll->bad;
 }
 
-/* A byte of each page is written, once for a poll: what is a completion's later is nobody's now. */
+/*
+ * A byte of each page is written: what is a completion's later is nobody's now. A thread that polls again with the same
+ * array, or less of it, writes into it without a look, as anybody would.
+ */
 struct vma_completion_t *vma_xtreme_open(struct vma_xtreme_poll *poll)
 {
+	struct vma_thread *self = vma_thread_cache;
 	const uintptr_t end = xtreme_array_end(poll);
 	const char zero = 0;
 
@@ -186,7 +190,17 @@ struct vma_completion_t *vma_xtreme_open(struct vma_xtreme_poll *poll)
 	if (poll->bad)
 		return NULL;
 	poll->end = poll->first + poll->n;
+	self->xtreme_array = (uintptr_t)poll->first;
+	self->xtreme_array_end = end;
 	return poll->at;
+}
+
+static inline bool xtreme_array_was_looked_at(const struct vma_thread *self, const struct vma_xtreme_poll *poll)
+{
+	const uintptr_t end = xtreme_array_end(poll);
+
+	return (uintptr_t)poll->first == self->xtreme_array && end > self->xtreme_array &&
+	       end <= self->xtreme_array_end;
 }
 
 /* Each source that is on the list now, once. */
@@ -280,6 +294,8 @@ int vma_xtreme_poll(uint64_t rings, struct vma_completion_t *completions, unsign
 	if (engine == NULL)
 		return 0;
 	poll.arena = engine->arena;
+	if (xtreme_array_was_looked_at(self, &poll))
+		poll.end = completions + n;
 	if (__builtin_expect((rings & (rings - 1)) != 0, 0))
 		from = atomic_fetch_add_explicit(&turn, 1, memory_order_relaxed) % 64;
 	if (from != 0)

@@ -439,7 +439,8 @@ struct vma_api_t {
 	 * datagram counting for 64 at least); what comes then is dropped and counted (rx_hold_refused). The bytes of a
 	 * TCP socket fill its receive buffer until they are given back: its peer has to wait.
 	 *
-	 * Returns how many. EBADF: fd is none of these. EINVAL: flags. EFAULT: completions; nothing is lost.
+	 * Returns how many. EBADF: fd is none of these. EINVAL: flags. EFAULT: completions; nothing is lost. A thread
+	 * that polls with the same array again is not told: if its memory has been taken away since, the poll faults.
 	 */
 	int (*socketxtreme_poll)(int fd, struct vma_completion_t *completions, unsigned int ncompletions, int flags);
 

@@ -74,11 +74,12 @@ struct vma_thread {
 	bool is_internal;    /* the library's own thread */
 	pthread_t posix;     /* its name among the program's */
 	uint32_t bound_core; /* and 1: vma_thread_bind_core; 0: it is not bound */
-	struct vma_callback_source *in_callback; /* runs a function of the application's: sock_callback.h */
-	uint64_t accept_rings;                   /* asleep: the rings whose listeners it waits for, by bit */
-	uint64_t busy_polls;                     /* rings, by bit, whose sleepers it drives for: wait/busy_poller.c */
-	struct vma_thread *woke;                 /* the last whom it has woken, until that one is seen to be up */
-	struct vma_xtreme_poll *xtreme;          /* drives a ring for it: inet_xtreme.h; NULL: for none */
+	struct vma_callback_source *in_callback;  /* runs a function of the application's: sock_callback.h */
+	uint64_t accept_rings;                    /* asleep: the rings whose listeners it waits for, by bit */
+	uint64_t busy_polls;                      /* rings, by bit, whose sleepers it drives for: wait/busy_poller.c */
+	struct vma_thread *woke;                  /* the last whom it has woken, until that one is seen to be up */
+	struct vma_xtreme_poll *xtreme;           /* drives a ring for it: inet_xtreme.h; NULL: for none */
+	uintptr_t xtreme_array, xtreme_array_end; /* the last array of completions that was looked at, and is there */
 	ck_epoch_record_t epoch;
 
 	/* shared */
