@@ -32,6 +32,7 @@
 
 struct walk {
 	const struct port_ranges *ranges; /* of local ports; NULL: all */
+	const struct vma_flow_key *peer;  /* whose peer they have, then without ranges; NULL: any */
 	uint32_t states;
 	void (*visit)(const struct kernel_sock *socket, void *arg);
 	void *arg;
@@ -64,11 +65,33 @@ static void diag_filter_add_range(struct inet_diag_bc_op *op, uint16_t first, ui
 	        .code = INET_DIAG_BC_JMP, .yes = 4, .no = (uint16_t)(bytes_left - 4 * sizeof(*op))};
 }
 
+/* One peer, and no ranges: these ops are the last, and what is behind them refuses a socket. */
+struct peer_ops {
+	struct inet_diag_bc_op op;
+	struct inet_diag_hostcond host;
+	uint32_t address;
+};
+
+/* Returns how many bytes it has. */
+static uint16_t diag_filter_set_peer(struct request *request, const struct vma_flow_key *key)
+{
+	struct peer_ops ops = {
+	        .op = {.code = INET_DIAG_BC_D_COND, .yes = sizeof(ops), .no = sizeof(ops) + sizeof(ops.op)},
+	        .host = {.family = AF_INET, .prefix_len = 32, .port = ntohs(key->peer_port_be)},
+	};
+
+	memcpy(&ops.address, key->peer, sizeof(ops.address));
+	memcpy(request->op, &ops, sizeof(ops));
+	return sizeof(ops);
+}
+
 static void fill_request(struct request *request, uint8_t family, uint8_t proto, const struct walk *walk)
 {
 	const uint32_t ranges = walk->ranges != NULL ? walk->ranges->n : 0;
 	const uint16_t each = OPS_EACH * sizeof(struct inet_diag_bc_op);
+	uint16_t bytes = (uint16_t)(ranges * each);
 
+	_Static_assert(sizeof(struct peer_ops) <= sizeof(request->op), "there is room");
 	memset(request, 0, offsetof(struct request, op));
 	request->head = (struct nlmsghdr){
 	        .nlmsg_type = SOCK_DIAG_BY_FAMILY, .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP, .nlmsg_seq = 1};
@@ -76,12 +99,14 @@ static void fill_request(struct request *request, uint8_t family, uint8_t proto,
 	request->diag.sdiag_protocol = proto;
 	request->diag.idiag_states = walk->states;
 	request->head.nlmsg_len = offsetof(struct request, attr);
-	if (ranges == 0)
-		return;
 	for (uint32_t i = 0; i < ranges; i++)
 		diag_filter_add_range(request->op + i * OPS_EACH, walk->ranges->first[i], walk->ranges->last[i],
 		                      (uint16_t)((ranges - i) * each));
-	request->attr = (struct nlattr){.nla_len = (uint16_t)(sizeof(request->attr) + ranges * each),
+	if (walk->peer != NULL)
+		bytes = diag_filter_set_peer(request, walk->peer);
+	if (bytes == 0)
+		return;
+	request->attr = (struct nlattr){.nla_len = (uint16_t)(sizeof(request->attr) + bytes),
 	                                .nla_type = INET_DIAG_REQ_BYTECODE};
 	request->head.nlmsg_len += request->attr.nla_len;
 }
@@ -242,6 +267,11 @@ static int open_diag(int *kept)
 	return fd;
 }
 
+int kernel_sock_open_diag(void)
+{
+	return open_diag(NULL);
+}
+
 /* rc: of the conversation. What was not heard to its end may have left something to read: that one is not kept. */
 static void diag_socket_release(int *kept, int fd, int rc)
 {
@@ -279,6 +309,14 @@ int kernel_sock_walk(int *kept, uint8_t proto, uint16_t port, bool listeners,
 	        .ranges = port != 0 ? &one : NULL, .states = diag_states_mask(listeners), .visit = visit, .arg = arg};
 
 	return walk_sockets_of_both_families(kept, proto, &walk);
+}
+
+int kernel_sock_walk_connected(int *kept, const struct vma_flow_key *key,
+                               void (*visit)(const struct kernel_sock *socket, void *arg), void *arg)
+{
+	const struct walk walk = {.peer = key, .states = diag_states_mask(false), .visit = visit, .arg = arg};
+
+	return walk_sockets_of_both_families(kept, key->proto, &walk);
 }
 
 int kernel_sock_walk_ranges(int *kept, uint8_t proto, const struct port_ranges *ranges, bool listeners,

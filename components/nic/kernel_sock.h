@@ -41,6 +41,9 @@ struct port_ranges {
 void port_ranges_of(const uint8_t ports[65536 / 8], struct port_ranges *out);
 int kernel_sock_walk_ranges(int *kept, uint8_t proto, const struct port_ranges *ranges, bool listeners,
                             void (*see)(const struct kernel_sock *socket, void *arg), void *arg);
+/* The same of those that are connected with the key's peer, at any local address. */
+int kernel_sock_walk_connected(int *kept, const struct vma_flow_key *key,
+                               void (*see)(const struct kernel_sock *socket, void *arg), void *arg);
 /* The sockets of one family that are bound to a local port (host order): all of UDP; of TCP those that listen or have
  * no connection yet (Linux 6.8: kernels before that do not tell of these). -errno. */
 int kernel_sock_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
@@ -48,6 +51,7 @@ int kernel_sock_bound(int *kept, uint8_t family, uint8_t proto, uint16_t port,
 /* The one TCP socket that the kernel would ask first for a packet of this 5-tuple, if there is one. -errno. */
 int kernel_sock_connection(int *kept, const struct vma_flow_key *key, unsigned ifindex,
                            void (*see)(const struct kernel_sock *socket, void *arg), void *arg);
+int kernel_sock_open_diag(void); /* a socket for other questions; -errno. The caller's, as nic_fd_close */
 /* Would the kernel give `socket` packets that the rule takes? */
 bool kernel_sock_conflicts(const struct vma_flow_rule *rule, const struct kernel_sock *socket, unsigned ifindex);
 

@@ -491,6 +491,39 @@ static void test_of_tcp_the_listeners_can_be_had_alone(void **state)
 	close(listener);
 }
 
+/* Of two that are bound alike the one with the peer, also if it is an IPv6 socket. */
+static void test_the_sockets_of_one_peer_can_be_had_alone(void **state)
+{
+	struct vma_flow_key key = {.family = AF_INET, .proto = IPPROTO_UDP, .peer = {127, 0, 0, 1}};
+	struct reported_socket connected = {0}, other = {0}, mapped = {0};
+	struct sockaddr_in peer = {
+	        .sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	struct sockaddr_in6 peer6 = {
+	        .sin6_family = AF_INET6, .sin6_port = htons(9), .sin6_addr.s6_addr = {[10] = 0xff, 0xff, 127, 0, 0, 1}};
+	int fds[3] = {socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0),
+	              socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
+	struct reported_socket *reported[3] = {&connected, &other, &mapped};
+	socklen_t cookie_len = sizeof(connected.cookie);
+
+	(void)state;
+	key.peer_port_be = peer.sin_port;
+	assert_int_equal(connect(fds[0], (struct sockaddr *)&peer, sizeof(peer)), 0);
+	peer.sin_port = htons(10);
+	assert_int_equal(connect(fds[1], (struct sockaddr *)&peer, sizeof(peer)), 0);
+	if (fds[2] < 0 || connect(fds[2], (struct sockaddr *)&peer6, sizeof(peer6)) < 0)
+		vma_test_skip("there is no IPv6 here");
+	for (int i = 0; i < 3; i++) {
+		assert_int_equal(getsockopt(fds[i], SOL_SOCKET, SO_COOKIE, &reported[i]->cookie, &cookie_len), 0);
+		assert_int_equal(kernel_sock_walk_connected(NULL, &key, note_seen_socket, reported[i]), 0);
+	}
+	assert_int_equal(connected.times, 1);
+	assert_int_equal(other.times, 0);
+	assert_int_equal(mapped.times, 1);
+	assert_memory_equal(mapped.socket.peer, key.peer, 4);
+	for (int i = 0; i < 3; i++)
+		close(fds[i]);
+}
+
 static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sixteen_greedy_slots_fit_in_the_default_window),
         cmocka_unit_test(test_every_slot_gets_something),
@@ -507,6 +540,7 @@ static const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_connection_is_found_by_its_addresses),
         cmocka_unit_test(test_a_kept_netlink_socket_answers_every_question_as_a_new_one_does),
         cmocka_unit_test(test_of_tcp_the_listeners_can_be_had_alone),
+        cmocka_unit_test(test_the_sockets_of_one_peer_can_be_had_alone),
         cmocka_unit_test(test_the_kernel_lists_the_sockets_of_a_set_of_ports),
 };
 

@@ -1,6 +1,7 @@
 /*
  * conflicts - kernel socks that have a right to what a flow from any peer, or one of UDP, takes (kernel_sock.h): before
  * the rule is made, and twice a second from then on. They win: only the kernel can give several sockets their packets.
+ * Of a group's, shadows that other processes have named do not count (members.c).
  *
  * A look that took long is followed by a long pause: at most LOOK_SHARE of the thread's time goes into this, however
  * many sockets the host has.
@@ -9,6 +10,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -21,15 +23,53 @@
 #define LOOK_MS 500
 #define LOOK_SHARE 50 /* one part in so many */
 
-/* Some flow of this nic at the same port has named the socket. */
-static bool socket_is_shadow_of_flow(const struct nic_verbs *nic, const struct kernel_sock *socket)
+/* ---- own sockets ---- */
+
+/* Cookies of the shadows of all flows of the nic, in order. */
+struct shadow_index {
+	uint64_t *cookies; /* NULL: not made yet, or there are none */
+	uint32_t n;
+	bool made;
+};
+
+static int compare_cookies(const void *a, const void *b)
 {
+	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+	return x < y ? -1 : x > y;
+}
+
+/* 0 or -ENOMEM. */
+static int shadow_index_make(struct shadow_index *index, const struct nic_verbs *nic)
+{
+	uint32_t n = 0;
+
+	if (index->made)
+		return 0;
 	for (uint32_t i = 0; i < nic->flow_buckets_n; i++)
 		for (const struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next)
-			if (flow->rule.key.local_port_be == socket->port_be && flow->rule.key.proto == socket->proto &&
-			    nic_cookies_has(&flow->shadows, socket->cookie))
-				return true;
-	return false;
+			n += flow->shadows.n;
+	index->cookies = n != 0 ? malloc(n * sizeof(*index->cookies)) : NULL;
+	if (n != 0 && index->cookies == NULL)
+		return -ENOMEM;
+	for (uint32_t i = 0; i < nic->flow_buckets_n; i++) {
+		for (const struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next) {
+			if (flow->shadows.n != 0)
+				memcpy(index->cookies + index->n, flow->shadows.list,
+				       flow->shadows.n * sizeof(*index->cookies));
+			index->n += flow->shadows.n;
+		}
+	}
+	if (n != 0)
+		qsort(index->cookies, index->n, sizeof(*index->cookies), compare_cookies);
+	index->made = true;
+	return 0;
+}
+
+/* Some flow of this nic has named the socket, whose port is the flow's then. */
+static bool shadow_index_has(const struct shadow_index *index, uint64_t cookie)
+{
+	return index->n != 0 && bsearch(&cookie, index->cookies, index->n, sizeof(cookie), compare_cookies) != NULL;
 }
 
 static void describe_rule(const struct vma_flow_rule *rule, char *text, size_t size)
@@ -44,22 +84,59 @@ static void describe_rule(const struct vma_flow_rule *rule, char *text, size_t s
 /* ---- before ---- */
 
 struct search {
-	const struct nic_verbs *nic;
+	struct nic_verbs *nic;
 	const struct vma_flow_rule *rule;
+	struct shadow_index own;
+	struct verbs_member_candidates members;
 	struct kernel_sock found;
 	bool any;
+	int rc;
 };
 
 static void search_check(const struct kernel_sock *socket, void *arg)
 {
 	struct search *search = arg;
 
-	if (search->any || socket->cookie == search->rule->shadow_cookie ||
-	    !kernel_sock_conflicts(search->rule, socket, search->nic->base.info.ifindex) ||
-	    socket_is_shadow_of_flow(search->nic, socket))
+	if (search->any || search->rc < 0 || socket->cookie == search->rule->shadow_cookie ||
+	    !kernel_sock_conflicts(search->rule, socket, search->nic->base.info.ifindex))
+		return;
+	search->rc = shadow_index_make(&search->own, search->nic);
+	if (search->rc < 0 || shadow_index_has(&search->own, socket->cookie))
+		return;
+	if (verbs_flow_is_shared(search->rule) &&
+	    verbs_member_candidates_add(&search->members, search->nic, &search->rule->key, socket))
 		return;
 	search->found = *socket;
 	search->any = true;
+}
+
+static void search_check_members(struct search *search)
+{
+	verbs_members_find_named(&search->members);
+	for (unsigned i = 0; i < search->members.n && !search->any; i++) {
+		search->any = !search->members.at[i].is_named;
+		search->found = search->members.at[i].socket;
+	}
+}
+
+/* 0 or -errno: whether there is one, is not known. */
+static int search_kernel_socks(struct search *search)
+{
+	const struct vma_flow_rule *rule = search->rule;
+	int *diag_fd = &search->nic->diag_fd, rc;
+
+	if (rule->key.peer_port_be != 0)
+		rc = kernel_sock_walk_connected(diag_fd, &rule->key, search_check, search);
+	else
+		rc = kernel_sock_walk(diag_fd, rule->key.proto, ntohs(rule->key.local_port_be),
+		                      rule->flags & VMA_FLOW_LISTENER, search_check, search);
+	if (rc == 0)
+		rc = search->rc;
+	if (rc == 0 && !search->any)
+		search_check_members(search);
+	verbs_member_candidates_fini(&search->members);
+	free(search->own.cookies);
+	return rc;
 }
 
 int verbs_conflicts_refuse(struct nic_verbs *nic, const struct vma_flow_rule *rule)
@@ -70,8 +147,7 @@ int verbs_conflicts_refuse(struct nic_verbs *nic, const struct vma_flow_rule *ru
 
 	if (!verbs_flow_may_get_conflict(rule))
 		return 0;
-	rc = kernel_sock_walk(&nic->diag_fd, rule->key.proto, ntohs(rule->key.local_port_be),
-	                      rule->flags & VMA_FLOW_LISTENER, search_check, &search);
+	rc = search_kernel_socks(&search);
 	if (rc == 0 && !search.any)
 		return 0;
 	describe_rule(rule, text, sizeof(text));
@@ -94,6 +170,8 @@ struct look {
 	bool listeners;
 	uint32_t flows;
 	uint8_t ports[65536 / 8];
+	struct shadow_index own;
+	struct verbs_member_candidates members;
 };
 
 static bool flow_is_looked_for(const struct look *look, const struct verbs_flow *flow)
@@ -121,27 +199,47 @@ static void conflict_look_index_ports(struct look *look)
 	}
 }
 
+static void flow_note_conflict(const struct look *look, struct verbs_flow *flow, const struct kernel_sock *socket)
+{
+	const struct nic_verbs *nic = look->nic;
+	char text[64];
+
+	if (flow->is_contested || !kernel_sock_suspected_before(&flow->suspect, socket, nic->looks))
+		return;
+	flow->is_contested = true;
+	describe_rule(&flow->rule, text, sizeof(text));
+	vma_log_warn("%s: %s goes back to the kernel: another socket (inode %u of user %u) receives on that port now",
+	             nic->name, text, socket->inode, socket->uid);
+}
+
 static void conflict_look_check_socket(const struct kernel_sock *socket, void *arg)
 {
 	struct look *look = arg;
 	struct nic_verbs *nic = look->nic;
 	const uint16_t port = ntohs(socket->port_be);
-	char text[64];
 
-	if (!(look->ports[port / 8] >> port % 8 & 1) || socket_is_shadow_of_flow(nic, socket))
+	if (!(look->ports[port / 8] >> port % 8 & 1) || shadow_index_has(&look->own, socket->cookie))
 		return;
 	for (uint32_t i = 0; i < nic->flow_buckets_n; i++) {
 		for (struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next) {
 			if (flow->is_contested || !flow_is_looked_for(look, flow) ||
-			    !kernel_sock_conflicts(&flow->rule, socket, nic->base.info.ifindex) ||
-			    !kernel_sock_suspected_before(&flow->suspect, socket, nic->looks))
+			    !kernel_sock_conflicts(&flow->rule, socket, nic->base.info.ifindex))
 				continue;
-			flow->is_contested = true;
-			describe_rule(&flow->rule, text, sizeof(text));
-			vma_log_warn("%s: %s goes back to the kernel: another socket (inode %u of user %u) receives on "
-			             "that port now",
-			             nic->name, text, socket->inode, socket->uid);
+			if (!verbs_flow_is_shared(&flow->rule) ||
+			    !verbs_member_candidates_add(&look->members, nic, &flow->rule.key, socket))
+				flow_note_conflict(look, flow, socket);
 		}
+	}
+}
+
+static void conflict_look_check_members(struct look *look)
+{
+	verbs_members_find_named(&look->members);
+	for (unsigned i = 0; i < look->members.n; i++) {
+		const struct verbs_member_candidate *candidate = &look->members.at[i];
+
+		if (!candidate->is_named)
+			flow_note_conflict(look, verbs_flow_find(look->nic, &candidate->key), &candidate->socket);
 	}
 }
 
@@ -173,13 +271,20 @@ int verbs_conflicts_search(struct nic_verbs *nic)
 	const uint64_t now_ms = os_now_ms(), begun = thread_cpu_ns();
 	struct look look = {.nic = nic};
 	uint64_t pause_ms;
+	uint32_t flows;
 
 	if (nic->flows_n == 0)
 		return -1;
 	if (now_ms < nic->look_ms)
 		return (int)(nic->look_ms - now_ms);
+	if (shadow_index_make(&look.own, nic) < 0)
+		return LOOK_MS;
 	nic->looks++;
-	if (conflict_look_walk_sockets(&look, IPPROTO_UDP) + conflict_look_walk_sockets(&look, IPPROTO_TCP) == 0)
+	flows = conflict_look_walk_sockets(&look, IPPROTO_UDP) + conflict_look_walk_sockets(&look, IPPROTO_TCP);
+	conflict_look_check_members(&look);
+	verbs_member_candidates_fini(&look.members);
+	free(look.own.cookies);
+	if (flows == 0)
 		return -1;
 	verbs_flows_revoke_contested(nic);
 	pause_ms = (thread_cpu_ns() - begun) * LOOK_SHARE / 1000000;

@@ -53,7 +53,7 @@ static struct verbs_flow **flow_find_link(const struct nic_verbs *nic, const str
 	return place;
 }
 
-static struct verbs_flow *flow_find(const struct nic_verbs *nic, const struct vma_flow_key *key)
+struct verbs_flow *verbs_flow_find(const struct nic_verbs *nic, const struct vma_flow_key *key)
 {
 	return nic->flow_buckets_n != 0 ? *flow_find_link(nic, key) : NULL;
 }
@@ -106,8 +106,14 @@ static void flow_free(struct verbs_flow *flow)
 		verbs_peers_del(flow->qp->nic, flow);
 	if (flow->claim_fd >= 0)
 		nic_fd_close(flow->claim_fd);
+	verbs_members_end(flow);
 	nic_cookies_fini(&flow->shadows);
 	free(flow);
+}
+
+static void stats_count_ended_flow(const struct verbs_qp *qp)
+{
+	vma_stats_set(&qp->stats->flows, vma_stats_read(&qp->stats->flows) - 1);
 }
 
 static void publish_flow_count(const struct verbs_qp *qp)
@@ -230,11 +236,11 @@ static int flow_claim_and_create_rule(struct verbs_flow *flow)
 	struct nic_verbs *nic = flow->qp->nic;
 	int rc = 0;
 
-	if (verbs_flow_is_claimed(&flow->rule)) {
+	verbs_members_name_all(flow);
+	if (verbs_flow_is_claimed(&flow->rule))
 		rc = flow_claim(flow);
-		if (rc == 0)
-			rc = verbs_conflicts_refuse(nic, &flow->rule);
-	}
+	if (rc == 0)
+		rc = verbs_conflicts_refuse(nic, &flow->rule);
 	if (rc < 0)
 		return rc;
 	rc = card_rule_create_for_flow(flow);
@@ -254,6 +260,7 @@ static void flow_add_member_shadow(struct verbs_flow *flow, const struct vma_flo
 		flow->is_contested = true;
 	if (nic_cookies_add(&flow->shadows, &rule->key, rule->shadow_cookie) < 0)
 		vma_log_debug("%s: a flow has more shadows than are kept", flow->qp->nic->name);
+	verbs_members_name_all(flow);
 }
 
 static bool flow_rule_is_lingering(const struct nic_verbs *nic, const struct vma_flow_key *key)
@@ -268,7 +275,7 @@ static bool flow_rule_is_lingering(const struct nic_verbs *nic, const struct vma
 static int flow_add_locked(struct verbs_qp *qp, const struct vma_flow_rule *rule)
 {
 	struct nic_verbs *nic = qp->nic;
-	struct verbs_flow *flow = flow_find(nic, &rule->key);
+	struct verbs_flow *flow = verbs_flow_find(nic, &rule->key);
 	int rc;
 
 	if (flow != NULL && flow->qp == qp)
@@ -328,7 +335,7 @@ int verbs_flow_exempt(struct vma_nic *base, const struct vma_flow_key *key)
 	if (!verbs_opened_by_this_process(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
-	rc = flow_find(nic, key) == NULL ? verbs_exempt_add(nic, key) : -EEXIST;
+	rc = verbs_flow_find(nic, key) == NULL ? verbs_exempt_add(nic, key) : -EEXIST;
 	pthread_mutex_unlock(&nic->lock);
 	return rc;
 }
@@ -377,11 +384,11 @@ int verbs_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
 	drop_revoked(nic, qp, key);
-	flow = flow_find(nic, key);
+	flow = verbs_flow_find(nic, key);
 	if (flow != NULL && flow->qp == qp) {
 		card_rule_destroy(flow);
 		flow_free(flow_unlink(nic, flow_find_link(nic, key)));
-		vma_stats_set(&qp->stats->flows, vma_stats_read(&qp->stats->flows) - 1);
+		stats_count_ended_flow(qp);
 		rc = 0;
 	}
 	pthread_mutex_unlock(&nic->lock);
@@ -391,14 +398,14 @@ int verbs_flow_del(struct vma_nic_qp *base, const struct vma_flow_key *key)
 void verbs_flow_leave(struct verbs_qp *qp, const struct vma_flow_key *key)
 {
 	struct nic_verbs *nic = qp->nic;
-	struct verbs_flow *flow = flow_find(nic, key);
+	struct verbs_flow *flow = verbs_flow_find(nic, key);
 
 	if (flow == NULL || flow->qp != qp)
 		return;
 	flow->is_told = false; /* vmad forgets it by itself */
 	card_rule_destroy(flow);
 	flow_free(flow_unlink(nic, flow_find_link(nic, key)));
-	publish_flow_count(qp);
+	stats_count_ended_flow(qp);
 }
 
 /* 0 or -errno, and nothing has changed. */
@@ -429,7 +436,7 @@ int verbs_flow_move(struct vma_nic_qp *from, struct vma_nic_qp *to, const struct
 	if (!verbs_opened_by_this_process(nic))
 		return -ENODEV;
 	pthread_mutex_lock(&nic->lock);
-	flow = flow_find(nic, key);
+	flow = verbs_flow_find(nic, key);
 	if (flow != NULL && flow->qp == verbs_qp_of(from))
 		rc = flow_move_card_rule(flow, verbs_qp_of(to));
 	if (rc == 0) {
@@ -541,7 +548,8 @@ static void flow_revoke_to_kernel(struct nic_verbs *nic, struct verbs_flow **pla
 		nic_fd_close(flow->claim_fd);
 		flow->claim_fd = -1;
 	}
-	publish_flow_count(flow->qp);
+	verbs_members_end(flow);
+	stats_count_ended_flow(flow->qp);
 }
 
 void verbs_flows_revoke(struct verbs_qp *qp)
@@ -608,18 +616,22 @@ void verbs_flows_revoke_contested(struct nic_verbs *nic)
 	}
 }
 
+static void flow_close_names_in_child(const struct verbs_flow *flow)
+{
+	if (flow->claim_fd >= 0)
+		os_close(flow->claim_fd);
+	verbs_members_close_in_child(flow);
+}
+
 void verbs_flows_close_claims_in_child(const struct nic_verbs *nic)
 {
 	for (uint32_t i = 0; i < nic->flow_buckets_n; i++)
 		for (const struct verbs_flow *flow = nic->flow_buckets[i]; flow != NULL; flow = flow->next)
-			if (flow->claim_fd >= 0)
-				os_close(flow->claim_fd);
+			flow_close_names_in_child(flow);
 	for (const struct verbs_flow *flow = nic->revoked; flow != NULL; flow = flow->next)
-		if (flow->claim_fd >= 0)
-			os_close(flow->claim_fd);
+		flow_close_names_in_child(flow);
 	for (const struct verbs_flow *flow = nic->lingering; flow != NULL; flow = flow->next)
-		if (flow->claim_fd >= 0)
-			os_close(flow->claim_fd);
+		flow_close_names_in_child(flow);
 	verbs_flow_contests_close_in_child(nic);
 }
 
