@@ -3,6 +3,7 @@
 # of each end as from the kernel, and the loop hears of what its peers do.
 # shellcheck disable=SC2154 # where: lib_programs.sh
 # seconds: 20
+# test-all: it starts node many times
 . "$(dirname "$0")/../lib_programs.sh"
 if [ -n "$SAN" ]; then
 	skip "node" "its own allocator and a sanitizer's do not get on"

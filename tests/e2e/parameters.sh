@@ -2,7 +2,8 @@
 # Parameters of which a program, its peer or the machine sees the effect: each is tried with a value and without.
 #
 #   a: a program, preloaded      veth      b: kernel sockets
-# seconds: 100
+# seconds: 120
+# test-all: each parameter has programs of its own, which are started twice
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 PORT=7000

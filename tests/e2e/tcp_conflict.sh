@@ -5,6 +5,7 @@
 #
 #   a: clients on kernel sockets      veth      b: a server, preloaded; later one on kernel sockets
 # seconds: 9
+# test-all: listeners come and go, and each look for them is waited for
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 PORT=7000

@@ -4,6 +4,7 @@
 # comes to the listener that the connection was of: just after the connection was handed over to a child, or while
 # other processes serve the listener, too.
 # seconds: 20
+# test-all: peers vanish, and timers of many seconds run out
 . "$(dirname "$0")/../lib_programs.sh"
 net_pair
 combination server

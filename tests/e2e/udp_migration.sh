@@ -4,6 +4,7 @@
 #
 #   a  10.9.0.1 ---- veth ---- 10.9.0.2  b
 # seconds: 15
+# test-all: sockets move after seconds of being watched
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 if [ "$SAN" = thread ]; then

@@ -2,6 +2,7 @@
 # verbs_card: the network card made of software (tests/verbs): what libibverbs' own tools say of it, each of its
 # promises, each rule whose break it tells, and the kernel's traffic beside that of queue pairs.
 # seconds: 12
+# test-all: the card made of software is what it tests; verbs.sh uses it
 . "$(dirname "$0")/../lib_verbs.sh"
 need_cards
 cards_pair

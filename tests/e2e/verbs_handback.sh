@@ -6,6 +6,7 @@
 #
 # The second part has a card that can leave single connections to the kernel, as mlx5 can (EXEMPTS=1).
 # seconds: 15
+# test-all: each of its ways moves ten megabytes; verbs.sh has the backend
 # parts: 2
 . "$(dirname "$0")/../lib_verbs.sh"
 need_cards

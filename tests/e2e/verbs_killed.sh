@@ -5,6 +5,7 @@
 #
 #   a (10.9.0.1, kernel sockets) vs_a ---- card ---- wire ---- card ---- vs_b (10.9.0.2, preloaded, and a vmad) b
 # seconds: 25
+# test-all: processes are killed, and their peers waited for
 . "$(dirname "$0")/../lib_verbs.sh"
 need_cards
 command -v python3 >/dev/null || cannot_run "no python3"

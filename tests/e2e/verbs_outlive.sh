@@ -5,6 +5,7 @@
 #
 #   a (10.9.0.1, kernel sockets) vs_a ---- card ---- wire ---- card ---- vs_b (10.9.0.2, preloaded, and a vmad) b
 # seconds: 40
+# test-all: connections are waited for that outlive their processes
 . "$(dirname "$0")/../lib_verbs.sh"
 need_cards
 command -v python3 >/dev/null || cannot_run "no python3"

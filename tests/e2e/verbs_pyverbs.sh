@@ -2,6 +2,7 @@
 # verbs_pyverbs: pyverbs, by the authors of libibverbs, on the network card made of software: devices, memory, completion
 # queues in both forms, channels, rules, queue pairs, and calls that have to fail.
 # seconds: 15
+# test-all: it runs rdma-core's own tests
 . "$(dirname "$0")/../lib_verbs.sh"
 need_cards
 python=/usr/bin/python3 # the distribution's, as the module is

@@ -4,6 +4,7 @@
 #
 #   a (10.9.0.1) vs_a ---- card ---- wire ---- card ---- vs_b (10.9.0.2) b: a program that is preloaded
 # seconds: 25
+# test-all: clocks are read for many seconds
 . "$(dirname "$0")/../lib_verbs.sh"
 need_cards
 command -v python3 >/dev/null || cannot_run "no python3"

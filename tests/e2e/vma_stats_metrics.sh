@@ -5,6 +5,7 @@
 #
 #   a (client)  10.9.0.1 ---- veth ---- 10.9.0.2  (server, watched; vma_stats --listen) b
 # seconds: 20
+# test-all: it is read for a long time by tools that take theirs
 . "$(dirname "$0")/../lib_sockperf.sh"
 CHECK="python3 $ROOT/tests/e2e/openmetrics_check.py"
 TRAFFIC="python3 $ROOT/tests/e2e/stats_traffic.py"

@@ -3,6 +3,7 @@
 #
 #   a (client)  10.9.0.1 ---- veth ---- 10.9.0.2  (vmad, two servers) b
 # seconds: 15
+# test-all: vmads and their clients start and end; vma_stats.sh has the usual ones
 . "$(dirname "$0")/../lib_sockperf.sh"
 export VMA_STATS_SHMEM_DIR=$WORK
 TRAFFIC=$ROOT/tests/e2e/stats_traffic.py

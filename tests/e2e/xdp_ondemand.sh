@@ -3,6 +3,7 @@
 #
 #   a (kernel sockets: ping) ---- veth ---- b: clients that start vmad
 # seconds: 20
+# test-all: vmads start and end by themselves, after seconds
 . "$(dirname "$0")/../lib.sh"
 need_xdp
 net_pair
